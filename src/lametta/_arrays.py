@@ -1,0 +1,177 @@
+"""The few array operations that the array API standard leaves open or slow."""
+
+import sys
+from typing import Any
+
+import numpy as np
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_array_api_obj,
+    is_jax_array,
+    is_jax_namespace,
+    is_numpy_array,
+    is_numpy_namespace,
+    is_torch_array,
+)
+
+from lametta.types import Array, LamettaError
+
+
+def namespace(**arrays: Array) -> Any:
+    """Return the one array namespace of the named arguments, or say which of them is wrong."""
+    try:
+        xp = array_namespace(*arrays.values())
+    except TypeError:
+        raise LamettaError(_namespace_error(arrays)) from None
+    if not is_numpy_namespace(xp) and not is_jax_namespace(xp):  # JAX moves arrays by itself
+        places = {name: device(array) for name, array in arrays.items()}
+        if len(set(places.values())) > 1:
+            got = " and ".join(f"{name} on {place}" for name, place in places.items())
+            raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
+    return xp
+
+
+def _namespace_error(arrays: dict[str, Array]) -> str:
+    for name, array in arrays.items():
+        if not is_array_api_obj(array):
+            kind = type(array).__name__
+            return f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"
+    kinds = {name: type(array).__module__.split(".")[0] for name, array in arrays.items()}
+    got = " and ".join(f"{name} from {kind}" for name, kind in kinds.items())
+    return f"{' and '.join(arrays)} must come from one array library, got {got}"
+
+
+def check_matrix(xp: Any, name: str, shape: str, x: Array) -> None:
+    """Raise unless ``x`` is a 2-D array of real floating numbers with at least one column."""
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise LamettaError(f"{name} must be 2-D {shape}, got shape {tuple(x.shape)}")
+    if not _is_floating(xp, x):
+        raise LamettaError(f"{name} must be of a floating dtype, got {x.dtype}")
+
+
+def _is_floating(xp: Any, x: Array) -> bool:
+    try:
+        return bool(xp.isdtype(x.dtype, "real floating"))
+    except TypeError:  # NumPy's answer to the bfloat16 of ml_dtypes, which it does not know
+        return "float" in str(x.dtype)
+
+
+def widen(xp: Any, x: Array) -> Array:
+    """Half precision to float32; float32 and float64 as they are."""
+    return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float32)
+
+
+def is_host_array(x: Array) -> bool:
+    """Whether ``np.asarray(x)`` is a view of plain values: on the host, not traced, no gradient."""
+    if is_torch_array(x):
+        compiling = sys.modules["torch"].compiler.is_compiling()
+        return x.device.type == "cpu" and not x.requires_grad and not compiling
+    if is_jax_array(x):
+        jax = sys.modules["jax"]
+        return not isinstance(x, jax.core.Tracer) and x.devices() <= set(jax.devices("cpu"))
+    return is_numpy_array(x)
+
+
+def log(xp: Any, x: Array) -> Array:
+    """Logarithm with log 0 = -inf, silently."""
+    with np.errstate(divide="ignore"):
+        return xp.log(x)
+
+
+def softmax(xp: Any, x: Array, *, bounded: bool = False) -> Array:
+    """Softmax of each row; ``bounded`` promises entries that ``exp`` can take as they are."""
+    if is_torch_array(x):  # one fused kernel
+        return x.softmax(-1)
+    if not bounded:
+        x = x - xp.max(x, axis=-1, keepdims=True)
+    e = xp.exp(x)
+    e /= xp.sum(e, axis=-1, keepdims=True)
+    return e
+
+
+def row_norms(xp: Any, x: Array) -> Array:
+    """Length [N] of each row."""
+    if is_torch_array(x):
+        return xp.linalg.vector_norm(x, axis=1)
+    return xp.sqrt(xp.vecdot(x, x))
+
+
+def _squares_fit(xp: Any, norms: Array) -> bool:
+    """Whether rows of these lengths can be squared, as far as that can be known for free."""
+    if not is_host_array(norms) or norms.shape[0] == 0:
+        return False
+    tiny, huge = (1e-15, 1e15) if norms.dtype == xp.float32 else (1e-120, 1e120)
+    return float(norms.min()) > tiny and float(norms.max()) < huge
+
+
+def unit_rows(xp: Any, x: Array) -> Array:
+    """Scale each row to length 1; zero rows stay zero."""
+    norms = row_norms(xp, x)
+    if _squares_fit(xp, norms):
+        return x / norms[:, None]
+    # Squares of very small or large entries leave the range of the dtype: first bring the
+    # largest entry of each row to 1.
+    peak = xp.max(xp.abs(x), axis=1, keepdims=True)
+    x = x / xp.where(peak > 0, peak, xp.ones_like(peak))
+    norms = row_norms(xp, x)[:, None]
+    return x / xp.where(norms > 0, norms, xp.ones_like(norms))
+
+
+def nearest(xp: Any, x: Array, k: int) -> Array:
+    """Indices [N, min(k, N - 1)] of the rows nearest to each row in direction, itself left out.
+
+    The distance is Euclidean between rows of length 1, through inner products and a block of rows
+    at a time, so that memory grows with N and not with its square.
+    """
+    n = x.shape[0]
+    k = min(k, n - 1)
+    norms = row_norms(xp, x)
+    if _squares_fit(xp, norms):  # then any factor on row i ranks its neighbors alike
+        scale, shift = 1 / norms, None
+    else:
+        x = unit_rows(xp, x)
+        # |xi - xj|^2 = |xi|^2 - 2 (xi.xj - |xj|^2 / 2), where a zero row has |xj| = 0.
+        scale, shift = None, xp.vecdot(x, x) / 2
+    block = max(1, 2**24 // max(n, 1))
+    found = []
+    for start in range(0, max(n, 1), block):
+        closeness = x[start : start + block, :] @ x.T
+        if shift is None:
+            closeness *= scale
+        else:
+            closeness = closeness - shift
+        found.append(_k_largest(xp, _without_self(xp, closeness, start), k))
+    return found[0] if len(found) == 1 else xp.concat(found, axis=0)
+
+
+def _without_self(xp: Any, closeness: Array, start: int) -> Array:
+    """Minus infinity where a row meets itself; the block of rows begins at ``start``."""
+    if is_numpy_array(closeness):
+        np.fill_diagonal(closeness[:, start:], -np.inf)
+        return closeness
+    if is_torch_array(closeness):
+        closeness.diagonal(start).fill_(-xp.inf)
+        return closeness
+    rows = xp.arange(closeness.shape[0], device=device(closeness))
+    columns = xp.arange(closeness.shape[1], device=device(closeness))
+    return xp.where(rows[:, None] + start == columns, -xp.inf, closeness)
+
+
+def _k_largest(xp: Any, x: Array, k: int) -> Array:
+    """Column indices [N, k] of the largest entries of each row; overwrites NumPy's ``x``."""
+    if is_torch_array(x):
+        return x.topk(k, dim=1, sorted=False).indices
+    if is_jax_array(x):
+        return sys.modules["jax"].lax.top_k(x, k)[1]
+    if not is_numpy_array(x):
+        return xp.argsort(x, axis=1, descending=True)[:, :k]
+    if k > 16:
+        return np.argpartition(x, -k, axis=1)[:, -k:]
+    # For a few neighbors, taking one maximum after the other beats a partition fivefold.
+    found = np.empty((x.shape[0], k), dtype=np.intp)
+    rows = np.arange(x.shape[0])
+    for column in range(k):
+        found[:, column] = best = x.argmax(axis=1)
+        x[rows, best] = -np.inf
+    return found

@@ -1,0 +1,231 @@
+"""Affinities: how strongly each sample of a batch pulls on each other one.
+
+An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits may be given to
+`lametta.lame`. Ours scale features to length 1 themselves.
+"""
+
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
+from typing import Any, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_jax_array, is_numpy_array, is_torch_array
+
+from lametta._arrays import check_matrix, namespace, nearest, unit_rows, widen
+from lametta.types import Array, LamettaError
+
+
+class Affinity(Protocol):
+    """A callable from features [N, d] to non-negative or signed weights W [N, N]."""
+
+    def __call__(self, features: Array, /) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """W as a list, ``W[i, index[i, j]] = value`` and all else 0, that multiplies like W.
+
+    ``value`` is one number for all entries or an array [N, k].
+    """
+
+    index: Array
+    value: Any = 1.0
+
+    def __getitem__(self, rows: Any) -> "Neighbors":
+        return Neighbors(self.index[rows], self.value if self._uniform else self.value[rows])
+
+    def __matmul__(self, z: Array) -> Array:
+        xp = array_namespace(z)
+        n, k = self.index.shape
+        if not self._uniform:  # the solver multiplies these with vectors only
+            return xp.vecdot(self.value, xp.take(z, self.index))
+        if k == 0:
+            return xp.zeros((n, *z.shape[1:]), dtype=z.dtype, device=device(z))
+        if is_torch_array(z):  # gathers and sums in one pass
+            total = xp.nn.functional.embedding_bag(self.index, z, mode="sum")
+        else:
+            total = xp.take(z, self.index[:, 0], axis=0)
+            for column in range(1, k):
+                total += xp.take(z, self.index[:, column], axis=0)
+        return total if self.value == 1 else total * self.value
+
+    def dense(self, dtype: Any) -> Array:
+        """The same W as an [N, N] array."""
+        n = self.index.shape[0]
+        if is_numpy_array(self.index):
+            w = np.zeros((n, n), dtype)
+            w[np.arange(n)[:, None], self.index] = self.value
+            return w
+        xp = array_namespace(self.index)
+        every = xp.arange(n, device=device(self.index))
+        hit = xp.any(self.index[:, :, None] == every, axis=1)
+        return xp.astype(hit, dtype) * self.value
+
+    @property
+    def _uniform(self) -> bool:
+        return isinstance(self.value, float)
+
+
+@dataclass(frozen=True)
+class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
+    """The paper's affinity: row i marks the k nearest neighbors of sample i with 1.
+
+    A sample is never its own neighbor, whatever duplicates surround it. The strength of the
+    correction is at most k, however large the batch: this is the safe default.
+
+    Parameters
+    ----------
+    k : int
+        How many neighbors; a batch of N samples has at most N - 1.
+    symmetric : bool
+        Average W with its transpose.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> knn(1)(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]))
+    array([[0., 1., 0.],
+           [1., 0., 0.],
+           [0., 1., 0.]])
+    """
+
+    k: int = 5
+    _: KW_ONLY
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        _check_k(self.k)
+
+    def __call__(self, features: Array, /) -> Array:
+        xp = namespace(features=features)
+        w = self.neighbors(features).dense(features.dtype)
+        return _finish(xp, w, features, self.symmetric)
+
+    def neighbors(self, features: Array, /) -> Neighbors:
+        """The same W, not made symmetric, as a list of neighbors."""
+        return Neighbors(nearest(*_checked(features), self.k))
+
+
+@dataclass(frozen=True)
+class rbf:  # noqa: N801
+    """A Gaussian of the distance, as wide as the mean distance to the k-th neighbor.
+
+    As the paper has it, W is dense with ones on the diagonal, and its row sums, so the strength of
+    the correction, grow with the batch: a batch of 256 i.i.d. samples collapses onto few classes.
+    Give ``row_sum`` unless you reproduce the paper or know that batches hold one class.
+
+    Parameters
+    ----------
+    k : int
+        Which neighbor sets the bandwidth; the sample itself does not count.
+    row_sum : float, optional
+        Drop the diagonal and scale each row to this sum, so that the strength does not depend on
+        the batch size; 5 is as strong as ``knn(5)``.
+    symmetric : bool
+        Average W with its transpose; of use with ``row_sum``, which makes W asymmetric.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rbf(1)(np.array([[1.0, 0.0], [0.0, 1.0]])).round(3)
+    array([[1.   , 0.607],
+           [0.607, 1.   ]])
+    """
+
+    k: int = 5
+    _: KW_ONLY
+    row_sum: float | None = None
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        _check_k(self.k)
+        _check_row_sum(self.row_sum)
+
+    def __call__(self, features: Array, /) -> Array:
+        # 1 - cos of near duplicates cancels in float32, and the bandwidth would magnify that.
+        xp, x = _unit(features, double=True)
+        n = x.shape[0]
+        if n == 0:
+            return xp.zeros((0, 0), dtype=features.dtype, device=device(features))
+        square = xp.vecdot(x, x)
+        square = square[:, None] + square - 2 * (x @ x.T)
+        eye = xp.eye(n, dtype=x.dtype, device=device(x))
+        square = xp.where(eye > 0, xp.zeros_like(square), xp.clip(square, min=0))
+        # Sorted rows begin with the zero of the sample itself.
+        kth = xp.sqrt(xp.sort(square, axis=1)[:, min(self.k, n - 1)])
+        # Duplicates alone would give a bandwidth of 0, and then 0 / 0.
+        width = xp.clip(xp.mean(kth), min=1e-6)
+        w = xp.exp(-square / (2 * width**2))
+        return _finish(xp, _scaled(xp, w, self.row_sum), features, self.symmetric)
+
+
+@dataclass(frozen=True)
+class linear:  # noqa: N801
+    """The cosine of the angle between two samples.
+
+    Row sums grow with the batch even faster than those of `rbf`; the same advice holds.
+
+    Parameters
+    ----------
+    row_sum : float, optional
+        Drop the diagonal and negative cosines, and scale each row to this sum.
+    symmetric : bool
+        Average W with its transpose; of use with ``row_sum``, which makes W asymmetric.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> linear()(np.array([[2.0, 0.0], [3.0, 4.0]]))
+    array([[1. , 0.6],
+           [0.6, 1. ]])
+    """
+
+    _: KW_ONLY
+    row_sum: float | None = None
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        _check_row_sum(self.row_sum)
+
+    def __call__(self, features: Array, /) -> Array:
+        xp, x = _unit(features)
+        return _finish(xp, _scaled(xp, x @ x.T, self.row_sum), features, self.symmetric)
+
+
+def _checked(features: Array) -> tuple[Any, Array]:
+    xp = namespace(features=features)
+    check_matrix(xp, "features", "[N, d]", features)
+    return xp, widen(xp, features)
+
+
+def _unit(features: Array, *, double: bool = False) -> tuple[Any, Array]:
+    xp, x = _checked(features)
+    if double and not is_jax_array(x):  # JAX has float64 only where the user switched it on
+        x = xp.astype(x, xp.float64)
+    return xp, unit_rows(xp, x)
+
+
+def _scaled(xp: Any, w: Array, row_sum: float | None) -> Array:
+    """Rows without self-affinity and negative entries, scaled to ``row_sum``."""
+    if row_sum is None:
+        return w
+    eye = xp.eye(w.shape[0], dtype=w.dtype, device=device(w))
+    w = xp.clip(w * (1 - eye), min=0)
+    total = xp.sum(w, axis=1, keepdims=True)
+    return w * (row_sum / xp.where(total > 0, total, xp.ones_like(total)))
+
+
+def _finish(xp: Any, w: Array, features: Array, symmetric: bool) -> Array:
+    if symmetric:
+        w = (w + w.T) / 2
+    return xp.astype(w, features.dtype)
+
+
+def _check_k(k: Any) -> None:
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise LamettaError(f"k must be an integer >= 1, got {k!r}")
+
+
+def _check_row_sum(row_sum: Any) -> None:
+    if row_sum is not None and not 0 < row_sum < float("inf"):
+        raise LamettaError(f"row_sum must be None or a finite number > 0, got {row_sum!r}")

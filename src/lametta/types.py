@@ -1,0 +1,81 @@
+"""What crosses a boundary: the error, the records and the three contracts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+Array: TypeAlias = Any
+"""An array of any library with an array API namespace: NumPy, PyTorch, JAX, CuPy, ..."""
+
+
+class LamettaError(ValueError):
+    """Bad input. The message names the argument, what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a frozen model gives for one batch.
+
+    Attributes
+    ----------
+    features : array [N, d]
+        The input of the classifier head.
+    logits : array [N, K]
+        The class scores before the softmax.
+    """
+
+    features: Array
+    logits: Array
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a corrector or an adapter gives for one batch.
+
+    Attributes
+    ----------
+    probs : array [N, K]
+        Probability rows, in the library, dtype and device of the input.
+    features : array [N, d] or None
+        The features the prediction was made from, so that correctors chain.
+    info : mapping of str to number
+        Diagnostics that need no labels. Values are Python numbers or 0-d arrays, which stay on
+        their device until someone reads them; ``float(value)`` works on each.
+    """
+
+    probs: Array
+    features: Array = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A frozen source of features and logits."""
+
+    def __call__(self, x: Any, /) -> Output: ...
+
+
+@runtime_checkable
+class Corrector(Protocol):
+    """An output-only method: it sees no input and no weights."""
+
+    def correct(self, features: Array, probs: Array, /) -> Prediction:
+        """Correct one batch: features [N, d] and probs [N, K] to a `Prediction`."""
+        ...
+
+    def reset(self) -> None:
+        """Return to exactly the state after construction."""
+        ...
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """What a benchmark or a server drives."""
+
+    def step(self, x: Any, /) -> Prediction:
+        """Predict this batch, then perhaps change the adapter's own state."""
+        ...
+
+    def reset(self) -> None:
+        """Return to exactly the state after construction."""
+        ...
