@@ -17,6 +17,8 @@ from array_api_compat import (
 
 from lametta.types import Array, LamettaError
 
+_BLOCK = 2**24  # entries of the matrix of inner products that are made at a time
+
 
 def namespace(**arrays: Array) -> Any:
     """Return the one array namespace of the named arguments, or say which of them is wrong."""
@@ -91,10 +93,11 @@ def softmax(xp: Any, x: Array, *, bounded: bool = False) -> Array:
 
 
 def row_norms(xp: Any, x: Array) -> Array:
-    """Length [N] of each row."""
+    """Length [N] of each row; infinity where its square leaves the range of the dtype."""
     if is_torch_array(x):
         return xp.linalg.vector_norm(x, axis=1)
-    return xp.sqrt(xp.vecdot(x, x))
+    with np.errstate(over="ignore"):
+        return xp.sqrt(xp.vecdot(x, x))
 
 
 def _squares_fit(xp: Any, norms: Array) -> bool:
@@ -133,10 +136,10 @@ def nearest(xp: Any, x: Array, k: int) -> Array:
         x = unit_rows(xp, x)
         # |xi - xj|^2 = |xi|^2 - 2 (xi.xj - |xj|^2 / 2), where a zero row has |xj| = 0.
         scale, shift = None, xp.vecdot(x, x) / 2
-    block = max(1, 2**24 // max(n, 1))
+    block = max(1, _BLOCK // max(n, 1))
     found = []
     for start in range(0, max(n, 1), block):
-        closeness = x[start : start + block, :] @ x.T
+        closeness = x[start : min(start + block, n), :] @ x.T
         if shift is None:
             closeness *= scale
         else:

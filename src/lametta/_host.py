@@ -122,10 +122,11 @@ def _split(q: Any, a: Any, tol: float) -> Any:
         return None
     top = a.max(axis=0)
     cost = top * (1.5 + 7 * top)
-    cost[top > 0.25] = np.inf
     share = q * a
+    reach = share.max(axis=0) * cost
+    reach[top > 0.25] = np.inf
     # The larger the tail the better: the first cut that keeps the promise wins.
-    tails = (share.max(axis=0) * cost)[:, None] <= _CUTS * tol
+    tails = reach[:, None] <= _CUTS * tol
     left_out = (share @ np.where(tails, cost[:, None], q.dtype.type(0))).max(axis=0)
     kept = np.flatnonzero(left_out <= 8 * tol)
     if kept.size == 0:

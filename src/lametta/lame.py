@@ -20,7 +20,7 @@ from array_api_compat import device, is_jax_array
 
 from lametta._arrays import check_matrix, is_host_array, log, namespace, softmax, widen
 from lametta._host import solve
-from lametta.affinity import Affinity, Neighbors, knn
+from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
 # How many updates an accelerator runs between two looks at whether z has come to rest: a look
@@ -121,7 +121,7 @@ def lame(
     else:
         if tol > 0:
             q = _checked_values(xp, x, q, probs.dtype)
-        w = _weights(xp, x, q, affinity, weight)
+        w = _weights(xp, x, q, affinity, weight, check=tol > 0)
         z, n_iter, converged, energy = _iterate(xp, q, w, max_iter, tol)
     return LameResult(xp.astype(z, probs.dtype, copy=False), n_iter, converged, energy)
 
@@ -156,7 +156,7 @@ def _iterate(
 
 
 def _weights(
-    xp: Any, x: Array, q: Array, affinity: Affinity, weight: float
+    xp: Any, x: Array, q: Array, affinity: Affinity, weight: float, *, check: bool
 ) -> "Array | Neighbors":
     if _is_plain_knn(affinity) and x.shape[0] > _LARGE_BATCH:
         return Neighbors(affinity.neighbors(x).index, float(weight))
@@ -167,6 +167,8 @@ def _weights(
         raise LamettaError(
             f"affinity(features) must have shape [N, N] = {(n, n)}, got {tuple(w.shape)}"
         )
+    if check and not isinstance(affinity, knn | rbf | linear) and not bool(xp.all(xp.isfinite(w))):
+        raise LamettaError("affinity(features) must be finite, got NaN or infinity")
     return xp.astype(w, q.dtype) * weight
 
 

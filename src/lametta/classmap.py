@@ -1,0 +1,259 @@
+"""Pooling the classes of a model onto fewer target classes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from array_api_compat import device
+
+from lametta._arrays import check_matrix, log, namespace, widen
+from lametta.types import Array, LamettaError
+
+_POOLINGS = ("mean", "sum", "max")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMap:
+    """A map from source classes to target classes; sources without a target are dropped.
+
+    Parameters
+    ----------
+    mapping
+        One of
+
+        - an index array: for each source class its target, -1 for none;
+        - groups: for each target the sequence of its source classes;
+        - a dict of groups, ``{target name: [source, ...]}``;
+        - a dict of sources, ``{source: target}``, with targets named or numbered from 0, and None
+          or -1 for none.
+    n_source : int, optional
+        How many classes the model has. Without it, an index array says so, and other maps take
+        any number that has room for the largest source.
+    pooling : {"mean", "sum", "max"}
+        How the probabilities of a target's sources become one. The mean does not favor targets of
+        many sources; it is the paper's choice.
+
+    Attributes
+    ----------
+    groups : tuple of tuples of int
+        The source classes of each target.
+    names : tuple of str
+        The names of the targets; their numbers where the map names none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pets = ClassMap({"cat": [0, 1], "dog": [2]}, n_source=4, pooling="sum")
+    >>> pets.names, pets.groups
+    (('cat', 'dog'), ((0, 1), (2,)))
+    >>> pets.pool_probs(np.array([[0.2, 0.2, 0.1, 0.5]]))
+    array([[0.8, 0.2]])
+    """
+
+    mapping: Any
+    _: KW_ONLY
+    n_source: int | None = None
+    pooling: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.pooling not in _POOLINGS:
+            raise LamettaError(f"pooling must be one of {_POOLINGS}, got {self.pooling!r}")
+        _check_groups(self.names, self.groups, self.room, self.n_source)
+
+    @cached_property
+    def _parsed(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+        return _parse(self.mapping)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self._parsed[0]
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The source classes of each target."""
+        return self._parsed[1]
+
+    @cached_property
+    def room(self) -> int:
+        """The least number of source classes that the map can be applied to."""
+        if self.n_source is not None:
+            return self.n_source
+        if _is_index(self.mapping):
+            return len(self.mapping)
+        return max((source for group in self.groups for source in group), default=-1) + 1
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClassMap) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.names, self.groups, self.pooling, self._exact
+
+    @property
+    def _exact(self) -> int | None:
+        """The number of source classes, where it is known."""
+        return self.room if self.n_source is not None or _is_index(self.mapping) else None
+
+    def pool_logits(self, logits: Array, /) -> Array:
+        """Pool logits [N, K] to [N, T], so that their softmax is that of `pool_probs`."""
+        xp, members, exists = self._members("logits", logits)
+        members = xp.where(exists, members, -xp.inf)
+        top = xp.max(members, axis=2)
+        if self.pooling == "max":
+            return xp.astype(top, logits.dtype)
+        # A target none of whose sources has any probability stays at -inf.
+        anchor = xp.where(top == -xp.inf, xp.zeros_like(top), top)
+        pooled = anchor + log(xp, xp.sum(xp.exp(members - anchor[:, :, None]), axis=2))
+        if self.pooling == "mean":
+            pooled = pooled - xp.log(self._counts(xp, pooled))
+        return xp.astype(pooled, logits.dtype)
+
+    def pool_probs(self, probs: Array, /) -> Array:
+        """Pool probabilities [N, K] to [N, T] and renormalize them over the targets.
+
+        A row with no probability on any target becomes uniform.
+        """
+        xp, members, exists = self._members("probs", probs)
+        members = xp.where(exists, members, xp.zeros_like(members))
+        if self.pooling == "max":
+            pooled = xp.max(members, axis=2)
+        else:
+            pooled = xp.sum(members, axis=2)
+            if self.pooling == "mean":
+                pooled = pooled / self._counts(xp, pooled)
+        total = xp.sum(pooled, axis=1, keepdims=True)
+        lost = total <= 0
+        pooled = xp.where(lost, xp.ones_like(pooled), pooled)
+        pooled = pooled / xp.where(lost, xp.full_like(total, len(self)), total)
+        return xp.astype(pooled, probs.dtype)
+
+    __call__ = pool_logits
+
+    def save(self, path: str | Path) -> None:
+        """Write the map as JSON."""
+        content = {
+            "format": "lametta.ClassMap/1",
+            "pooling": self.pooling,
+            "n_source": self._exact,
+            "groups": dict(zip(self.names, map(list, self.groups), strict=True)),
+        }
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a map that `save` wrote."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise LamettaError(f"path must be a JSON file, got {path}: {error}") from None
+        if not isinstance(content, dict) or content.get("format") != "lametta.ClassMap/1":
+            raise LamettaError(f"path must be a class map that lametta saved, got {path}")
+        return cls(content["groups"], n_source=content["n_source"], pooling=content["pooling"])
+
+    @cached_property
+    def _padded(self) -> np.ndarray[Any, Any]:
+        """Sources [T, M] of each target, filled up with -1."""
+        padded = np.full((len(self), max(map(len, self.groups))), -1)
+        for row, group in zip(padded, self.groups, strict=True):
+            row[: len(group)] = group
+        return padded
+
+    def _members(self, name: str, x: Array) -> tuple[Any, Array, Array]:
+        """Columns of each target [N, T, M], and which of them [T, M] exist."""
+        xp = namespace(**{name: x})
+        check_matrix(xp, name, "[N, K]", x)
+        if x.shape[1] < self.room or (self._exact is not None and x.shape[1] > self.room):
+            least = "" if self._exact is not None else "at least "
+            raise LamettaError(
+                f"{name} must have K = {least}{self.room} source classes, got {x.shape[1]}"
+            )
+        flat = xp.asarray(np.maximum(self._padded, 0).ravel(), device=device(x))
+        members = xp.reshape(xp.take(widen(xp, x), flat, axis=1), (x.shape[0], *self._padded.shape))
+        return xp, members, xp.asarray(self._padded >= 0, device=device(x))
+
+    def _counts(self, xp: Any, like: Array) -> Array:
+        counts = [float(len(group)) for group in self.groups]
+        return xp.asarray(counts, dtype=like.dtype, device=device(like))
+
+
+def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    if isinstance(mapping, Mapping):
+        if all(isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+               for value in mapping.values()):
+            return tuple(map(str, mapping)), tuple(_integers(group) for group in mapping.values())
+        pairs = [(source, target) for source, target in mapping.items() if target is not None]
+    elif _is_index(mapping):
+        pairs = list(enumerate(_integers(mapping)))
+    elif isinstance(mapping, Sequence) and not isinstance(mapping, str):
+        groups = tuple(_integers(group) for group in mapping)
+        return tuple(map(str, range(len(groups)))), groups
+    else:
+        raise LamettaError(
+            "mapping must be an index array, a sequence of groups or a dict, "
+            f"got {type(mapping).__name__}"
+        )
+    named: dict[Any, list[int]] = {}
+    if all(isinstance(target, Integral) for _, target in pairs):
+        lowest = min((target for _, target in pairs), default=0)
+        if lowest < -1:
+            raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
+        pairs = [(source, int(target)) for source, target in pairs if target != -1]
+        named = {target: [] for target in range(max((t for _, t in pairs), default=-1) + 1)}
+    for source, target in pairs:
+        named.setdefault(target, []).extend(_integers([source]))
+    return tuple(map(str, named)), tuple(tuple(sorted(group)) for group in named.values())
+
+
+def _is_index(mapping: Any) -> bool:
+    if hasattr(mapping, "ndim"):  # an array of any library
+        return bool(mapping.ndim == 1)
+    return (
+        isinstance(mapping, Sequence)
+        and not isinstance(mapping, str)
+        and len(mapping) > 0
+        and all(isinstance(target, Integral) for target in mapping)
+    )
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    try:
+        values = tuple(values.tolist() if hasattr(values, "tolist") else values)
+    except TypeError:
+        raise LamettaError(f"mapping must hold sequences of class indices, got {values!r}") from None
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise LamettaError(f"mapping must hold integer class indices, got {value!r}")
+    return tuple(map(int, values))
+
+
+def _check_groups(
+    names: tuple[str, ...], groups: tuple[tuple[int, ...], ...], room: int, n_source: int | None
+) -> None:
+    if not groups:
+        raise LamettaError("mapping must have at least one target, got none")
+    owner: dict[int, str] = {}
+    for name, group in zip(names, groups, strict=True):
+        if not group:
+            raise LamettaError(f"mapping must give each target a source, got none for {name!r}")
+        for source in group:
+            if not 0 <= source < room:
+                limit = "" if n_source is None else f" and < n_source = {n_source}"
+                raise LamettaError(f"mapping must hold sources >= 0{limit}, got {source}")
+            if source in owner:
+                raise LamettaError(
+                    "mapping must give a source one target at most, "
+                    f"got {owner[source]!r} and {name!r} for source {source}"
+                )
+            owner[source] = name

@@ -1,0 +1,282 @@
+"""The ``lametta`` command."""
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import lametta
+from lametta._arrays import softmax
+from lametta.affinity import Affinity
+from lametta.types import LamettaError
+
+app = typer.Typer(
+    help="Correct a frozen classifier's predictions at test time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_out = Console()
+_err = Console(stderr=True)
+
+
+class AffinityName(StrEnum):
+    """The affinities that the command offers."""
+
+    knn = "knn"
+    rbf = "rbf"
+    linear = "linear"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lametta {lametta.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def correct(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="IN",
+            help="A .npz or .safetensors file with features [N, d] and logits or probs [N, K], in "
+            "the order of the stream; labels [N] and groups [N] are optional.",
+        ),
+    ],
+    target: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where to write probs: .npz or .safetensors."
+        ),
+    ],
+    affinity: Annotated[
+        AffinityName, typer.Option(help="How samples pull on each other.")
+    ] = AffinityName.knn,
+    k: Annotated[
+        int | None, typer.Option(help="Neighbors of knn, bandwidth of rbf; 5 if not given.")
+    ] = None,
+    row_sum: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the rows of rbf or linear to this sum, so that the strength does not grow "
+            "with the batch."
+        ),
+    ] = None,
+    symmetric: Annotated[
+        bool, typer.Option("--symmetric", help="Average W with its transpose.")
+    ] = False,
+    weight: Annotated[float, typer.Option(help="Strength of the correction.")] = 1.0,
+    batch_size: Annotated[int, typer.Option(help="Samples corrected together.")] = 64,
+    max_iter: Annotated[int, typer.Option(help="The most updates for a batch.")] = 100,
+    tol: Annotated[float, typer.Option(help="Stop when an update moves less than this.")] = 1e-5,
+) -> None:
+    """Correct cached predictions with LAME.
+
+    Batches are cut in the order of the file. With groups, one for each video or camera say, a batch
+    never holds samples of two of them. OUT gets probs [N, K] in the order of IN, and labels and
+    groups where IN has them. With labels, the accuracy before and after is printed.
+
+    Example: lametta correct features.npz -o corrected.npz --batch-size 64
+    """
+    try:
+        if batch_size < 1:
+            raise LamettaError(f"--batch-size must be >= 1, got {batch_size}")
+        if target.resolve() == source.resolve():
+            raise LamettaError(f"--output must not be IN itself, got {target}")
+        _check_suffix("--output", target)
+        method = lametta.LAME(_affinity(affinity, k, row_sum, symmetric), weight, max_iter, tol)
+        arrays = _read(source)
+        features, probs = arrays["features"], _probabilities(arrays)
+        corrected, iterations = _correct(method, features, probs, arrays.get("groups"), batch_size)
+        kept = {name: arrays[name] for name in ("labels", "groups") if name in arrays}
+        _write(target, {"probs": corrected, **kept})
+    except (LamettaError, OSError) as error:
+        _err.print(f"[bold red]lametta:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    _report(probs, corrected, arrays.get("labels"), iterations)
+    _out.print(f"wrote {target}", highlight=False, soft_wrap=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show what there is: methods, affinities, poolings and array libraries."""
+    table = Table("kind", "name", "what it is", box=None, header_style="bold", pad_edge=False)
+    for kind, names in {
+        "method": ("Source", "LAME"),
+        "affinity": ("knn", "rbf", "linear"),
+    }.items():
+        for name in names:
+            summary = (getattr(lametta, name).__doc__ or "").splitlines()[0]
+            table.add_row(kind, name, summary.replace("`", ""))
+    table.add_row("pooling", "mean, sum, max", "How ClassMap pools classes onto fewer.")
+    for name, module in {"NumPy": "numpy", "PyTorch": "torch", "JAX": "jax", "CuPy": "cupy"}.items():
+        state = "installed" if importlib.util.find_spec(module) else "not installed"
+        table.add_row("arrays", name, state)
+    _out.print(table)
+
+
+def _affinity(
+    name: AffinityName, k: int | None, row_sum: float | None, symmetric: bool
+) -> Affinity:
+    if name is AffinityName.linear:
+        if k is not None:
+            raise LamettaError(f"--k must not be given with --affinity linear, got {k}")
+        return lametta.linear(row_sum=row_sum, symmetric=symmetric)
+    k = 5 if k is None else k
+    if name is AffinityName.rbf:
+        return lametta.rbf(k, row_sum=row_sum, symmetric=symmetric)
+    if row_sum is not None:
+        raise LamettaError(f"--row-sum must not be given with --affinity knn, got {row_sum}")
+    return lametta.knn(k, symmetric=symmetric)
+
+
+def _correct(
+    method: lametta.LAME, features: Any, probs: Any, groups: Any, batch_size: int
+) -> tuple[Any, list[int]]:
+    corrected, iterations = np.empty_like(probs), []
+    columns = (
+        TextColumn("correcting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_err, transient=True) as progress:
+        task = progress.add_task("", total=len(probs))
+        for batch in _batches(len(probs), groups, batch_size):
+            prediction = method.correct(features[batch], probs[batch])
+            corrected[batch] = prediction.probs
+            iterations.append(prediction.info["n_iter"])
+            progress.advance(task, len(batch))
+    return corrected, iterations
+
+
+def _batches(n: int, groups: Any, batch_size: int) -> Iterator[Any]:
+    """Index batches in the order of the stream, none with samples of two groups."""
+    if groups is None:
+        streams = [np.arange(n)]
+    else:
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+        streams = [np.flatnonzero(group == g) for g in np.argsort(first)]
+    for stream in streams:
+        for start in range(0, len(stream), batch_size):
+            yield stream[start : start + batch_size]
+
+
+def _probabilities(arrays: dict[str, Any]) -> Any:
+    """Probabilities in float32 or float64, from logits where those are given."""
+    name = "logits" if "logits" in arrays else "probs"
+    values = arrays[name]
+    values = values.astype(np.result_type(values, np.float32), copy=False)
+    if name == "probs":
+        return values
+    if not np.isfinite(values).all():
+        raise LamettaError("logits must be finite, got NaN or infinity")
+    return softmax(np, values)
+
+
+def _report(before: Any, after: Any, labels: Any, iterations: list[int]) -> None:
+    changed = np.mean(before.argmax(axis=1) != after.argmax(axis=1)) if len(after) else 0.0
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("samples", f"{len(after)}")
+    table.add_row("batches", f"{len(iterations)}")
+    table.add_row("updates a batch", f"{np.mean(iterations) if iterations else 0:.1f}")
+    table.add_row("predictions changed", f"{changed:.1%}")
+    if labels is not None and len(labels):
+        old, new = (np.mean(probs.argmax(axis=1) == labels) for probs in (before, after))
+        table.add_row("accuracy before", f"{old:.2%}")
+        table.add_row("accuracy after", f"[bold]{new:.2%}[/]  ({100 * (new - old):+.2f} points)")
+    _out.print(table)
+
+
+def _check_suffix(name: str, path: Path) -> None:
+    if path.suffix not in (".npz", ".safetensors"):
+        raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    _check_suffix("IN", path)
+    if not path.is_file():
+        raise LamettaError(f"IN must be a file, got {path}, which does not exist")
+    try:
+        arrays = _load(path)
+    except Exception as error:  # whatever a broken file makes its reader raise
+        raise LamettaError(f"IN must be a readable {path.suffix} file, got {path}: {error}") from None
+    return _checked(path, arrays)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return load_file(path)
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _checked(path: Path, arrays: dict[str, Any]) -> dict[str, Any]:
+    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
+        have = ", ".join(sorted(arrays)) or "nothing"
+        raise LamettaError(f"IN must hold features, and logits or probs, got {have} in {path}")
+    name = "logits" if "logits" in arrays else "probs"
+    n, n_classes = len(arrays["features"]), arrays[name].shape[-1]
+    for key, ndim in (("features", 2), (name, 2), ("labels", 1), ("groups", 1)):
+        if key in arrays and (arrays[key].ndim != ndim or len(arrays[key]) != n):
+            want = "[N]" if ndim == 1 else "[N, d]" if key == "features" else "[N, K]"
+            raise LamettaError(
+                f"{key} must have shape {want} with N = {n}, got {arrays[key].shape}"
+            )
+    for key in ("features", name):
+        if arrays[key].dtype.kind != "f":
+            raise LamettaError(f"{key} must be of a floating dtype, got {arrays[key].dtype}")
+    labels = arrays.get("labels")
+    if labels is not None and len(labels):
+        if labels.dtype.kind not in "iu":
+            raise LamettaError(f"labels must be integers, got {labels.dtype}")
+        if labels.min() < 0 or labels.max() >= n_classes:
+            raise LamettaError(
+                f"labels must lie in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}"
+            )
+    return arrays
+
+
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    """Write to a temporary file and rename it, so that OUT is whole or not there."""
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
+    ) as file:
+        temporary = Path(file.name)
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import save_file
+
+            if "groups" in arrays and arrays["groups"].dtype.kind not in "iufb":
+                raise LamettaError(
+                    f"--output must end in .npz to keep groups of type {arrays['groups'].dtype}, "
+                    f"got {path}"
+                )
+            save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
+        else:
+            np.savez(temporary, **arrays)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""Array libraries, the oracle and stored data for all tests."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import array_api_strict
+import jax
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+jax.config.update("jax_enable_x64", True)
+# Timing is for benchmarks; these machines are too noisy for deadlines.
+settings.register_profile("lametta", deadline=None, derandomize=True)
+settings.load_profile("lametta")
+
+
+@dataclass(frozen=True)
+class Library:
+    """An array library as the tests use it."""
+
+    name: str
+    namespace: Any
+    asarray: Callable[[Any, Any], Any]
+    halves: tuple[str, ...] = ()
+
+    def array(self, values: Any, dtype: str = "float64") -> Any:
+        return self.asarray(np.asarray(values), getattr(self.namespace, dtype))
+
+    def numpy(self, array: Any) -> Any:
+        if self.name == "torch":
+            return array.detach().to(torch.float64).numpy()
+        return np.asarray(array, dtype=np.float64)
+
+
+def _read_only(values: Any, dtype: Any) -> Any:
+    array = np.array(values, dtype=dtype)
+    array.flags.writeable = False
+    return array
+
+
+LIBRARIES = [
+    Library("numpy", np, lambda v, dtype: np.array(v, dtype=dtype), ("float16",)),
+    Library("read-only", np, _read_only, ("float16",)),
+    Library("torch", torch, lambda v, t: torch.tensor(v).to(t), ("float16", "bfloat16")),
+    Library("jax", jax.numpy, lambda v, t: jax.numpy.asarray(v, dtype=t), ("float16", "bfloat16")),
+    Library("strict", array_api_strict, lambda v, t: array_api_strict.asarray(v, dtype=t)),
+]
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
+def library(request: pytest.FixtureRequest) -> Library:
+    return request.param
+
+
+def shared(*parts: str) -> Path:
+    """A stored file, or skip the test."""
+    root = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
+    path = root.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"{'/'.join(parts)} is not in {root}; set LAMETTA_SHARED to where it is")
+    return path
+
+
+def softmax(logits: Any) -> Any:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def make_batch(n: int, n_classes: int, d: int = 16, seed: int = 0, scale: float = 2.0) -> Any:
+    """Features [n, d] and probabilities [n, n_classes] of overlapping classes."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(min(n_classes, 6), size=n)
+    features = rng.normal(size=(6, d))[labels] + 0.7 * rng.normal(size=(n, d))
+    logits = scale * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes))
+    return features, softmax(logits)
+
+
+def knn_matrix(features: Any, k: int) -> Any:
+    """The k nearest neighbors by definition: every distance, then a sort."""
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    x = np.divide(features, norms, out=np.zeros_like(features), where=norms > 0)
+    w = np.zeros((len(x), len(x)))
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        others.sort(key=lambda j: np.linalg.norm(x[i] - x[j]))  # noqa: B023
+        w[i, others[:k]] = 1
+    return w
+
+
+def lame_by_definition(q: Any, w: Any, n_iter: int) -> Any:
+    """Equation 6 of the paper, as it stands there."""
+    z = q
+    for _ in range(n_iter):
+        z = q * np.exp(w @ z)
+        z = z / z.sum(axis=1, keepdims=True)
+    return z
+
+
+def energy_by_definition(z: Any, q: Any, w: Any) -> float:
+    """Sum of KL(z_i || q_i) less half the Laplacian term."""
+    inside = z > 0
+    kl = (z[inside] * np.log(z[inside] / q[inside])).sum()
+    return kl - 0.5 * sum(w[i, j] * z[i] @ z[j] for i in range(len(z)) for j in range(len(z)))

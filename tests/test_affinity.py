@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+
+import lametta
+from lametta.affinity import Neighbors
+
+from .conftest import Library, knn_matrix, make_batch
+
+
+def features_of(n, d=8, seed=0):
+    return make_batch(n, 4, d, seed)[0]
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 20])
+def test_knn_marks_the_nearest(library: Library, k):
+    x = features_of(30)
+    w = lametta.knn(k)(library.array(x))
+    assert np.array_equal(library.numpy(w), knn_matrix(x, k))
+
+
+def test_knn_in_blocks_is_the_same(monkeypatch):
+    x = features_of(40)
+    whole = lametta.knn(5)(x)
+    monkeypatch.setattr("lametta._arrays._BLOCK", 7 * 40)
+    assert np.array_equal(lametta.knn(5)(x), whole)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_sample_is_never_its_own_neighbor(library: Library, k):
+    x = np.repeat(features_of(3), [3, 2, 1], axis=0)
+    w = library.numpy(lametta.knn(k)(library.array(x)))
+    assert (np.diag(w) == 0).all()
+    assert (w.sum(axis=1) == k).all()
+    # The nearest neighbor of a duplicate is its twin.
+    assert w[0, 1] + w[0, 2] == min(k, 2)
+    assert w[3, 4] == w[4, 3] == 1
+
+
+def test_symmetric_is_the_mean_with_the_transpose(library: Library):
+    x = features_of(20)
+    w = library.numpy(lametta.knn(3, symmetric=True)(library.array(x)))
+    directed = knn_matrix(x, 3)
+    assert np.array_equal(w, (directed + directed.T) / 2)
+
+
+def test_zero_rows_are_at_distance_one_from_the_others(library: Library):
+    x = np.array([[0.0, 0.0], [1.0, 0.0], [-0.6, 0.8]])
+    w = library.numpy(lametta.knn(1)(library.array(x)))
+    assert w[1, 0] == w[2, 0] == 1  # 1 and 2 are farther apart than that
+    w = library.numpy(lametta.knn(1)(library.array(np.vstack([x, 0 * x[:1]]))))
+    assert w[0, 3] == w[3, 0] == 1  # two zero rows are at distance 0
+
+
+@pytest.mark.parametrize("affinity", [lametta.knn(3), lametta.rbf(3), lametta.linear()])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3, 1e30])
+def test_scale_of_features_plays_no_part(library: Library, affinity, scale):
+    x = features_of(12).astype(np.float32)
+    w = library.numpy(affinity(library.array(x, "float32")))
+    scaled = library.numpy(affinity(library.array(x * np.float32(scale), "float32")))
+    assert np.allclose(w, scaled, atol=2e-5)
+
+
+def test_rbf_by_definition(library: Library):
+    x = features_of(15)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    distance = np.linalg.norm(unit[:, None] - unit, axis=-1)
+    width = np.mean([np.sort(np.delete(distance[i], i))[3 - 1] for i in range(15)])
+    expected = np.exp(-(distance**2) / (2 * width**2))
+    assert np.allclose(library.numpy(lametta.rbf(3)(library.array(x))), expected, atol=1e-12)
+
+
+def test_rbf_of_duplicates_is_finite(library: Library):
+    w = library.numpy(lametta.rbf(2)(library.array(np.ones((6, 4)))))
+    assert np.allclose(w, 1)
+
+
+def test_rbf_of_one_and_of_none(library: Library):
+    assert library.numpy(lametta.rbf(5)(library.array(np.ones((1, 4))))) == [[1.0]]
+    assert lametta.rbf(5)(library.array(np.ones((0, 4)))).shape == (0, 0)
+
+
+def test_linear_by_definition(library: Library):
+    x = features_of(10)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    assert np.allclose(library.numpy(lametta.linear()(library.array(x))), unit @ unit.T)
+
+
+@pytest.mark.parametrize("affinity", [lametta.rbf(3, row_sum=5.0), lametta.linear(row_sum=5.0)])
+@pytest.mark.parametrize("n", [8, 40])
+def test_row_sums_do_not_grow_with_the_batch(library: Library, affinity, n):
+    w = library.numpy(affinity(library.array(features_of(n))))
+    assert np.allclose(w.sum(axis=1), 5)
+    assert (np.diag(w) == 0).all()
+    assert (w >= 0).all()
+
+
+def test_row_sum_of_a_sample_alone_is_zero():
+    assert lametta.rbf(3, row_sum=5.0)(np.ones((1, 4))) == [[0.0]]
+
+
+def test_symmetric_acts_after_row_sum():
+    x = features_of(10)
+    w = lametta.rbf(3, row_sum=5.0)(x)
+    assert not np.allclose(w, w.T)
+    assert np.allclose(lametta.rbf(3, row_sum=5.0, symmetric=True)(x), (w + w.T) / 2)
+
+
+def test_dtype_of_the_features_is_kept(library: Library):
+    for dtype in ("float32", "float64", *library.halves):
+        x = library.array(features_of(8), dtype)
+        for affinity in (lametta.knn(3), lametta.rbf(3), lametta.linear()):
+            assert affinity(x).dtype == x.dtype
+
+
+def test_affinities_show_and_compare_what_they_were_given():
+    assert repr(lametta.knn(3)) == "knn(k=3, symmetric=False)"
+    assert lametta.rbf(3, row_sum=2.0) == lametta.rbf(3, row_sum=2.0) != lametta.rbf(4)
+
+
+def test_neighbors_multiply_like_the_matrix(library: Library):
+    x = features_of(12)
+    z = library.array(make_batch(12, 5)[1])
+    neighbors = Neighbors(lametta.knn(4).neighbors(library.array(x)).index, 0.5)
+    dense = neighbors.dense(z.dtype)
+    assert np.array_equal(library.numpy(dense), knn_matrix(x, 4) / 2)
+    assert np.allclose(library.numpy(neighbors @ z), library.numpy(dense @ z))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lametta.knn(0), "k must be an integer >= 1, got 0"),
+        (lambda: lametta.knn(2.5), "k must be an integer >= 1, got 2.5"),
+        (lambda: lametta.knn(True), "k must be an integer >= 1, got True"),
+        (lambda: lametta.rbf(-1), "k must be an integer >= 1, got -1"),
+        (lambda: lametta.rbf(row_sum=0.0), "row_sum must be None or a finite number > 0, got 0.0"),
+        (lambda: lametta.linear(row_sum=float("nan")), "row_sum must be .* got nan"),
+        (lambda: lametta.knn()(np.ones(3)), r"features must be 2-D \[N, d\], got shape \(3,\)"),
+        (lambda: lametta.knn()(np.ones((3, 2), int)), "features must be of a floating dtype"),
+        (lambda: lametta.rbf()([[1.0]]), "features must be an array .* got list"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises(lametta.LamettaError, match=message):
+        make()
