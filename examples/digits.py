@@ -85,7 +85,7 @@ def main() -> None:
             before = accuracy(source, shifted[index], labels[index])
             after = accuracy(corrected, shifted[index], labels[index])
             print(f"{shift:<8}{order:<20}{before:>8.1f}{after:>8.1f}{after - before:>+8.1f}")
-    print("\nLAME gains where samples that come together belong together; i.i.d., it can lose a little.")
+    print("\nLAME gains where samples that come together belong together; i.i.d. it can lose.")
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def knn_matrix(features: Any, k: int) -> Any:
     w = np.zeros((len(x), len(x)))
     for i in range(len(x)):
         others = [j for j in range(len(x)) if j != i]
-        others.sort(key=lambda j: np.linalg.norm(x[i] - x[j]))  # noqa: B023
+        others.sort(key=lambda j: np.linalg.norm(x[i] - x[j]))
         w[i, others[:k]] = 1
     return w
 

@@ -262,7 +262,9 @@ def test_energy_never_rises_for_positive_semidefinite_w(batch, seed, strength):
     results = [lame(features, probs, affinity=lambda x: w, tol=0, max_iter=n) for n in range(12)]
     energies = np.array([float(result.energy) for result in results])
     assert (np.diff(energies) <= 1e-9 * (1 + abs(energies[:-1]))).all()
-    assert energies[-1] == pytest.approx(energy_by_definition(results[-1].probs, probs, w), abs=1e-8)
+    assert energies[-1] == pytest.approx(
+        energy_by_definition(results[-1].probs, probs, w), abs=1e-8
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), affinities)

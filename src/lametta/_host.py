@@ -4,9 +4,9 @@ Two facts make it cheap. Both need weights >= 0, for which the denominator of th
 of a row, is at least 1 throughout.
 
 **Most classes hardly move.** Let a = W q be the first exponent. In a class where a_ik <= 1/4 for
-all i, no later exponent exceeds 1.43 a_ik: if that holds for one update it holds for the next, since
-then z_jk <= q_jk exp(1.43 / 4), and exp(1.43 / 4) <= 1.43. So in these classes, the tail, exp(x) may
-be replaced by 1 + x, and all they add to the norm of row i is one number,
+all i, no later exponent exceeds 1.43 a_ik: if that holds for one update it holds for the next,
+since then z_jk <= q_jk exp(1.43 / 4), and exp(1.43 / 4) <= 1.43. So in these classes, the tail,
+exp(x) may be replaced by 1 + x, and all they add to the norm of row i is one number,
 
     mass_i + sum_j pull_ij / norm_j,    mass_i = sum_k q_ik,    pull_ij = w_ij sum_k q_ik q_jk,
 
@@ -88,7 +88,7 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
             moved = new - (z if rows is None else z[rows])
             np.abs(moved, out=moved)
         if rows is None:
-            z, inv_norm = new, 1 / norm
+            z, inv_norm, inv_norm_old = new, 1 / norm, inv_norm
         else:
             z[rows], inv_norm[rows] = new, 1 / norm
         if look:
@@ -105,13 +105,14 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
     if head is None:
         return Solution(z, n_iter, converged, energy)
     # Fresh memory would cost more than the arithmetic on it: write over what is there.
-    tail *= inv_norm[:, None]
+    tail *= inv_norm_old[:, None]
     _multiply(w, tail, out=a_tail)
-    energy += np.vdot(tail, a_tail) / 2
+    tail *= (inv_norm / inv_norm_old)[:, None]
+    pulled = a_tail if converged else w @ tail
+    energy += np.vdot(tail, a_tail) - np.vdot(tail, pulled) / 2
     a_tail += 1
     tail *= a_tail
     tail[:, head] = z
-    tail /= np.add.reduce(tail, axis=1, keepdims=True)
     return Solution(tail, n_iter, converged, energy)
 
 

@@ -190,8 +190,10 @@ class ClassMap:
 
 def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     if isinstance(mapping, Mapping):
-        if all(isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-               for value in mapping.values()):
+        if all(
+            isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+            for value in mapping.values()
+        ):
             return tuple(map(str, mapping)), tuple(_integers(group) for group in mapping.values())
         pairs = [(source, target) for source, target in mapping.items() if target is not None]
     elif _is_index(mapping):
@@ -231,7 +233,9 @@ def _integers(values: Any) -> tuple[int, ...]:
     try:
         values = tuple(values.tolist() if hasattr(values, "tolist") else values)
     except TypeError:
-        raise LamettaError(f"mapping must hold sequences of class indices, got {values!r}") from None
+        raise LamettaError(
+            f"mapping must hold sequences of class indices, got {values!r}"
+        ) from None
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise LamettaError(f"mapping must hold integer class indices, got {value!r}")

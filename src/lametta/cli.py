@@ -108,8 +108,8 @@ def correct(
         arrays = _read(source)
         features, probs = arrays["features"], _probabilities(arrays)
         corrected, iterations = _correct(method, features, probs, arrays.get("groups"), batch_size)
-        kept = {name: arrays[name] for name in ("labels", "groups") if name in arrays}
-        _write(target, {"probs": corrected, **kept})
+        kept = {name: x for name, x in arrays.items() if name in ("labels", "groups")}
+        _write(target, {"probs": corrected} | kept)
     except (LamettaError, OSError) as error:
         _err.print(f"[bold red]lametta:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
@@ -129,7 +129,12 @@ def list_() -> None:
             summary = (getattr(lametta, name).__doc__ or "").splitlines()[0]
             table.add_row(kind, name, summary.replace("`", ""))
     table.add_row("pooling", "mean, sum, max", "How ClassMap pools classes onto fewer.")
-    for name, module in {"NumPy": "numpy", "PyTorch": "torch", "JAX": "jax", "CuPy": "cupy"}.items():
+    for name, module in {
+        "NumPy": "numpy",
+        "PyTorch": "torch",
+        "JAX": "jax",
+        "CuPy": "cupy",
+    }.items():
         state = "installed" if importlib.util.find_spec(module) else "not installed"
         table.add_row("arrays", name, state)
     _out.print(table)
@@ -155,7 +160,10 @@ def _correct(
 ) -> tuple[Any, list[int]]:
     corrected, iterations = np.empty_like(probs), []
     columns = (
-        TextColumn("correcting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("correcting"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=_err, transient=True) as progress:
         task = progress.add_task("", total=len(probs))
@@ -217,7 +225,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         arrays = _load(path)
     except Exception as error:  # whatever a broken file makes its reader raise
-        raise LamettaError(f"IN must be a readable {path.suffix} file, got {path}: {error}") from None
+        raise LamettaError(
+            f"IN must be a readable {path.suffix} file, got {path}: {error}"
+        ) from None
     return _checked(path, arrays)
 
 

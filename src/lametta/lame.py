@@ -220,4 +220,6 @@ def _checked_values(xp: Any, x: Array, q: Array, dtype: Any) -> Array:
     if bool(xp.min(q) < 0):
         raise LamettaError(f"probs must be >= 0, got {float(xp.min(q))}")
     row = int(xp.argmax(xp.abs(sums - 1)))
-    raise LamettaError(f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}")
+    raise LamettaError(
+        f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}"
+    )

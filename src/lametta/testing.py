@@ -124,10 +124,10 @@ def _check_edges(corrector: Corrector) -> None:
     for name, features, probs in _edges():
         with _Allowed(name):
             prediction = _fresh(corrector).correct(features, probs)
-            _check_rows(prediction, len(features), name)
             assert prediction.probs.dtype == probs.dtype, (
                 f"{name}: probs must stay {probs.dtype}, got {prediction.probs.dtype}"
             )
+            _check_rows(prediction, len(features), name)
 
 
 def _check_libraries(corrector: Corrector) -> None:
@@ -136,7 +136,7 @@ def _check_libraries(corrector: Corrector) -> None:
             continue
         xp = sys.modules["jax.numpy" if name == "jax" else name]
         for dtype in (xp.float16, xp.float32, xp.float64):
-            if name == "jax" and dtype == xp.float64 and not xp.zeros(0, float).dtype == dtype:
+            if name == "jax" and dtype == xp.float64 and xp.zeros(0, float).dtype != dtype:
                 continue  # JAX has float64 only where the user switched it on
             features, probs = (xp.asarray(array.copy(), dtype=dtype) for array in _batch(16, 0))
             found = _fresh(corrector).correct(features, probs).probs
@@ -158,8 +158,8 @@ def _check_model_untouched(adapter: Adapter, batches: list[Any]) -> None:
     adapter.reset()
     after = model(batches[0])
     for name in ("features", "logits"):
-        pair = (_values(getattr(output, name)) for output in (after, before))
-        _same(*pair, f"reset() must give back the model exactly, its {name} differ")
+        message = f"reset() must give back the model exactly, its {name} differ"
+        _same(getattr(after, name), getattr(before, name), message)
 
 
 def _check_rows(prediction: Any, n: int, name: str) -> None:

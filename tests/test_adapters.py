@@ -1,0 +1,228 @@
+"""Correctors, adapters and the checks of their contracts."""
+
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import lametta
+from lametta import LAME, Corrected, LamettaError, Output, Prediction, Source
+from lametta.signals import signals
+from lametta.testing import check_adapter, check_corrector
+
+from .conftest import Library, make_batch, softmax
+
+HEAD = np.random.default_rng(5).normal(size=(6, 4))
+INPUTS = np.random.default_rng(6).normal(size=(40, 6))
+
+
+def model(x):
+    return Output(features=x, logits=x @ HEAD)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)
+
+    @torch.no_grad()
+    def forward(self, x):
+        features = self.body(x).relu()
+        return Output(features, self.head(features))
+
+
+CORRECTORS = [LAME(), LAME(lametta.rbf(3, row_sum=5.0), weight=2.0), LAME(lametta.linear())]
+
+
+@pytest.mark.parametrize("corrector", CORRECTORS, ids=repr)
+def test_our_correctors_keep_the_contract(corrector):
+    check_corrector(corrector)
+
+
+@pytest.mark.parametrize("corrector", CORRECTORS, ids=repr)
+def test_our_adapters_keep_the_contract(corrector):
+    for adapter in (Source(model), Corrected(model, corrector)):
+        check_adapter(adapter, INPUTS)
+        check_adapter(Corrected(adapter, LAME()), INPUTS)
+    net = Net()
+    check_adapter(Corrected(net, corrector), torch.tensor(INPUTS, dtype=torch.float32))
+
+
+def test_lame_corrects_as_the_function_does(library: Library):
+    features, probs = map(library.array, make_batch(20, 4))
+    prediction = LAME(lametta.knn(3), weight=0.5).correct(features, probs)
+    result = lametta.lame(features, probs, affinity=lametta.knn(3), weight=0.5)
+    assert np.array_equal(library.numpy(prediction.probs), library.numpy(result.probs))
+    assert prediction.features is features
+    assert prediction.info["n_iter"] == result.n_iter
+
+
+def test_signals_by_definition(library: Library):
+    probs, source = make_batch(30, 5, seed=1)[1], make_batch(30, 5, seed=2)[1]
+    found = signals(library.array(probs), library.array(source))
+    mean = probs.mean(axis=0)
+    assert float(found["entropy"]) == pytest.approx(-(probs * np.log(probs)).sum() / 30)
+    assert float(found["diversity"]) == pytest.approx(-(mean * np.log(mean)).sum())
+    changed = np.mean(probs.argmax(axis=1) != source.argmax(axis=1))
+    assert float(found["changed"]) == pytest.approx(changed)
+    assert signals(library.array(probs[:0])) == {}
+
+
+def test_source_is_the_softmax(library: Library):
+    logits = np.random.default_rng(0).normal(size=(5, 3)) * 100
+    adapter = Source(lambda x: Output(features=x, logits=x))
+    prediction = adapter.step(library.array(logits))
+    assert np.allclose(library.numpy(prediction.probs), softmax(logits))
+
+
+def test_corrected_is_source_and_corrector():
+    before = Source(model).step(INPUTS)
+    after = LAME().correct(before.features, before.probs)
+    for base in (model, Source(model)):
+        prediction = Corrected(base, LAME()).step(INPUTS)
+        assert np.array_equal(prediction.probs, after.probs)
+        assert prediction.info["base_entropy"] == before.info["entropy"]
+        assert prediction.info["changed"] == after.info["changed"]
+
+
+def test_bad_bases_are_named():
+    with pytest.raises(LamettaError, match=r"model must return lametta\.Output, got tuple"):
+        Source(lambda x: (x, x)).step(INPUTS)
+
+    class Blind(Source):
+        def step(self, x):
+            return Prediction(super().step(x).probs)
+
+    with pytest.raises(LamettaError, match="base must give features .* got None"):
+        Corrected(Blind(model), LAME()).step(INPUTS)
+
+
+def test_adapters_show_and_pickle_what_they_were_given():
+    adapter = Corrected(Source(model), LAME(lametta.knn(3)))
+    assert "LAME(affinity=knn(k=3, symmetric=False), weight=1.0" in repr(adapter)
+    assert pickle.loads(pickle.dumps(adapter)) == adapter
+
+
+# A contract is worth something only if breaking it is found.
+
+
+@dataclass
+class Running:
+    """A corrector with state, and a fault to choose."""
+
+    fault: str = ""
+    seen: float = 0.0
+
+    def correct(self, features, probs, /):
+        if self.fault == "writes" and probs.flags.writeable:
+            probs[...] = 1 / probs.shape[1]
+        weight = self.seen / (1 + self.seen)
+        probs = (1 - weight) * probs + weight / probs.shape[1]
+        self.seen += len(probs)
+        if self.fault == "not rows":
+            probs = 2 * probs
+        if self.fault == "order" and len(probs) > 1:
+            probs = np.vstack([probs[1:], probs[:1]])
+        if self.fault == "nan":
+            probs = probs * np.nan
+        if self.fault == "dtype":
+            probs = np.asarray(probs, np.float64)
+        if self.fault == "crash" and len(features) == 1:
+            raise IndexError
+        if self.fault == "shared":
+            Running.common = getattr(Running, "common", 0.0) + 1
+            probs = (probs + Running.common) / (probs + Running.common).sum(axis=1, keepdims=True)
+        if self.fault == "info":
+            return Prediction(probs, features, {"text": float("nan")})
+        return Prediction(probs, features)
+
+    def reset(self):
+        if self.fault != "reset":
+            self.seen = 0.0
+
+
+def test_a_good_corrector_with_state_passes():
+    check_corrector(Running())
+    check_adapter(Corrected(model, Running()), INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("not rows", "rows must sum to 1"),
+        ("nan", "probs must be finite"),
+        ("order", "permuting a batch must permute"),
+        ("reset", r"reset\(\) and a replay"),
+        ("shared", r"reset\(\) and a replay"),
+        ("dtype", "probs must stay"),
+        ("crash", "a batch of 1: raised IndexError"),
+        ("info", r"info\['text'\] must be a number"),
+    ],
+)
+def test_a_broken_corrector_is_found(fault, message):
+    with pytest.raises(AssertionError, match=message):
+        check_corrector(Running(fault))
+
+
+def test_a_corrector_that_writes_is_found():
+    with pytest.raises(AssertionError, match="inputs must not be changed"):
+        check_adapter(Corrected(lambda x: Output(x, x), Writer()), INPUTS)
+
+
+class Writer(LAME):
+    def correct(self, features, probs, /):
+        prediction = super().correct(features, probs)
+        features[...] = 0
+        return prediction
+
+
+def test_a_corrector_that_pickles_badly_is_found():
+    class Method(Running):
+        def __reduce__(self):
+            return Running, (self.fault, 0.0)
+
+        def __deepcopy__(self, memo):
+            return Method(self.fault, self.seen)
+
+    with pytest.raises(AssertionError, match="a copy in mid-stream must continue alike"):
+        check_corrector(Method())
+
+
+def test_an_adapter_that_changes_the_model_is_found():
+    @dataclass
+    class Drifting:
+        model: Net
+
+        def step(self, x, /):
+            prediction = Source(self.model).step(x)
+            with torch.no_grad():
+                self.model.head.bias += 0.1 * self.drift
+            return prediction
+
+        drift: float = 0.0
+
+        def reset(self):
+            pass
+
+    inputs = torch.tensor(INPUTS, dtype=torch.float32)
+    check_adapter(Drifting(Net()), inputs)
+    with pytest.raises(AssertionError, match="reset"):
+        check_adapter(Drifting(Net(), drift=1.0), inputs)
+
+
+@dataclass
+class Refuses(LAME):
+    message: str = ""
+
+    def correct(self, features, probs, /):
+        if len(features) < 3:
+            raise LamettaError(self.message)
+        return super().correct(features, probs)
+
+
+def test_errors_must_name_the_argument():
+    check_corrector(Refuses(message="features must have 3 rows, got fewer"))
+    with pytest.raises(AssertionError, match="the error must name the argument"):
+        check_corrector(Refuses(message="no"))
