@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 import venv
 from pathlib import Path
 
@@ -65,6 +66,18 @@ def test_readme(code, output):
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {})
     assert printed.getvalue() == output
+
+
+def test_docs_show_a_method_that_keeps_the_contract():
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    # A module of its own, since pickle finds a class by its module's name.
+    module = types.ModuleType("extending")
+    sys.modules["extending"] = module
+    try:
+        exec(compile(code, "extending.md", "exec"), module.__dict__)
+    finally:
+        del sys.modules["extending"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

@@ -38,13 +38,6 @@ class ClassMap:
         How the probabilities of a target's sources become one. The mean does not favor targets of
         many sources; it is the paper's choice.
 
-    Attributes
-    ----------
-    groups : tuple of tuples of int
-        The source classes of each target.
-    names : tuple of str
-        The names of the targets; their numbers where the map names none.
-
     Examples
     --------
     >>> import numpy as np
@@ -71,7 +64,7 @@ class ClassMap:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the targets."""
+        """The names of the targets; their numbers where the map names none."""
         return self._parsed[0]
 
     @property
