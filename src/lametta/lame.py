@@ -23,9 +23,9 @@ from lametta._host import solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
-# How many updates an accelerator runs between two looks at whether z has come to rest: a look
-# makes the host wait for the device.
-_UPDATES_PER_LOOK = 8
+# How many updates run between two looks at whether z rests: a look makes the host wait for the
+# device.
+_UPDATES_PER_LOOK = 4
 # From this batch size on, W is a list of neighbors and not a matrix.
 _LARGE_BATCH = 2048
 
@@ -132,27 +132,17 @@ def _iterate(
     """The update of the module's docstring until z rests, for any array library."""
     log_q = log(xp, q)
     z = q / xp.sum(q, axis=1, keepdims=True)
-    a = xp.zeros_like(z)
-    n_iter: Any = 0
-    at_rest = xp.zeros((), dtype=xp.bool, device=device(q))
-    for n in range(1, max_iter + 1):
-        a_new = w @ z
-        z_new = softmax(xp, log_q + a_new)
-        if tol == 0:
-            a, z, n_iter = a_new, z_new, n
-            continue
-        # From the moment it rests z is kept, so that the answer is that of a look after every
-        # update although the host looks at few of them.
-        moved = xp.max(xp.abs(z_new - z))
-        a, z = xp.where(at_rest, a, a_new), xp.where(at_rest, z, z_new)
-        n_iter = n_iter + xp.astype(~at_rest, xp.int32)
-        at_rest = at_rest | (moved <= tol)
-        if (n % _UPDATES_PER_LOOK == 0 or n == max_iter) and bool(at_rest):
-            break
+    a, n_iter, converged = xp.zeros_like(z), 0, False
+    while n_iter < max_iter and not converged:
+        a = w @ z
+        z_old, z = z, softmax(xp, log_q + a)
+        n_iter += 1
+        if tol > 0 and (n_iter % _UPDATES_PER_LOOK == 0 or n_iter == max_iter):
+            converged = bool(xp.max(xp.abs(z - z_old)) <= tol)
     # log z - log q = a - log norm, with norm_i = sum_k q_ik exp(a_ik).
     log_norm = xp.max(log_q + a, axis=1) - xp.log(xp.max(z, axis=1))
     energy = xp.sum(z * a) - xp.sum(log_norm) - xp.sum(z * (w @ z)) / 2
-    return z, int(n_iter), tol > 0 and bool(at_rest), energy
+    return z, n_iter, converged, energy
 
 
 def _weights(
