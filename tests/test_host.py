@@ -23,63 +23,78 @@ def peaked_batch(n, n_classes, seed):
     return features, softmax(logits)
 
 
-def tail_of(probs, w, tol):
-    head = _host._split(probs, w @ probs, tol)
-    return probs.shape[1] - (probs.shape[1] if head is None else len(head))
+def one_update(z, q, w):
+    z = q * np.exp(w @ z)
+    return z / z.sum(axis=1, keepdims=True)
+
+
+def neighbors(features, k, weight=1.0):
+    return Neighbors(lametta.knn(k).neighbors(features).index, weight)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [100, 1000])
 @pytest.mark.parametrize("n", [16, 64, 200])
-def test_the_tail_is_within_its_bound(n, n_classes, dtype):
+def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
     features, probs = peaked_batch(n, n_classes, seed=0)
-    w = knn_matrix(features, 5)
-    tol = 1e-5
-    assert tail_of(probs, w, tol) >= n_classes // 2, "this batch is meant to have a tail"
-    # One update at a time, each from where the exact iteration stands: no drift to hide behind.
-    for n_iter in (1, 2, 3):
-        values = lametta.lame(features.astype(dtype), probs.astype(dtype), max_iter=n_iter, tol=tol)
-        exact = lame_by_definition(probs, w, n_iter)
-        assert np.abs(values.probs - exact).max() < 2 * tol * n_iter
-        assert np.allclose(values.probs.sum(axis=1), 1, atol=1e-6)
-        energy = energy_by_definition(exact, probs, w)
-        assert float(values.energy) == pytest.approx(energy, rel=1e-5, abs=n * tol)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(2, 150), st.floats(0.1, 3), st.integers(1, 9))
-def test_the_first_order_bound_holds(seed, n, weight, k):
-    features, probs = peaked_batch(n, 150, seed)
-    w = weight * knn_matrix(features, k)
-    tol = 1e-4
-    first = w @ probs
-    head = _host._split(probs, first, tol)
-    tail = np.setdiff1d(np.arange(150), np.arange(150) if head is None else head)
-    z = probs
-    for _ in range(6):
-        a = w @ z
-        norm = (probs * np.exp(a)).sum(axis=1)
-        # What the docstring promises: exponents stay near the first, and the sum is known.
-        assert (a[:, tail] <= 1.43 * first[:, tail] + 1e-12).all()
-        z = probs * np.exp(a) / norm[:, None]
-        exact = (probs * np.exp(w @ z))[:, tail].sum(axis=1)
-        linear = probs[:, tail] * (1 + w @ (probs / norm[:, None]))[:, tail]
-        assert (np.abs(exact - linear.sum(axis=1)) <= 8 * tol).all()
+    w, tol = knn_matrix(features, 5), 1e-5
+    head = _host._head(probs, neighbors(features, 5))
+    assert len(head) <= 10, "this batch is meant to have a tail"
+    result = lametta.lame(features.astype(dtype), probs.astype(dtype), tol=tol)
+    assert result.converged
+    assert np.abs(one_update(result.probs, probs, w) - result.probs).max() < 5 * tol
+    assert np.abs(result.probs - lame_by_definition(probs, w, 300)).max() < 1e-4
+    assert np.allclose(result.probs.sum(axis=1), 1, atol=1e-6)
+    energy = energy_by_definition(result.probs, probs, w)
+    assert float(result.energy) == pytest.approx(energy, rel=1e-6, abs=4 * tol * n)
 
 
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 160),
-    st.sampled_from([2, 30, 65, 120]),
+    st.sampled_from([5, 30, 65, 120, 300]),
     st.integers(1, 9),
+    st.floats(0.1, 3),
+    st.sampled_from([1e-4, 1e-6]),
 )
-def test_reduced_and_plain_iteration_agree(seed, n, n_classes, k):
-    features, probs = peaked_batch(n, max(n_classes, 5), seed)
-    w = knn_matrix(features, k)
-    solution = _host.solve(probs, Neighbors(lametta.knn(k).neighbors(features).index), 60, 1e-7)
-    assert np.abs(solution.z - lame_by_definition(probs, w, solution.n_iter)).max() < 1e-4
+def test_at_rest_an_exact_update_moves_nothing(seed, n, n_classes, k, weight, tol):
+    features, probs = peaked_batch(n, n_classes, seed)
+    w = weight * knn_matrix(features, k)
+    solution = _host.solve(probs, neighbors(features, k, weight), 100, tol)
+    assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
     if solution.converged:
-        after = lame_by_definition(probs, w, solution.n_iter + 1)
-        assert np.abs(solution.z - after).max() < 1e-4
+        # The last update moved at most tol, and was within 4 tol of the exact one.
+        assert np.abs(one_update(solution.z, probs, w) - solution.z).max() <= 5 * tol
+        energy = energy_by_definition(solution.z, probs, w)
+        assert float(solution.energy) == pytest.approx(energy, abs=4 * tol * n)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.floats(0.1, 3))
+def test_the_bound_of_the_tail_holds(seed, n, weight):
+    rng = np.random.default_rng(seed)
+    features, probs = peaked_batch(n, 120, seed)
+    w = weight * knn_matrix(features, 5)
+    head = np.arange(5)
+    tail = _host._Tail(probs, neighbors(features, 5, weight), head)
+    rest = np.arange(5, 120)
+    norm = 1 + rng.random(n)
+    for _ in range(3):
+        tail.refresh(norm)
+        norm = norm * np.exp(rng.normal(scale=0.3, size=n))
+        # The tail's z follow the norms; their exponents, and so the mass, move with them.
+        z = tail.scaled[:, rest] / norm[:, None]
+        exact = (probs[:, rest] * np.exp(w @ z)).sum(axis=1)
+        wrong = np.abs(exact - tail.mass) / norm
+        assert (wrong <= tail.wrong(norm) + 1e-12).all()
+
+
+def test_without_rest_the_updates_are_those_of_the_equation():
+    features, probs = peaked_batch(50, 200, seed=2)
+    w = knn_matrix(features, 5)
+    for max_iter in (1, 2, 5, 20):
+        result = lametta.lame(features, probs, max_iter=max_iter, tol=1e-12)
+        assert result.n_iter == max_iter
+        assert np.allclose(result.probs, lame_by_definition(probs, w, max_iter), atol=1e-12)
 
 
 def test_resting_samples_are_left_alone(monkeypatch):

@@ -27,7 +27,7 @@ def namespace(**arrays: Array) -> Any:
     except TypeError:
         raise LamettaError(_namespace_error(arrays)) from None
     if not is_numpy_namespace(xp) and not is_jax_namespace(xp):  # JAX moves arrays by itself
-        places = {name: device(array) for name, array in arrays.items()}
+        places = {name: getattr(array, "device", None) for name, array in arrays.items()}
         if len(set(places.values())) > 1:
             got = " and ".join(f"{name} on {place}" for name, place in places.items())
             raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
@@ -100,7 +100,14 @@ def row_norms(xp: Any, x: Array) -> Array:
         return xp.sqrt(xp.vecdot(x, x))
 
 
-def _squares_fit(xp: Any, norms: Array) -> bool:
+def row_sums(xp: Any, x: Array) -> Array:
+    """Sum [N] of each row."""
+    if is_numpy_array(x):  # less than half the time of a sum
+        return np.vecdot(x, np.ones(x.shape[1], x.dtype))
+    return xp.sum(x, axis=1)
+
+
+def squares_fit(xp: Any, norms: Array) -> bool:
     """Whether rows of these lengths can be squared, as far as that can be known for free."""
     if not is_host_array(norms) or norms.shape[0] == 0:
         return False
@@ -111,7 +118,7 @@ def _squares_fit(xp: Any, norms: Array) -> bool:
 def unit_rows(xp: Any, x: Array) -> Array:
     """Scale each row to length 1; zero rows stay zero."""
     norms = row_norms(xp, x)
-    if _squares_fit(xp, norms):
+    if squares_fit(xp, norms):
         return x / norms[:, None]
     # Squares of very small or large entries leave the range of the dtype: first bring the
     # largest entry of each row to 1.
@@ -121,16 +128,17 @@ def unit_rows(xp: Any, x: Array) -> Array:
     return x / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def nearest(xp: Any, x: Array, k: int) -> Array:
+def nearest(xp: Any, x: Array, k: int, norms: Array = None) -> Array:
     """Indices [N, min(k, N - 1)] of the rows nearest to each row in direction, itself left out.
 
     The distance is Euclidean between rows of length 1, through inner products and a block of rows
-    at a time, so that memory grows with N and not with its square.
+    at a time, so that memory grows with N and not with its square. Who has the lengths of the
+    rows already may give them.
     """
     n = x.shape[0]
     k = min(k, n - 1)
-    norms = row_norms(xp, x)
-    if _squares_fit(xp, norms):  # then any factor on row i ranks its neighbors alike
+    norms = row_norms(xp, x) if norms is None else norms
+    if squares_fit(xp, norms):  # then any factor on row i ranks its neighbors alike
         scale, shift = 1 / norms, None
     else:
         x = unit_rows(xp, x)

@@ -1,19 +1,24 @@
 """LAME with k nearest neighbors in host memory: the same iteration, less of it.
 
-Two facts make it cheap. Both need weights >= 0, for which the denominator of the update, the norm
-of a row, is at least 1 throughout.
+**Most classes hardly matter.** A class that no sample finds likely, one of the *tail*, has
+exponents a = W z near 0. What the tail adds to the denominator of the update, the norm, is one
+number for each sample, its mass sum_k q_ik exp(a_ik), and it need not follow every update: it
+starts from a = 0, and `_Tail.refresh` computes it anew, at least once. The iteration is on the
+other classes, the *head*. A plain cut-off would gain nothing: real networks keep about 1e-4 on each
+of a thousand classes.
 
-**Most classes hardly move.** Let a = W q be the first exponent. In a class where a_ik <= 1/4 for
-all i, no later exponent exceeds 1.43 a_ik: if that holds for one update it holds for the next,
-since then z_jk <= q_jk exp(1.43 / 4), and exp(1.43 / 4) <= 1.43. So in these classes, the tail,
-exp(x) may be replaced by 1 + x, and all they add to the norm of row i is one number,
+How wrong the mass can be is known when it matters, at the end. The z_ik of the tail are now
+q_ik exp(a_ik) / norm_i, with a of the last refresh; a was computed from such z, with a' and norm'
+of that time. In class k they have thus changed since by no more than a share
 
-    mass_i + sum_j pull_ij / norm_j,    mass_i = sum_k q_ik,    pull_ij = w_ij sum_k q_ik q_jk,
+    change_k = max_i |exp(a_ik - a'_ik) norm'_i / norm_i - 1|,
 
-with k over the tail. What is left out, terms in q_ik a_ik^2 and q_ik a_ik max_j a_jk, is a share of
-the norm that `_split` keeps below 8 ``tol``, so no update differs by more than 2 ``tol`` from the
-exact one. A plain cut-off would gain nothing: real networks keep about 1e-4 on each of a thousand
-classes.
+and so have the exponents, as W >= 0. The norm of sample i is then wrong by no more than a share
+
+    sum_k q_ik exp(a_ik) a_ik change_k exp(change_k max_j a_jk) / norm_i.
+
+Where that is at most 4 ``tol``, the last update is within 4 ``tol`` of the exact one; where it is
+not, another refresh follows and the iteration goes on. With few updates allowed there is no tail.
 
 **Most samples soon rest.** A sample none of whose neighbors moved has nothing to update. Before
 the iteration calls itself converged, all samples are updated once more.
@@ -29,9 +34,11 @@ import numpy as np
 
 from lametta.affinity import Neighbors
 
-_UPDATES_PER_LOOK = 3  # updates between two looks at what still moves
+_UPDATES_PER_LOOK = 3  # updates between two looks at what still moves, when it moves a lot
 _FEW_CLASSES = 64  # too few for a tail to pay
-_CUTS = 2.0 ** -np.arange(8, dtype=np.float32)  # sizes of the tail to try, in units of tol
+_FEW_UPDATES = 20  # too few for a tail to be right in the end
+_LIKELY = 0.15  # a class whose exponents may begin above this is not of the tail
+_FIRST_REFRESH = 100  # of the tail: once z moves by no more than this, in units of tol
 _ONE_THREAD = 2**20  # multiplications in a matrix product that BLAS does on one thread
 
 
@@ -44,113 +51,125 @@ class Solution(NamedTuple):
     energy: Any
 
 
-class _Part(NamedTuple):
-    """The problem for some of the samples and the classes outside the tail."""
+class _Tail:
+    """The classes outside the head, as the module's docstring has it.
 
-    w: Any
-    q: Any
-    mass: Any
-    pull: Any
+    Columns of the head are in its arrays too, since to leave them out would cost a copy; they
+    count for nothing.
+    """
 
-    def at(self, rows: Any) -> "_Part":
-        return _Part(*(None if field is None else field[rows] for field in self))
+    norm: Any  # at the last refresh
+    top: Any  # the largest exponent of each class
+    most: Any  # bounds of exp(a - a')
+    least: Any
+    exponents: Any  # q exp(a) a
+
+    def __init__(self, q: Any, w: Neighbors, head: Any) -> None:
+        self.q, self.w, self.head = q, w, head
+        self.member = np.ones(q.shape[1], q.dtype)
+        self.member[head] = 0
+        self.scaled = q  # q exp(a)
+        self.mass = np.vecdot(q, self.member)
+        self.fresh = False  # until the first refresh
+
+    def refresh(self, norm: Any) -> None:
+        """Compute the mass from the exponents of now."""
+        z = self.scaled / norm[:, None]
+        a = self.w @ z
+        a[:, self.head] = 0
+        top = a.max(axis=0)
+        # At the first refresh a' = 0; later a is within a share, the change, of it.
+        step = self._change(norm) * self.top if self.fresh else top
+        self.most = np.exp(step)
+        self.least = 1 / self.most if self.fresh else 1.0
+        self.top, self.norm, self.fresh = top, norm.copy(), True
+        # Fresh memory would cost more than the arithmetic on it: write over what is there.
+        self.scaled = np.exp(a, out=z)
+        self.scaled *= self.q
+        self.mass = np.vecdot(self.scaled, self.member)
+        a *= self.scaled
+        self.exponents = a
+
+    def _change(self, norm: Any) -> Any:
+        ratio = self.norm / norm
+        return np.maximum(self.most * ratio.max() - 1, 1 - self.least * ratio.min())
+
+    def wrong(self, norm: Any) -> Any:
+        """Bound of the share by which the norm of each sample is wrong."""
+        change = self._change(norm)
+        return self.exponents @ (change * np.exp(change * self.top)) / norm
+
+    def is_settled(self, norm: Any, tol: float) -> bool:
+        """Whether an update with this tail is within 4 ``tol`` of the exact one."""
+        return self.fresh and bool(self.wrong(norm).max() <= 4 * tol)
 
 
 def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
     """Iterate the update of `lametta.lame` from q [N, K] until it rests."""
-    n = q.shape[0]
-    a = w @ q
-    head = _split(q, a, tol)
-    whole = _Part(w, q, None, None)
-    if head is not None:
-        tail, a_tail, a = q.copy(), a, a.take(head, axis=1)
-        tail[:, head] = 0
-        whole = _Part(w, q.take(head, axis=1), np.einsum("ij->i", tail), _overlap(w, tail))
-    if n * a.size <= _ONE_THREAD:
-        dense = (None if m is None else m.dense(q.dtype) for m in (whole.w, whole.pull))
-        whole = _Part(next(dense), whole.q, whole.mass, next(dense))
+    if max_iter == 0:
+        return Solution(q, 0, False, -np.vdot(q, w @ q) / 2)
+    head = _head(q, w) if max_iter > _FEW_UPDATES else None
+    tail = None if head is None else _Tail(q, w, head)
+    z = q_head = q if head is None else q.take(head, axis=1)
+    n, n_classes = z.shape
+    ones, norm = np.ones(n_classes, q.dtype), np.ones(n, q.dtype)
+    w_head: Any = w.dense(q.dtype) if n * n * n_classes <= _ONE_THREAD else w
 
-    z, inv_norm = whole.q, np.ones(n, q.dtype)
-    part, rows, n_iter, converged = whole, None, 0, False
+    goal = tol if tail is None else _FIRST_REFRESH * tol  # movement that calls for an action
+    rows, w_rows, q_rows = None, w_head, q_head
+    n_iter, next_look, converged = 0, 2, False
     while n_iter < max_iter and not converged:
-        if n_iter:
-            a = part.w @ z
+        a = w_rows @ z
         new = np.exp(a)
-        new *= part.q
-        norm = np.add.reduce(new, axis=1)
-        if head is not None:
-            norm += part.mass
-            norm += part.pull @ inv_norm
-        new /= norm[:, None]
+        new *= q_rows
+        new_norm = np.vecdot(new, ones)  # faster than a sum, and as accurate
+        if tail is not None:
+            new_norm += tail.mass if rows is None else tail.mass[rows]
+        new /= new_norm[:, None]
         n_iter += 1
-        look = n_iter % _UPDATES_PER_LOOK == 0 or n_iter >= max_iter - 1
+        left = max_iter - n_iter
+        look = n_iter >= next_look or left <= 1
         if look:
             moved = new - (z if rows is None else z[rows])
             np.abs(moved, out=moved)
         if rows is None:
-            z, inv_norm, inv_norm_old = new, 1 / norm, inv_norm
+            z, norm = new, new_norm
         else:
-            z[rows], inv_norm[rows] = new, 1 / norm
-        if look:
-            rests = moved.max() <= tol
-            converged = bool(rests) and rows is None
-            # The last update is one of all samples, whether it ends in rest or not.
-            rows = None if rests or n_iter == max_iter - 1 else _awake(whole.w, rows, moved, tol)
-            part = whole if rows is None else whole.at(rows)
+            z[rows], norm[rows] = new, new_norm
+        if not look:
+            continue
+        most = moved.max(initial=0)
+        next_look = n_iter + (1 if most <= 3 * goal else _UPDATES_PER_LOOK)
+        if most > goal and left > 1:
+            rows = _awake(w_head, rows, moved, tol)
+        else:
+            if tail is None or tail.is_settled(norm, tol):
+                converged = rows is None and bool(most <= tol)
+            elif left:
+                tail.refresh(norm)
+            goal = max(goal / 10, tol)
+            rows = None  # the last update is one of all samples, whether it ends in rest or not
+        w_rows, q_rows = (w_head, q_head) if rows is None else (w_head[rows], q_head[rows])
 
-    if n_iter == 0:
-        return Solution(q, 0, False, -np.vdot(z, a) / 2)
     # log z - log q = a - log norm in every class.
-    energy = np.vdot(z, a) + np.log(inv_norm).sum() - np.vdot(z, whole.w @ z) / 2
-    if head is None:
-        return Solution(z, n_iter, converged, energy)
-    # Fresh memory would cost more than the arithmetic on it: write over what is there.
-    tail *= inv_norm_old[:, None]
-    _multiply(w, tail, out=a_tail)
-    tail *= (inv_norm / inv_norm_old)[:, None]
-    pulled = a_tail if converged else w @ tail
-    energy += np.vdot(tail, a_tail) - np.vdot(tail, pulled) / 2
-    a_tail += 1
-    tail *= a_tail
-    tail[:, head] = z
-    return Solution(tail, n_iter, converged, energy)
+    energy = np.vdot(z, a - (w_head @ z) / 2) - np.log(norm).sum()
+    if tail is not None:
+        energy += np.vdot(tail.exponents @ tail.member, 1 / norm) / 2
+        tail.scaled /= norm[:, None]
+        tail.scaled[:, head] = z
+        z = tail.scaled
+    return Solution(z, n_iter, converged, energy)
 
 
-def _split(q: Any, a: Any, tol: float) -> Any:
+def _head(q: Any, w: Neighbors) -> Any:
     """Indices of the classes to iterate on; None for all."""
-    n_classes = q.shape[1]
+    n, n_classes = q.shape
     if n_classes <= _FEW_CLASSES:
         return None
-    top = a.max(axis=0)
-    cost = top * (1.5 + 7 * top)
-    share = q * a
-    reach = share.max(axis=0) * cost
-    reach[top > 0.25] = np.inf
-    # The larger the tail the better: the first cut that keeps the promise wins.
-    tails = reach[:, None] <= _CUTS * tol
-    left_out = (share @ np.where(tails, cost[:, None], q.dtype.type(0))).max(axis=0)
-    kept = np.flatnonzero(left_out <= 8 * tol)
-    if kept.size == 0:
-        return None
-    head = np.flatnonzero(~tails[:, kept[0]])
-    return head if 0 < head.size <= n_classes // 2 else None
-
-
-def _overlap(w: Neighbors, tail: Any) -> Neighbors:
-    """w_ij sum_k tail_ik tail_jk for each pair of neighbors."""
-    if tail.shape[0] <= 128:
-        overlap = np.take_along_axis(tail @ tail.T, w.index, axis=1)
-    else:
-        columns = [np.einsum("ij,ij->i", tail, tail.take(column, axis=0)) for column in w.index.T]
-        overlap = np.stack(columns, axis=1)
-    return Neighbors(w.index, w.value * overlap)
-
-
-def _multiply(w: Neighbors, z: Any, out: Any) -> None:
-    np.take(z, w.index[:, 0], axis=0, out=out, mode="clip")
-    for column in w.index.T[1:]:
-        out += z.take(column, axis=0)
-    out *= w.value
+    # No exponent begins above its k neighbors' largest q, nor above the sum of all samples' q.
+    begin = np.minimum(q.max(axis=0) * w.index.shape[1], np.ones(n, q.dtype) @ q) * w.value
+    head = np.flatnonzero(begin > _LIKELY)
+    return head if head.size <= n_classes // 2 else None
 
 
 def _awake(w: Any, rows: Any, moved: Any, tol: float) -> Any:

@@ -4,7 +4,9 @@ An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits
 `lametta.lame`. Ours scale features to length 1 themselves.
 """
 
+import operator
 from dataclasses import KW_ONLY, dataclass
+from functools import reduce
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -23,30 +25,29 @@ class Affinity(Protocol):
 
 @dataclass(frozen=True)
 class Neighbors:
-    """W as a list, ``W[i, index[i, j]] = value`` and all else 0, that multiplies like W.
-
-    ``value`` is one number for all entries or an array [N, k].
-    """
+    """W as a list, ``W[i, index[i, j]] = value`` and all else 0, that multiplies like W."""
 
     index: Array
-    value: Any = 1.0
+    value: float = 1.0
 
     def __getitem__(self, rows: Any) -> "Neighbors":
-        return Neighbors(self.index[rows], self.value if self._uniform else self.value[rows])
+        return Neighbors(self.index[rows], self.value)
 
     def __matmul__(self, z: Array) -> Array:
-        xp = array_namespace(z)
         n, k = self.index.shape
-        if not self._uniform:  # the solver multiplies these with vectors only
-            return xp.vecdot(self.value, xp.take(z, self.index))
+        if is_numpy_array(z) and k > 0:  # methods, which cost less than functions: this is hot
+            total = z.take(self.index[:, 0], axis=0)
+            for column in range(1, k):
+                total += z.take(self.index[:, column], axis=0)
+            return total if self.value == 1 else total * self.value
+        xp = array_namespace(z)
         if k == 0:
-            return xp.zeros((n, *z.shape[1:]), dtype=z.dtype, device=device(z))
+            return xp.zeros((n, z.shape[1]), dtype=z.dtype, device=device(z))
         if is_torch_array(z):  # gathers and sums in one pass
             total = xp.nn.functional.embedding_bag(self.index, z, mode="sum")
         else:
-            total = xp.take(z, self.index[:, 0], axis=0)
-            for column in range(1, k):
-                total += xp.take(z, self.index[:, column], axis=0)
+            columns = (xp.take(z, self.index[:, j], axis=0) for j in range(k))
+            total = reduce(operator.add, columns)
         return total if self.value == 1 else total * self.value
 
     def dense(self, dtype: Any) -> Array:
@@ -60,10 +61,6 @@ class Neighbors:
         every = xp.arange(n, device=device(self.index))
         hit = xp.any(self.index[:, :, None] == every, axis=1)
         return xp.astype(hit, dtype) * self.value
-
-    @property
-    def _uniform(self) -> bool:
-        return isinstance(self.value, float)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,18 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from array_api_compat import device, is_jax_array
 
-from lametta._arrays import check_matrix, is_host_array, log, namespace, softmax, widen
+from lametta._arrays import (
+    check_matrix,
+    is_host_array,
+    log,
+    namespace,
+    nearest,
+    row_norms,
+    row_sums,
+    softmax,
+    squares_fit,
+    widen,
+)
 from lametta._host import solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
@@ -28,6 +39,8 @@ from lametta.types import Array, LamettaError
 _UPDATES_PER_LOOK = 4
 # From this batch size on, W is a list of neighbors and not a matrix.
 _LARGE_BATCH = 2048
+# Up to this batch size BLAS compares all samples on one thread.
+_ONE_THREAD_BATCH = 64
 
 
 class LameResult(NamedTuple):
@@ -114,10 +127,19 @@ def lame(
     if q.shape[0] == 0:
         z, n_iter, converged, energy = q, 0, True, xp.sum(q)
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
-        x, q = np.asarray(x), _checked_values(np, np.asarray(x), np.asarray(q), probs.dtype)
-        w = affinity.neighbors(x)
-        z, n_iter, converged, energy = solve(q, Neighbors(w.index, float(weight)), max_iter, tol)
-        z, energy = (xp.asarray(array, device=device(probs)) for array in (z, energy))
+        host_x = np.asarray(x)
+        norms = row_norms(np, host_x)  # if they are good, so are the values
+        q = _checked_values(
+            np, norms if squares_fit(np, norms) else host_x, np.asarray(q), probs.dtype
+        )
+        if x.shape[0] <= _ONE_THREAD_BATCH:
+            index = nearest(np, host_x, affinity.k, norms)
+        else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
+            index = np.asarray(nearest(xp, x, affinity.k))
+        w = Neighbors(index, float(weight))
+        z, n_iter, converged, energy = solve(q, w, max_iter, tol)
+        place = {"device": device(probs)} if is_jax_array(probs) else {}
+        z, energy = xp.asarray(z, **place), xp.asarray(np.asarray(energy), **place)
     else:
         if tol > 0:
             q = _checked_values(xp, x, q, probs.dtype)
@@ -194,7 +216,7 @@ def _checked_values(xp: Any, x: Array, q: Array, dtype: Any) -> Array:
     """Return q with rows that sum to 1, or say what is wrong with the values of x or q."""
     half = str(dtype).endswith("float16")
     slack = 2e-2 if half else 1e-3
-    sums = xp.sum(q, axis=1)
+    sums = row_sums(xp, q)
     off = xp.max(xp.abs(sums - 1))
     try:
         if bool(xp.all(xp.isfinite(x)) & (xp.min(q) >= 0) & (off <= slack)):
