@@ -116,9 +116,9 @@ def lame(
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.1, 0.9]])
     >>> lame(features, probs, affinity=knn(2)).probs.round(2)
     array([[0.98, 0.02],
-           [0.97, 0.03],
-           [0.83, 0.17],
-           [0.4 , 0.6 ]])
+           [0.95, 0.05],
+           [0.81, 0.19],
+           [0.34, 0.66]])
     """
     xp = namespace(features=features, probs=probs)
     _check_shapes(xp, features, probs)
