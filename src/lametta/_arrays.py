@@ -81,15 +81,17 @@ def log(xp: Any, x: Array) -> Array:
         return xp.log(x)
 
 
-def softmax(xp: Any, x: Array, *, bounded: bool = False) -> Array:
-    """Softmax of each row; ``bounded`` promises entries that ``exp`` can take as they are."""
+def matmul(xp: Any, a: Any, b: Array) -> Array:
+    """``a @ b`` in the precision of its factors, which JAX would round on an accelerator."""
+    return xp.matmul(a, b, precision="highest") if is_jax_array(a) else a @ b
+
+
+def softmax(xp: Any, x: Array) -> Array:
+    """Softmax of each row."""
     if is_torch_array(x):  # one fused kernel
         return x.softmax(-1)
-    if not bounded:
-        x = x - xp.max(x, axis=-1, keepdims=True)
-    e = xp.exp(x)
-    e /= xp.sum(e, axis=-1, keepdims=True)
-    return e
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
 
 
 def row_norms(xp: Any, x: Array) -> Array:
@@ -147,7 +149,7 @@ def nearest(xp: Any, x: Array, k: int, norms: Array = None) -> Array:
     block = max(1, _BLOCK // max(n, 1))
     found = []
     for start in range(0, max(n, 1), block):
-        closeness = x[start : min(start + block, n), :] @ x.T
+        closeness = matmul(xp, x[start : min(start + block, n), :], x.T)
         if shift is None:
             closeness *= scale
         else:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace, device, is_jax_array, is_numpy_array, is_torch_array
 
-from lametta._arrays import check_matrix, namespace, nearest, unit_rows, widen
+from lametta._arrays import check_matrix, matmul, namespace, nearest, unit_rows, widen
 from lametta.types import Array, LamettaError
 
 
@@ -145,7 +145,7 @@ class rbf:  # noqa: N801
         if n == 0:
             return xp.zeros((0, 0), dtype=features.dtype, device=device(features))
         square = xp.vecdot(x, x)
-        square = square[:, None] + square - 2 * (x @ x.T)
+        square = square[:, None] + square - 2 * matmul(xp, x, x.T)
         eye = xp.eye(n, dtype=x.dtype, device=device(x))
         square = xp.where(eye > 0, xp.zeros_like(square), xp.clip(square, min=0))
         # Sorted rows begin with the zero of the sample itself.
@@ -186,7 +186,7 @@ class linear:  # noqa: N801
 
     def __call__(self, features: Array, /) -> Array:
         xp, x = _unit(features)
-        return _finish(xp, _scaled(xp, x @ x.T, self.row_sum), features, self.symmetric)
+        return _finish(xp, _scaled(xp, matmul(xp, x, x.T), self.row_sum), features, self.symmetric)
 
 
 def _checked(features: Array) -> tuple[Any, Array]:
@@ -197,7 +197,8 @@ def _checked(features: Array) -> tuple[Any, Array]:
 
 def _unit(features: Array, *, double: bool = False) -> tuple[Any, Array]:
     xp, x = _checked(features)
-    if double and not is_jax_array(x):  # JAX has float64 only where the user switched it on
+    # JAX has float64 only where the user switched it on, Apple's GPUs have none.
+    if double and not is_jax_array(x) and getattr(x.device, "type", None) != "mps":
         x = xp.astype(x, xp.float64)
     return xp, unit_rows(xp, x)
 

@@ -180,8 +180,11 @@ def _batches(n: int, groups: Any, batch_size: int) -> Iterator[Any]:
     if groups is None:
         streams = [np.arange(n)]
     else:
-        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-        streams = [np.flatnonzero(group == g) for g in np.argsort(first)]
+        _, first, group, count = np.unique(
+            groups, return_index=True, return_inverse=True, return_counts=True
+        )
+        streams = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
+        streams = [streams[g] for g in np.argsort(first)]
     for stream in streams:
         for start in range(0, len(stream), batch_size):
             yield stream[start : start + batch_size]

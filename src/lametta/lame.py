@@ -22,6 +22,7 @@ from lametta._arrays import (
     check_matrix,
     is_host_array,
     log,
+    matmul,
     namespace,
     nearest,
     row_norms,
@@ -30,7 +31,7 @@ from lametta._arrays import (
     squares_fit,
     widen,
 )
-from lametta._host import solve
+from lametta._host import Solution, solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
@@ -125,46 +126,51 @@ def lame(
     _check_options(weight, max_iter, tol)
     x, q = widen(xp, features), widen(xp, probs)
     if q.shape[0] == 0:
-        z, n_iter, converged, energy = q, 0, True, xp.sum(q)
+        solution = Solution(q, 0, True, xp.sum(q))
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
-        host_x = np.asarray(x)
-        norms = row_norms(np, host_x)  # if they are good, so are the values
-        q = _checked_values(
-            np, norms if squares_fit(np, norms) else host_x, np.asarray(q), probs.dtype
-        )
-        if x.shape[0] <= _ONE_THREAD_BATCH:
-            index = nearest(np, host_x, affinity.k, norms)
-        else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
-            index = np.asarray(nearest(xp, x, affinity.k))
-        w = Neighbors(index, float(weight))
-        z, n_iter, converged, energy = solve(q, w, max_iter, tol)
-        place = {"device": device(probs)} if is_jax_array(probs) else {}
-        z, energy = xp.asarray(z, **place), xp.asarray(np.asarray(energy), **place)
+        solution = _on_host(xp, x, q, probs.dtype, affinity.k, weight, max_iter, tol)
     else:
         if tol > 0:
             q = _checked_values(xp, x, q, probs.dtype)
         w = _weights(xp, x, q, affinity, weight, check=tol > 0)
-        z, n_iter, converged, energy = _iterate(xp, q, w, max_iter, tol)
+        solution = _iterate(xp, q, w, max_iter, tol)
+    z, n_iter, converged, energy = solution
     return LameResult(xp.astype(z, probs.dtype, copy=False), n_iter, converged, energy)
 
 
-def _iterate(
-    xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: float
-) -> tuple[Array, int, bool, Array]:
+def _iterate(xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: float) -> Solution:
     """The update of the module's docstring until z rests, for any array library."""
     log_q = log(xp, q)
     z = q / xp.sum(q, axis=1, keepdims=True)
     a, n_iter, converged = xp.zeros_like(z), 0, False
     while n_iter < max_iter and not converged:
-        a = w @ z
+        a = matmul(xp, w, z)
         z_old, z = z, softmax(xp, log_q + a)
         n_iter += 1
         if tol > 0 and (n_iter % _UPDATES_PER_LOOK == 0 or n_iter == max_iter):
             converged = bool(xp.max(xp.abs(z - z_old)) <= tol)
     # log z - log q = a - log norm, with norm_i = sum_k q_ik exp(a_ik).
     log_norm = xp.max(log_q + a, axis=1) - xp.log(xp.max(z, axis=1))
-    energy = xp.sum(z * a) - xp.sum(log_norm) - xp.sum(z * (w @ z)) / 2
-    return z, n_iter, converged, energy
+    energy = xp.sum(z * a) - xp.sum(log_norm) - xp.sum(z * matmul(xp, w, z)) / 2
+    return Solution(z, n_iter, converged, energy)
+
+
+def _on_host(
+    xp: Any, x: Array, q: Array, dtype: Any, k: int, weight: float, max_iter: int, tol: float
+) -> Solution:
+    """The same for k neighbors in host memory, by way of NumPy and with much of the work spared."""
+    host_x, host_q = np.asarray(x), np.asarray(q)
+    norms = row_norms(np, host_x)
+    # Where the norms are good, so are the values they come from.
+    host_q = _checked_values(np, norms if squares_fit(np, norms) else host_x, host_q, dtype)
+    if x.shape[0] <= _ONE_THREAD_BATCH:
+        index = nearest(np, host_x, k, norms)
+    else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
+        index = np.asarray(nearest(xp, x, k))
+    z, n_iter, converged, energy = solve(host_q, Neighbors(index, float(weight)), max_iter, tol)
+    place = {"device": device(q)} if is_jax_array(q) else {}
+    z, energy = (xp.asarray(np.asarray(array), **place) for array in (z, energy))
+    return Solution(z, n_iter, converged, energy)
 
 
 def _weights(

@@ -77,7 +77,9 @@ def check_adapter(adapter: Adapter, x: Any, /, *, batch_size: int = 8) -> None:
     ...     return Output(features=x, logits=x[:, :3])
     >>> check_adapter(Corrected(model, LAME()), np.random.default_rng(0).normal(size=(32, 5)))
     """
-    assert len(x) >= 2 * batch_size, f"x must hold two batches of {batch_size}, got {len(x)} inputs"
+    _require(
+        len(x) >= 2 * batch_size, f"x must hold two batches of {batch_size}, got {len(x)} inputs"
+    )
     batches = [x[i : i + batch_size] for i in range(0, len(x) - batch_size + 1, batch_size)]
     _check_stream(adapter, lambda method, batch: method.step(*batch), [(b,) for b in batches])
     for n in (0, 1):
@@ -114,9 +116,10 @@ def _check_stream(method: Any, run: Callable[[Any, Any], Prediction], stream: li
     order = np.random.default_rng(0).permutation(len(stream[0][0]))
     permuted = tuple(_take(array, order) for array in stream[0])
     found = _values(run(_fresh(method), permuted).probs)
-    assert np.allclose(found, expected[0][order], atol=1e-4), (
+    _require(
+        np.allclose(found, expected[0][order], atol=1e-4),
         "permuting a batch must permute the prediction; it differs by up to "
-        f"{np.abs(found - expected[0][order]).max():.2g}"
+        f"{np.abs(found - expected[0][order]).max():.2g}",
     )
 
 
@@ -124,8 +127,9 @@ def _check_edges(corrector: Corrector) -> None:
     for name, features, probs in _edges():
         with _Allowed(name):
             prediction = _fresh(corrector).correct(features, probs)
-            assert prediction.probs.dtype == probs.dtype, (
-                f"{name}: probs must stay {probs.dtype}, got {prediction.probs.dtype}"
+            _require(
+                prediction.probs.dtype == probs.dtype,
+                f"{name}: probs must stay {probs.dtype}, got {prediction.probs.dtype}",
             )
             _check_rows(prediction, len(features), name)
 
@@ -140,9 +144,13 @@ def _check_libraries(corrector: Corrector) -> None:
                 continue  # JAX has float64 only where the user switched it on
             features, probs = (xp.asarray(array.copy(), dtype=dtype) for array in _batch(16, 0))
             found = _fresh(corrector).correct(features, probs).probs
-            assert type(found) is type(probs), f"probs must stay {type(probs)}, got {type(found)}"
-            assert found.dtype == probs.dtype, f"probs must stay {probs.dtype}, got {found.dtype}"
-            assert device(found) == device(probs), f"probs must stay on {device(probs)}"
+            _require(
+                type(found) is type(probs), f"probs must stay {type(probs)}, got {type(found)}"
+            )
+            _require(
+                found.dtype == probs.dtype, f"probs must stay {probs.dtype}, got {found.dtype}"
+            )
+            _require(device(found) == device(probs), f"probs must stay on {device(probs)}")
 
 
 def _check_model_untouched(adapter: Adapter, batches: list[Any]) -> None:
@@ -163,17 +171,19 @@ def _check_model_untouched(adapter: Adapter, batches: list[Any]) -> None:
 
 
 def _check_rows(prediction: Any, n: int, name: str) -> None:
-    assert isinstance(prediction, Prediction), f"{name}: got {type(prediction)}, not a Prediction"
+    _require(
+        isinstance(prediction, Prediction), f"{name}: got {type(prediction)}, not a Prediction"
+    )
     probs = _values(prediction.probs)
-    assert probs.ndim == 2, f"{name}: probs must be 2-D [N, K], got shape {probs.shape}"
-    assert len(probs) == n, f"{name}: probs must have {n} rows, got {len(probs)}"
-    assert np.isfinite(probs).all(), f"{name}: probs must be finite"
-    assert (probs >= 0).all(), f"{name}: probs must be >= 0, got {probs.min()}"
+    _require(probs.ndim == 2, f"{name}: probs must be 2-D [N, K], got shape {probs.shape}")
+    _require(len(probs) == n, f"{name}: probs must have {n} rows, got {len(probs)}")
+    _require(np.isfinite(probs).all(), f"{name}: probs must be finite")
+    _require((probs >= 0).all(), f"{name}: probs must be >= 0, got {probs.min(initial=0)}")
     slack = 1e-2 if "16" in str(prediction.probs.dtype) else 1e-5
     sums = probs.sum(axis=1)
-    assert (abs(sums - 1) < slack).all(), f"{name}: rows must sum to 1, got {sums}"
+    _require((abs(sums - 1) < slack).all(), f"{name}: rows must sum to 1, got {sums}")
     for key, value in prediction.info.items():
-        assert np.isfinite(float(value)), f"{name}: info[{key!r}] must be a number, got {value}"
+        _require(np.isfinite(float(value)), f"{name}: info[{key!r}] must be a number, got {value}")
 
 
 def _batch(n: int, seed: int) -> tuple[Any, Any]:
@@ -211,13 +221,20 @@ class _Allowed:
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
         if isinstance(error, LamettaError):
-            assert any(word in str(error) for word in ("features", "probs", "x ", "batch")), (
-                f"{self.name}: the error must name the argument, got {error}"
+            _require(
+                any(word in str(error) for word in ("features", "probs", "x ", "batch")),
+                f"{self.name}: the error must name the argument, got {error}",
             )
             return True
         if error is not None and not isinstance(error, AssertionError):
             raise AssertionError(f"{self.name}: raised {error!r}") from error
         return False
+
+
+def _require(condition: Any, message: str) -> None:
+    # Not an assert statement, which python -O would drop.
+    if not condition:
+        raise AssertionError(message)
 
 
 def _fresh(method: Any) -> Any:
@@ -232,7 +249,7 @@ def _is_picklable(method: Any) -> bool:
         pickle.dumps(method)
     except (AttributeError, pickle.PicklingError, TypeError) as error:
         model = getattr(method, "base", None) or getattr(method, "model", None)
-        assert model is not None, f"must be picklable, got {error!r}"
+        _require(model is not None, f"must be picklable, got {error!r}")
         return False
     return True
 
@@ -256,4 +273,4 @@ def _same(found: Any, expected: Any, message: str) -> None:
         return
     one, other = _values(found), _values(expected)
     gap = np.abs(one - other).max(initial=0) if one.shape == other.shape else np.inf
-    assert np.array_equal(one, other), f"{message} (by up to {gap:.2g})"
+    _require(np.array_equal(one, other), f"{message} (by up to {gap:.2g})")
