@@ -3,6 +3,9 @@
 No labels, no training data, no change to the weights.
 """
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from lametta import testing
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
@@ -32,3 +35,10 @@ __all__ = [
     "rbf",
     "testing",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    # lametta.torch is there for who uses it, and imported for nobody else.
+    if name == "torch":
+        return _import_module("lametta.torch")
+    raise AttributeError(f"module 'lametta' has no attribute {name!r}")

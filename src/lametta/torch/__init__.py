@@ -1,0 +1,13 @@
+"""lametta for PyTorch: any classifier, wrapped in one line."""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"lametta.torch needs {error.name!r}: pip install 'lametta[torch]'", name=error.name
+    ) from None
+
+from lametta.torch.model import Classifier
+from lametta.torch.wrap import Wrapped, wrap
+
+__all__ = ["Classifier", "Wrapped", "wrap"]
