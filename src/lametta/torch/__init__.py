@@ -7,7 +7,17 @@ except ModuleNotFoundError as error:
         f"lametta.torch needs {error.name!r}: pip install 'lametta[torch]'", name=error.name
     ) from None
 
+from lametta.torch.adapt import NetworkAdapter, adabn, pseudo_label, shot_im, tent
 from lametta.torch.model import Classifier
 from lametta.torch.wrap import Wrapped, wrap
 
-__all__ = ["Classifier", "Wrapped", "wrap"]
+__all__ = [
+    "Classifier",
+    "NetworkAdapter",
+    "Wrapped",
+    "adabn",
+    "pseudo_label",
+    "shot_im",
+    "tent",
+    "wrap",
+]

@@ -64,8 +64,7 @@ class Classifier:
 
     def forward(self, x: Any, /) -> Output:
         """Do the same, and let autograd record it."""
-        if self.net.training:
-            raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
+        check_ready(self.net, x)
         self._seen.clear()
         try:
             logits = _logits(self.net(x))
@@ -121,6 +120,17 @@ def _find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     raise LamettaError(
         f"head must be given for {type(net).__name__}, got none and found none; {_candidates(net)}"
     )
+
+
+def check_ready(net: nn.Module, x: Any = None) -> None:
+    """Raise unless the network is in eval mode, and on the device of ``x`` where that is given."""
+    if net.training:
+        raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
+    parameter = next(net.parameters(), None)
+    if parameter is not None and isinstance(x, torch.Tensor) and x.device != parameter.device:
+        raise LamettaError(
+            f"x must be on the device of net, {parameter.device}, got a tensor on {x.device}"
+        )
 
 
 def _candidates(net: nn.Module) -> str:

@@ -1,5 +1,7 @@
 """An adapter as a module: probabilities instead of logits, corrected on the way."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -8,10 +10,9 @@ from torch import nn
 from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import LAME
-from lametta.torch.model import Classifier
+from lametta.torch.adapt import ADAPTER_OPTIONS, adabn, pseudo_label, shot_im, tent
+from lametta.torch.model import Classifier, check_ready
 from lametta.types import Adapter, LamettaError, Prediction
-
-_METHODS = ("lame", "source")
 
 
 class Wrapped(nn.Module):
@@ -64,13 +65,14 @@ def wrap(
     Parameters
     ----------
     net : torch.nn.Module
-        A classifier in eval mode. It is not changed but for a hook on its head.
-    method : {"lame", "source"}
-        ``"lame"`` corrects each batch; ``"source"`` gives the network's own probabilities.
+        A classifier in eval mode. ``"lame"`` and ``"source"`` change nothing in it but for a hook
+        on its head; the other methods adapt it in place, and ``reset()`` gives it back.
+    method : {"lame", "source", "tent", "shot_im", "pseudo_label", "adabn"}
+        What corrects the predictions; ``"source"`` gives the network's own.
     head, classes
         As for `Classifier`.
     **options
-        Those of the method; for ``"lame"`` of `lametta.LAME`.
+        Those of the method: of `lametta.LAME`, `tent`, `shot_im`, `pseudo_label` or `adabn`.
 
     Returns
     -------
@@ -88,13 +90,34 @@ def wrap(
     """
     if not isinstance(net, nn.Module):
         raise LamettaError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    if net.training:
-        raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
+    check_ready(net)
     if method not in _METHODS:
-        raise LamettaError(f"method must be one of {_METHODS}, got {method!r}")
-    allowed = list(LAME.__dataclass_fields__) if method == "lame" else []
+        raise LamettaError(f"method must be one of {tuple(_METHODS)}, got {method!r}")
+    make = _METHODS[method]
+    allowed = _options(make)
     if unknown := sorted(options.keys() - set(allowed)):
         raise LamettaError(f"options of {method!r} must be among {allowed}, got {unknown}")
-    corrector = LAME(**options)
-    model = Classifier(net, head, classes)
-    return Wrapped(net, Corrected(model, corrector) if method == "lame" else Source(model))
+    return Wrapped(net, make(Classifier(net, head, classes), **options))
+
+
+def _lame(model: Classifier, **options: Any) -> Adapter:
+    return Corrected(model, LAME(**options))
+
+
+_METHODS: dict[str, Callable[..., Adapter]] = {
+    "lame": _lame,
+    "source": Source,
+    "tent": tent,
+    "shot_im": shot_im,
+    "pseudo_label": pseudo_label,
+    "adabn": adabn,
+}
+
+
+def _options(make: Callable[..., Adapter]) -> list[str]:
+    """The names of a method's options, those it passes on included."""
+    passed_on = inspect.signature(LAME).parameters if make is _lame else ADAPTER_OPTIONS
+    names: list[str] = []
+    for name, parameter in inspect.signature(make).parameters.items():
+        names += passed_on if parameter.kind is parameter.VAR_KEYWORD else [name]
+    return [name for name in names if name != "model"]

@@ -1,0 +1,139 @@
+"""Predicates that choose which layers of a network adapt, combined with ``&`` and ``|``.
+
+A predicate is asked about each layer that a forward pass calls and that holds parameters of its
+own. Halves are those of the pass itself: with n normalization layers in the order of their calls, a
+layer belongs to the first half if fewer than n / 2 of them were called before it. (The released
+code splits by stage: 24 and 29 of the 53 layers of a ResNet-50, where we have 27 and 26.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+_OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
+_CONVOLUTIONS = (nn.modules.conv._ConvNd,)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as a predicate sees it.
+
+    Attributes
+    ----------
+    name : str
+        Its dotted name in the network.
+    module : torch.nn.Module
+        The layer itself.
+    is_norm : bool
+        Whether it is a batch normalization; in a network without any, a layer or group one.
+    place : float
+        The share of the network's normalization layers that are called before it.
+    """
+
+    name: str
+    module: nn.Module
+    is_norm: bool
+    place: float
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A predicate on layers.
+
+    Examples
+    --------
+    >>> chosen = norm & second_half
+    >>> chosen(Layer("bn1", nn.BatchNorm2d(3), is_norm=True, place=0.2))
+    False
+    """
+
+    test: Callable[[Layer], bool]
+
+    def __call__(self, layer: Layer) -> bool:
+        return self.test(layer)
+
+    def __and__(self, other: "Selector") -> "Selector":
+        return Selector(_Both(self, other))
+
+    def __or__(self, other: "Selector") -> "Selector":
+        return Selector(_Either(self, other))
+
+
+# Classes and functions of the module, not closures: an adapter has to pickle.
+@dataclass(frozen=True)
+class _Both:
+    one: Selector
+    other: Selector
+
+    def __call__(self, layer: Layer) -> bool:
+        return self.one(layer) and self.other(layer)
+
+
+@dataclass(frozen=True)
+class _Either:
+    one: Selector
+    other: Selector
+
+    def __call__(self, layer: Layer) -> bool:
+        return self.one(layer) or self.other(layer)
+
+
+def _is_norm(layer: Layer) -> bool:
+    return layer.is_norm
+
+
+def _is_conv(layer: Layer) -> bool:
+    return isinstance(layer.module, _CONVOLUTIONS)
+
+
+def _is_first(layer: Layer) -> bool:
+    return layer.place < 0.5
+
+
+def _is_second(layer: Layer) -> bool:
+    return layer.place >= 0.5
+
+
+def _is_any(layer: Layer) -> bool:
+    return True
+
+
+norm = Selector(_is_norm)
+conv = Selector(_is_conv)
+first_half = Selector(_is_first)
+second_half = Selector(_is_second)
+everything = Selector(_is_any)
+
+
+def layers_of(net: nn.Module, x: Any) -> list[Layer]:
+    """The layers with parameters, in the order in which a forward pass of ``x`` calls them."""
+    names = {module: name for name, module in net.named_modules()}
+    order: dict[nn.Module, None] = {}
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: order.setdefault(module))
+        for module in names
+        if any(True for _ in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad():
+            net(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    kinds = _BATCH_NORMS if any(isinstance(m, _BATCH_NORMS) for m in order) else _OTHER_NORMS
+    count = sum(isinstance(module, kinds) for module in order)
+    layers, before = [], 0
+    for module in order:
+        is_norm = isinstance(module, kinds)
+        layers.append(Layer(names[module], module, is_norm, before / max(count, 1)))
+        before += is_norm
+    return layers
+
+
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether a layer keeps running statistics of its batches."""
+    return isinstance(module, _BATCH_NORMS)
