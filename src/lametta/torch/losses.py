@@ -4,6 +4,8 @@ Take them of ``log_softmax``, not of the logarithm of a softmax: then they are f
 logits. Each is computed in float32 at least.
 """
 
+import math
+
 import torch
 
 Tensor = torch.Tensor
@@ -31,7 +33,7 @@ def information_maximization(log_probs: Tensor) -> Tensor:
     -0.69
     """
     log_probs = _wide(log_probs)
-    log_mean = log_probs.logsumexp(0) - torch.log(torch.tensor(float(len(log_probs))))
+    log_mean = log_probs.logsumexp(0) - math.log(len(log_probs))
     return entropy(log_probs) + _p_log_p(log_mean).sum()
 
 
