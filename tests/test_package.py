@@ -55,7 +55,7 @@ def readme_examples():
 
 def test_readme_has_examples():
     examples = readme_examples()
-    assert len(examples) == 3
+    assert len(examples) == 4
     lines = [line for line in examples[0][0].splitlines() if line]
     assert len(lines) == 10
 

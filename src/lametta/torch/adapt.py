@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from lametta.signals import signals
 from lametta.torch import losses
 from lametta.torch.model import Classifier, check_ready
-from lametta.torch.select import Selector, is_batch_norm, layers_of, norm
+from lametta.torch.norm import batch_statistics, is_batch_norm
+from lametta.torch.select import Selector, layers_of, norm
 from lametta.types import LamettaError, Output, Prediction
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
@@ -128,36 +130,29 @@ class _Started:
     parameters: list[nn.Parameter]
     optimizer: torch.optim.Optimizer | None
     state: dict[str, Any]
-    source: list[torch.Tensor]
+    source: torch.Tensor
 
     @contextmanager
     def updating(self, bn_momentum: float) -> Iterator[None]:
         """The chosen layers ready to learn, and everything as it was behind it."""
-        norms: list[Any] = [module for module in self.modules if is_batch_norm(module)]
         flags = [(parameter, parameter.requires_grad) for parameter in self.net.parameters()]
-        momenta = [layer.momentum for layer in norms]
         chosen = set(self.parameters)
         for parameter, _ in flags:
             parameter.requires_grad_(parameter in chosen)
-        for layer in norms:
-            layer.training, layer.momentum = True, bn_momentum
         try:
-            yield
+            with batch_statistics(self.modules, bn_momentum):
+                yield
         finally:
-            for layer, momentum in zip(norms, momenta, strict=True):
-                layer.training, layer.momentum = False, momentum
             for parameter, flag in flags:
                 parameter.requires_grad_(flag)
 
-    def drift(self) -> float:
+    def drift(self) -> torch.Tensor:
         """How far the parameters are from the source's, as a share of their length."""
         with torch.no_grad():
-            moved = sum(
-                float((now - then).square().sum())
-                for now, then in zip(self.parameters, self.source, strict=True)
-            )
-            length = sum(float(then.square().sum()) for then in self.source)
-        return float((moved / length) ** 0.5) if length else 0.0
+            moved = parameters_to_vector(self.parameters) - self.source
+            lengths = [torch.linalg.vector_norm(vector) for vector in (moved, self.source)]
+            share: torch.Tensor = lengths[0] / lengths[1].clamp(min=1e-12)
+        return share
 
     def restore(self) -> None:
         self.net.load_state_dict(self.state)
@@ -181,7 +176,7 @@ def _start(adapter: NetworkAdapter, x: Any) -> _Started:
         parameters,
         adapter.optimizer(parameters) if adapter.optimizer is not None else None,
         copy.deepcopy(net.state_dict()),
-        [parameter.detach().clone() for parameter in parameters],
+        parameters_to_vector(parameters).detach().clone(),
     )
 
 

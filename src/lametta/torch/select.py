@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+from lametta.torch.norm import is_batch_norm
+
 _OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 
@@ -124,16 +125,11 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
     finally:
         for hook in hooks:
             hook.remove()
-    kinds = _BATCH_NORMS if any(isinstance(m, _BATCH_NORMS) for m in order) else _OTHER_NORMS
-    count = sum(isinstance(module, kinds) for module in order)
+    norms = {module for module in order if is_batch_norm(module)}
+    norms = norms or {module for module in order if isinstance(module, _OTHER_NORMS)}
     layers, before = [], 0
     for module in order:
-        is_norm = isinstance(module, kinds)
-        layers.append(Layer(names[module], module, is_norm, before / max(count, 1)))
+        is_norm = module in norms
+        layers.append(Layer(names[module], module, is_norm, before / max(len(norms), 1)))
         before += is_norm
     return layers
-
-
-def is_batch_norm(module: nn.Module) -> bool:
-    """Whether a layer keeps running statistics of its batches."""
-    return isinstance(module, _BATCH_NORMS)
