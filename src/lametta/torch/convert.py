@@ -1,0 +1,282 @@
+"""Published files of weights that PyTorch cannot read, converted to safetensors."""
+
+import os
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lametta.torch.resnet import DEPTHS, ResNet
+from lametta.torch.weights import first_line, misfit, safetensors_module
+from lametta.types import LamettaError
+
+
+class _Dtype:
+    """What a pickle gets for a dtype: NumPy's own would trust it on sizes and pointers."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if not isinstance(code, str) or not re.fullmatch(r"[biufc]\d+", code):
+            raise LamettaError(f"source must hold arrays of numbers alone, got dtype {code!r}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array:
+    """What a pickle gets for an array, for the same reason."""
+
+    def __init__(self, *_: Any) -> None:
+        self.value: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if isinstance(data, str):  # Python 2's bytes
+            data = data.encode("latin1")
+        flat = np.frombuffer(data, dtype.dtype)
+        self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads NumPy arrays in plain containers, and refuses all else before it is called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "dtype"):
+            return _Dtype
+        if (module, name) == ("_codecs", "encode"):
+            return lambda text, *_: text.encode("latin1")
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            if name == "_reconstruct":
+                return _Array
+            if name == "scalar":
+                return lambda *_: None  # a learning rate or a count; no parameter is one
+        if (module, name) == ("numpy", "ndarray"):
+            return _Array
+        raise LamettaError(f"source must hold NumPy arrays alone, got {module}.{name}")
+
+
+def _unpickle(source: Path) -> Mapping[Any, Any]:
+    try:
+        with source.open("rb") as file:
+            # Python 2 wrote these files: its strings are bytes.
+            stored = _ArrayUnpickler(file, encoding="latin1").load()
+    except LamettaError as error:
+        raise LamettaError(f"{error} in {str(source)!r}") from None
+    except OSError as error:
+        raise LamettaError(f"source must be a file, got {str(source)!r}: {error}") from None
+    except Exception as error:  # a broken pickle may raise anything
+        raise LamettaError(
+            f"source must be a pickle of NumPy arrays, got {str(source)!r}: {first_line(error)}"
+        ) from error
+    if isinstance(stored, Mapping):
+        stored = stored.get("model", stored)
+    if not isinstance(stored, Mapping):
+        raise LamettaError(f"source must hold a dict of arrays, got {type(stored).__name__}")
+    return {k: v.value if isinstance(v, _Array) else v for k, v in stored.items()}
+
+
+_MSRA_NAME = re.compile(
+    r"(?:(?:res_)?conv1|res([2-5])_(\d+)_branch(1|2[abc]))(?:_bn_(\w+)|_([wb]))", re.ASCII
+)
+
+
+# Caffe2's names, and those in detectron2's files. `riv` holds the variance, not its inverse.
+_MSRA_NORM = {
+    "s": "weight",
+    "b": "bias",
+    "rm": "running_mean",
+    "riv": "running_var",
+    "gamma": "weight",
+    "beta": "bias",
+    "running_mean": "running_mean",
+    "running_var": "running_var",
+}
+
+
+def convert_msra(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Convert a ResNet of MSRA, as detectron2 publishes it, for ``paper:resnet50_msra``.
+
+    The pickle is read by an unpickler that admits NumPy arrays alone. A bias before a batch norm
+    is taken into its mean, which gives the same network.
+
+    Parameters
+    ----------
+    source : path
+        ``R-50.pkl`` or ``R-101.pkl`` of detectron2, with its batch norms' statistics.
+    target : path
+        The ``.safetensors`` file to write, with torchvision's names.
+
+    Examples
+    --------
+    >>> convert_msra("R-50.pkl", "resnet50_msra.safetensors")  # doctest: +SKIP
+    """
+    state: dict[str, torch.Tensor] = {}
+    biases: dict[str, tuple[str, torch.Tensor]] = {}
+    for name, array in _unpickle(Path(source)).items():
+        if head := re.fullmatch(r"(?:pred|fc1000)_([wb])", str(name)):
+            if head[1] == "w":  # it may be stored as a 1x1 convolution
+                state["fc.weight"] = _tensor(name, array, 2, 4).flatten(1)
+            else:
+                state["fc.bias"] = _tensor(name, array, 1)
+        elif match := _MSRA_NAME.fullmatch(str(name)):
+            stage, index, branch, norm, kind = match.groups()
+            conv_name, norm_name = _torchvision_unit(stage, index, branch)
+            if norm in _MSRA_NORM:
+                state[f"{norm_name}.{_MSRA_NORM[norm]}"] = _tensor(name, array, 1)
+            elif kind == "w":
+                state[f"{conv_name}.weight"] = _tensor(name, array, 4)
+            elif kind == "b":
+                biases[name] = f"{norm_name}.running_mean", _tensor(name, array, 1)
+    if state and not any(key.endswith("running_var") for key in state):
+        raise LamettaError(
+            "source must hold the batch norms' statistics, as detectron2's files do and those of "
+            f"Detectron do not, got none in {str(source)!r}"
+        )
+    for conv, (mean, bias) in biases.items():
+        if mean in state:
+            if bias.shape != state[mean].shape:
+                raise LamettaError(
+                    f"source must hold {conv} of shape {tuple(state[mean].shape)}, "
+                    f"got {tuple(bias.shape)}"
+                )
+            state[mean] = state[mean] - bias
+    _write(state, Path(source), Path(target))
+
+
+def _torchvision_unit(stage: str | None, index: str, branch: str) -> tuple[str, str]:
+    """Name the convolution and the batch norm of one of Caffe2's branches."""
+    if stage is None:
+        return "conv1", "bn1"
+    block = f"layer{int(stage) - 1}.{int(index)}"
+    if branch == "1":
+        return f"{block}.downsample.0", f"{block}.downsample.1"
+    position = "abc".index(branch[1]) + 1
+    return f"{block}.conv{position}", f"{block}.bn{position}"
+
+
+_SIMCLR_NAME = re.compile(
+    r"base_model/(conv2d|batch_normalization)(?:_(\d+))?"
+    r"/(kernel|gamma|beta|moving_mean|moving_variance)(?::0)?",
+    re.ASCII,
+)
+
+
+_SIMCLR_HEAD = re.compile(r"head_supervised/linear_layer/dense/(kernel|bias)(?::0)?")
+
+
+_SIMCLR_NORM = {
+    "gamma": "weight",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+
+
+def convert_simclr(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Convert a ResNet of SimCLR v2 with its linear head, for ``paper:resnet50_simclr``.
+
+    Parameters
+    ----------
+    source : path
+        An ``.npz`` of the checkpoint's variables under their own names, such as
+        ``base_model/conv2d_1/kernel:0``; the ``:0`` may be absent. Networks with selective
+        kernels are not read.
+    target : path
+        The ``.safetensors`` file to write, with torchvision's names.
+
+    Examples
+    --------
+    >>> convert_simclr("r50_1x_sk0.npz", "resnet50_simclr.safetensors")  # doctest: +SKIP
+    """
+    units: dict[str, dict[int, dict[str, torch.Tensor]]] = {"conv2d": {}, "batch_normalization": {}}
+    state: dict[str, torch.Tensor] = {}
+    for name, array in _read_npz(Path(source)):
+        if head := _SIMCLR_HEAD.fullmatch(name):
+            if head[1] == "kernel":
+                state["fc.weight"] = _tensor(name, array, 2).T
+            else:
+                state["fc.bias"] = _tensor(name, array, 1)
+        elif match := _SIMCLR_NAME.fullmatch(name):
+            kind, number, variable = match.groups()
+            values = _tensor(name, array, 4 if variable == "kernel" else 1)
+            units[kind].setdefault(int(number or 0), {})[variable] = values
+    convs, norms = ([of[number] for number in sorted(of)] for of in units.values())
+    depths = {1 + 3 * sum(counts) + 4: d for d, (deep, counts) in DEPTHS.items() if deep}
+    if len(convs) not in depths or len(norms) != len(convs):
+        raise LamettaError(
+            f"source must hold as many convolutions as batch norms, {_either(depths)}, "
+            f"got {len(convs)} and {len(norms)} in {str(source)!r}"
+        )
+    ours = _tensorflow_order(DEPTHS[depths[len(convs)]][1])
+    for (conv_name, norm_name), conv, norm in zip(ours, convs, norms, strict=True):
+        if "kernel" in conv:
+            state[f"{conv_name}.weight"] = conv["kernel"].permute(3, 2, 0, 1)  # HWIO to OIHW
+        for variable, key in _SIMCLR_NORM.items():
+            if variable in norm:
+                state[f"{norm_name}.{key}"] = norm[variable]
+    _write(state, Path(source), Path(target))
+
+
+def _read_npz(source: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with np.load(source, allow_pickle=False) as stored:
+            for name in stored.files:
+                # Leaves momenta and counters unread.
+                if _SIMCLR_NAME.fullmatch(name) or _SIMCLR_HEAD.fullmatch(name):
+                    yield name, stored[name]
+    except Exception as error:  # a broken file may raise anything
+        raise LamettaError(
+            f"source must be an .npz of arrays, got {str(source)!r}: {first_line(error)}"
+        ) from error
+
+
+def _tensorflow_order(counts: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+    """Name convolutions and batch norms in the order in which SimCLR's code makes them."""
+    yield "conv1", "bn1"
+    for stage, count in enumerate(counts, 1):
+        for index in range(count):
+            block = f"layer{stage}.{index}"
+            if index == 0:  # the shortcut comes before the block's other convolutions
+                yield f"{block}.downsample.0", f"{block}.downsample.1"
+            for position in (1, 2, 3):
+                yield f"{block}.conv{position}", f"{block}.bn{position}"
+
+
+def _either(values: Any) -> str:
+    return " or ".join(map(str, values))
+
+
+def _tensor(name: str, array: Any, *ndims: int) -> torch.Tensor:
+    if not isinstance(array, np.ndarray) or array.ndim not in ndims or array.dtype.kind != "f":
+        got = getattr(array, "shape", type(array).__name__)
+        raise LamettaError(
+            f"source must hold {name} as floats of {_either(ndims)} dimensions, got {got}"
+        )
+    return torch.from_numpy(array.astype(np.float32))
+
+
+def _write(state: dict[str, torch.Tensor], source: Path, target: Path) -> None:
+    """Write a state dict that is a whole ResNet's, and nothing else."""
+    blocks = tuple(
+        len({key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")})
+        for stage in range(1, 5)
+    )
+    shape = ("layer1.0.conv3.weight" in state, blocks)
+    depth = next((depth for depth, known in DEPTHS.items() if known == shape), None)
+    if depth is None or not {"conv1.weight", "fc.weight"} <= set(state):
+        raise LamettaError(
+            f"source must hold a ResNet of depth {_either(DEPTHS)} with its head, "
+            f"got {len(state)} of its arrays, blocks {list(blocks)}, in {str(source)!r}"
+        )
+    with torch.device("meta"):
+        net = ResNet(depth, width=len(state["conv1.weight"]), classes=len(state["fc.weight"]))
+    if difference := misfit(net, state):
+        raise LamettaError(f"source must hold a ResNet-{depth}, got {str(source)!r}: {difference}")
+    # Renamed when whole, so that a kill leaves no half of a file under the target's name.
+    partial = target.with_name(target.name + ".partial")
+    safetensors_module().save_file({k: v.contiguous() for k, v in state.items()}, partial)
+    partial.replace(target)

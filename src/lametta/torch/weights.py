@@ -1,0 +1,90 @@
+"""Files of weights, read without trusting them, and the packages that it takes."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lametta.types import LamettaError
+
+
+def package(module: str, install: str, user: str) -> Any:
+    """Import a module, or say that ``user`` needs it and what to install."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise  # something that the package itself needs; its own message says what
+        raise LamettaError(f"{user} needs {package}: pip install {install}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error) or type(error).__name__).partition("\n")[0]
+
+
+def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
+    """Load a file into a network, or say how the two differ; None changes nothing."""
+    if file is not None:
+        state = _read_weights(file)
+        if difference := misfit(net, state):
+            raise LamettaError(
+                f"weights must fit {type(net).__name__}, got {str(file)!r}: {difference}"
+            )
+        net.load_state_dict(state)
+    return net
+
+
+def _read_weights(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        if file.suffix == ".safetensors":
+            stored: Any = safetensors_module().load_file(file)
+        else:
+            stored = torch.load(file, map_location="cpu", weights_only=True)
+    except LamettaError:
+        raise
+    except Exception as error:  # a broken file may raise anything
+        raise LamettaError(
+            "weights must be a .safetensors file, or one that torch.load(weights_only=True) "
+            f"reads, got {str(file)!r}: {first_line(error)}"
+        ) from error
+    if isinstance(stored, Mapping):
+        stored = stored.get("state_dict", stored)
+    if not isinstance(stored, Mapping) or not all(
+        isinstance(value, torch.Tensor) for value in stored.values()
+    ):
+        raise LamettaError(f"weights must hold a dict of tensors, got {str(file)!r} without one")
+    # What DataParallel puts before each name.
+    prefix = "module." if all(key.startswith("module.") for key in stored) else ""
+    return {key.removeprefix(prefix): value for key, value in stored.items()}
+
+
+def safetensors_module() -> Any:
+    """The module that reads and writes safetensors of PyTorch."""
+    return package("safetensors.torch", "safetensors", "a .safetensors file")
+
+
+def misfit(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:
+    """Say how a state dict differs from a network's; nothing where it fits."""
+    wanted = net.state_dict()
+    # A count that only training uses; older files have none.
+    missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]
+    other = [
+        f"{k} {list(state[k].shape)} for {list(wanted[k].shape)}"
+        for k in wanted
+        if k in state and state[k].shape != wanted[k].shape
+    ]
+    found = {
+        "missing": missing,
+        "unexpected": [k for k in state if k not in wanted],
+        "of another shape": other,
+    }
+    return "; ".join(
+        f"{len(keys)} {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})"
+        for what, keys in found.items()
+        if keys
+    )
