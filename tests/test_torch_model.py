@@ -129,9 +129,14 @@ def test_forward_records_gradients():
 
 
 def test_features_are_not_kept_in_memory():
-    model = Classifier(Resnet().eval())
-    model(INPUTS)
-    assert model._seen == []
+    net = Resnet().eval()
+    model, other = Classifier(net), Classifier(net)
+    for _ in range(3):
+        model(INPUTS)
+        net(INPUTS)
+    assert model._seen is None
+    assert other._seen is None
+    assert torch.equal(model(INPUTS).features, other(INPUTS).features)
 
 
 class TwiceCalled(Resnet):
@@ -179,6 +184,9 @@ def test_wrap_is_source_and_corrector(net):
     assert torch.allclose(wrap(net, "source")(INPUTS), logits.softmax(1))
     model.reset()
     assert model.prediction is None
+    hooks = len(Classifier(net).head._forward_pre_hooks)
+    model.close()
+    assert len(model.model.head._forward_pre_hooks) == hooks - 1
 
 
 def test_wrapped_is_an_ordinary_module(net):

@@ -51,11 +51,12 @@ class Classifier:
         self.net = net
         self.head = _find_head(net, head)
         self.classes = classes
-        self._seen: list[torch.Tensor] = []
+        self._seen: list[torch.Tensor] | None = None
         self._hook = self.head.register_forward_pre_hook(self._see)
 
     def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._seen.append(inputs[0])
+        if self._seen is not None:  # this classifier's own pass, not another's on the same net
+            self._seen.append(inputs[0])
 
     def __call__(self, x: Any, /) -> Output:
         """Return features [N, d] and logits [N, K] of a batch, without gradients."""
@@ -65,17 +66,17 @@ class Classifier:
     def forward(self, x: Any, /) -> Output:
         """Do the same, and let autograd record it."""
         check_ready(self.net, x)
-        self._seen.clear()
+        seen = self._seen = []
         try:
             logits = _logits(self.net(x))
-            if len(self._seen) != 1:
+            if len(seen) != 1:
                 raise LamettaError(
                     "head must be called once in a forward pass, and its classifier not be closed, "
-                    f"got {len(self._seen)} calls"
+                    f"got {len(seen)} calls"
                 )
-            features = self._seen[0].flatten(1)
+            features = seen[0].flatten(1)
         finally:
-            self._seen.clear()  # or the batch's features would stay in memory
+            self._seen = None
         if self.classes is not None:
             logits = self.classes.pool_logits(logits)
         return Output(features, logits)

@@ -22,15 +22,18 @@ class Wrapped(nn.Module):
     ----------
     net : torch.nn.Module
         The network as it was given.
+    model : Classifier
+        What reads its features.
     adapter : Adapter
         What makes the predictions.
     prediction : Prediction or None
         The last one, with its diagnostics in ``prediction.info``.
     """
 
-    def __init__(self, net: nn.Module, adapter: Adapter) -> None:
+    def __init__(self, model: Classifier, adapter: Adapter) -> None:
         super().__init__()
-        self.net = net
+        self.net = model.net
+        self.model = model
         self.adapter = adapter
         self.prediction: Prediction | None = None
 
@@ -44,6 +47,10 @@ class Wrapped(nn.Module):
         """Return to exactly the state after construction."""
         self.adapter.reset()
         self.prediction = None
+
+    def close(self) -> None:
+        """Take the hook off the network, which is then as it was given, or as it was adapted."""
+        self.model.close()
 
     def train(self, mode: bool = True) -> Self:
         """Switch this module's mode; the network is frozen and stays in eval mode."""
@@ -97,7 +104,8 @@ def wrap(
     allowed = _options(make)
     if unknown := sorted(options.keys() - set(allowed)):
         raise LamettaError(f"options of {method!r} must be among {allowed}, got {unknown}")
-    return Wrapped(net, make(Classifier(net, head, classes), **options))
+    model = Classifier(net, head, classes)
+    return Wrapped(model, make(model, **options))
 
 
 def _lame(model: Classifier, **options: Any) -> Adapter:
