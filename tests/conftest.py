@@ -57,6 +57,11 @@ def library(request: pytest.FixtureRequest) -> Library:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 def shared(*parts: str) -> Path:
     """A stored file, or skip the test."""
     root = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))

@@ -25,6 +25,7 @@ def model(x):
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        torch.manual_seed(0)
         self.body, self.head = torch.nn.Linear(6, 8), torch.nn.Linear(8, 4)
 
     @torch.no_grad()

@@ -116,8 +116,9 @@ def _check_stream(method: Any, run: Callable[[Any, Any], Prediction], stream: li
     order = np.random.default_rng(0).permutation(len(stream[0][0]))
     permuted = tuple(_take(array, order) for array in stream[0])
     found = _values(run(_fresh(method), permuted).probs)
+    # Rounding may let an iteration stop an update earlier or later: equal to three digits.
     _require(
-        np.allclose(found, expected[0][order], atol=1e-4),
+        np.allclose(found, expected[0][order], atol=1e-3),
         "permuting a batch must permute the prediction; it differs by up to "
         f"{np.abs(found - expected[0][order]).max():.2g}",
     )
