@@ -61,7 +61,7 @@ def test_correct(bank, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        (["--k", "3"], {"affinity": lametta.knn(3)}),
+        (["--affinity", "kNN", "--k", "3"], {"affinity": lametta.knn(3)}),
         (
             ["--symmetric", "--weight", "0.5"],
             {"affinity": lametta.knn(symmetric=True), "weight": 0.5},

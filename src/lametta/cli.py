@@ -70,7 +70,7 @@ def correct(
         ),
     ],
     affinity: Annotated[
-        AffinityName, typer.Option(help="How samples pull on each other.")
+        AffinityName, typer.Option(case_sensitive=False, help="How samples pull on each other.")
     ] = AffinityName.knn,
     k: Annotated[
         int | None, typer.Option(help="Neighbors of knn, bandwidth of rbf; 5 if not given.")
