@@ -10,7 +10,17 @@ from torch import nn
 import lametta
 from lametta import LAME, Corrected, LamettaError, Source
 from lametta.testing import check_adapter
-from lametta.torch import Classifier, adabn, losses, pseudo_label, select, shot_im, tent, wrap
+from lametta.torch import (
+    Classifier,
+    NetworkAdapter,
+    adabn,
+    losses,
+    pseudo_label,
+    select,
+    shot_im,
+    tent,
+    wrap,
+)
 
 from .conftest import shared
 
@@ -230,6 +240,8 @@ def test_optimizers_and_networks_without_batch_norm(optimizer, norm):
     info = adapter.step(INPUTS).info
     assert info["drift"] > 0
     assert {"forward_time", "optimization_time", "inference_time", "loss"} <= info.keys()
+    still = tent(Classifier(make_net(norm)), optimizer=optimizer, lr=0.0)
+    assert still.step(INPUTS).info["drift"] == 0
 
 
 def test_prediction_from_the_first_pass():
@@ -349,6 +361,14 @@ def test_options_of_wrapped_methods():
         (
             lambda: tent(Classifier(make_net()), optimizer="lion"),
             "optimizer must be .* 'lion'",
+        ),
+        (
+            lambda: tent(Classifier(make_net()), optimizer=torch.optim.AdamW, momentum=0.5),
+            "momentum must be bound in a callable optimizer, got 0.5",
+        ),
+        (
+            lambda: NetworkAdapter(Classifier(make_net()), losses.entropy),
+            "loss and optimizer must be given both or neither",
         ),
         (lambda: tent(Classifier(make_net()), bn_momentum=2), r"bn_momentum must lie in \[0, 1\]"),
         (lambda: tent(Classifier(make_net()), steps=0), "steps must be an integer >= 1, got 0"),

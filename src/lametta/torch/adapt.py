@@ -68,6 +68,8 @@ class NetworkAdapter:
     def __post_init__(self) -> None:
         if not 0 <= self.bn_momentum <= 1:
             raise LamettaError(f"bn_momentum must lie in [0, 1], got {self.bn_momentum!r}")
+        if (self.loss is None) != (self.optimizer is None):
+            raise LamettaError("loss and optimizer must be given both or neither, got one")
         if self.steps < 1:
             raise LamettaError(f"steps must be an integer >= 1, got {self.steps!r}")
 
@@ -207,39 +209,45 @@ class _Clock:
         return self.seconds | {"peak_memory": torch.cuda.max_memory_allocated(self.device)}
 
 
-def _optimizer(name: str, lr: float, momentum: float) -> MakeOptimizer:
-    if not lr >= 0:
-        raise LamettaError(f"lr must be >= 0, got {lr!r}")
-    if not 0 <= momentum < 1:
-        raise LamettaError(f"momentum must lie in [0, 1), got {momentum!r}")
-    if name == "adam":
-        return partial(torch.optim.Adam, lr=lr, betas=(momentum, 0.999))
-    if name == "sgd":
-        nesterov = momentum > 0
-        return partial(
-            torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=1e-4
-        )
-    raise LamettaError(f"optimizer must be 'adam', 'sgd' or a callable, got {name!r}")
-
-
 def _with_loss(
     model: Classifier,
     loss: Loss,
     lr: float,
-    optimizer: "str | MakeOptimizer",
-    momentum: float,
+    optimizer: "str | Callable[..., torch.optim.Optimizer]",
+    momentum: float | None,
     options: dict[str, Any],
 ) -> NetworkAdapter:
-    make = _optimizer(optimizer, lr, momentum) if isinstance(optimizer, str) else optimizer
-    return NetworkAdapter(model, loss, make, **options)
+    return NetworkAdapter(model, loss, _optimizer(optimizer, lr, momentum), **options)
+
+
+def _optimizer(
+    optimizer: "str | Callable[..., torch.optim.Optimizer]", lr: float, momentum: float | None
+) -> MakeOptimizer:
+    if not lr >= 0:
+        raise LamettaError(f"lr must be >= 0, got {lr!r}")
+    if callable(optimizer):
+        if momentum is not None:
+            raise LamettaError(f"momentum must be bound in a callable optimizer, got {momentum!r}")
+        return partial(optimizer, lr=lr)
+    momentum = 0.9 if momentum is None else momentum
+    if not 0 <= momentum < 1:
+        raise LamettaError(f"momentum must lie in [0, 1), got {momentum!r}")
+    if optimizer == "adam":
+        return partial(torch.optim.Adam, lr=lr, betas=(momentum, 0.999))
+    if optimizer == "sgd":
+        nesterov = momentum > 0
+        return partial(
+            torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=1e-4
+        )
+    raise LamettaError(f"optimizer must be 'adam', 'sgd' or a callable, got {optimizer!r}")
 
 
 def tent(
     model: Classifier,
     *,
     lr: float = 1e-3,
-    optimizer: "str | MakeOptimizer" = "adam",
-    momentum: float = 0.9,
+    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
+    momentum: float | None = None,
     **options: Any,
 ) -> NetworkAdapter:
     """TENT: minimize the entropy of the predictions.
@@ -252,9 +260,9 @@ def tent(
         Learning rate.
     optimizer : {"adam", "sgd"} or callable
         Adam as in the paper; SGD with Nesterov momentum and a weight decay of 1e-4 as in its
-        released code; or a callable from parameters to an optimizer.
-    momentum : float
-        Adam's beta1, or the momentum of SGD.
+        released code; or a class such as ``torch.optim.AdamW``, called with parameters and ``lr``.
+    momentum : float, optional
+        Adam's beta1, or the momentum of SGD: 0.9 if not given. A callable has its own.
     **options
         ``layers``, ``bn_momentum``, ``steps``, ``predict_first`` of `NetworkAdapter`.
 
@@ -275,8 +283,8 @@ def shot_im(
     model: Classifier,
     *,
     lr: float = 1e-3,
-    optimizer: "str | MakeOptimizer" = "adam",
-    momentum: float = 0.9,
+    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
+    momentum: float | None = None,
     **options: Any,
 ) -> NetworkAdapter:
     """SHOT-IM: maximize the mutual information of inputs and predictions. Options as for `tent`."""
@@ -288,8 +296,8 @@ def pseudo_label(
     *,
     threshold: float = 0.9,
     lr: float = 1e-3,
-    optimizer: "str | MakeOptimizer" = "adam",
-    momentum: float = 0.9,
+    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
+    momentum: float | None = None,
     **options: Any,
 ) -> NetworkAdapter:
     """PseudoLabel: learn from predictions above the threshold. Other options as for `tent`."""
