@@ -8,7 +8,8 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import lametta
-from lametta.cli import _batches, app
+from lametta.cli import app
+from lametta.cli.correct import _batches
 
 from .conftest import make_batch, shared, softmax
 

@@ -1,6 +1,5 @@
-"""The ``lametta`` command."""
+"""``lametta correct``: LAME on cached predictions."""
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
@@ -10,24 +9,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import lametta
 from lametta._arrays import softmax
 from lametta.affinity import Affinity
+from lametta.cli._console import err, out, user_errors
 from lametta.types import LamettaError
-
-app = typer.Typer(
-    help="Correct a frozen classifier's predictions at test time.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-_out = Console()
-_err = Console(stderr=True)
 
 
 class AffinityName(StrEnum):
@@ -38,22 +27,6 @@ class AffinityName(StrEnum):
     linear = "linear"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"lametta {lametta.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def correct(
     source: Annotated[
         Path,
@@ -98,7 +71,7 @@ def correct(
 
     Example: lametta correct features.npz -o corrected.npz --batch-size 64
     """
-    try:
+    with user_errors():
         if batch_size < 1:
             raise LamettaError(f"--batch-size must be >= 1, got {batch_size}")
         if target.resolve() == source.resolve():
@@ -110,34 +83,8 @@ def correct(
         corrected, iterations = _correct(method, features, probs, arrays.get("groups"), batch_size)
         kept = {name: x for name, x in arrays.items() if name in ("labels", "groups")}
         _write(target, {"probs": corrected} | kept)
-    except (LamettaError, OSError) as error:
-        _err.print(f"[bold red]lametta:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
     _report(probs, corrected, arrays.get("labels"), iterations)
-    _out.print(f"wrote {target}", highlight=False, soft_wrap=True)
-
-
-@app.command("list")
-def list_() -> None:
-    """Show what there is: methods, affinities, poolings and array libraries."""
-    table = Table("kind", "name", "what it is", box=None, header_style="bold", pad_edge=False)
-    for kind, names in {
-        "method": ("Source", "LAME"),
-        "affinity": ("knn", "rbf", "linear"),
-    }.items():
-        for name in names:
-            summary = (getattr(lametta, name).__doc__ or "").splitlines()[0]
-            table.add_row(kind, name, summary.replace("`", ""))
-    table.add_row("pooling", "mean, sum, max", "How ClassMap pools classes onto fewer.")
-    for name, module in {
-        "NumPy": "numpy",
-        "PyTorch": "torch",
-        "JAX": "jax",
-        "CuPy": "cupy",
-    }.items():
-        state = "installed" if importlib.util.find_spec(module) else "not installed"
-        table.add_row("arrays", name, state)
-    _out.print(table)
+    out.print(f"wrote {target}", highlight=False, soft_wrap=True)
 
 
 def _affinity(
@@ -165,7 +112,7 @@ def _correct(
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=_err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("", total=len(probs))
         for batch in _batches(len(probs), groups, batch_size):
             prediction = method.correct(features[batch], probs[batch])
@@ -213,7 +160,7 @@ def _report(before: Any, after: Any, labels: Any, iterations: list[int]) -> None
         old, new = (np.mean(probs.argmax(axis=1) == labels) for probs in (before, after))
         table.add_row("accuracy before", f"{old:.2%}")
         table.add_row("accuracy after", f"[bold]{new:.2%}[/]  ({100 * (new - old):+.2f} points)")
-    _out.print(table)
+    out.print(table)
 
 
 def _check_suffix(name: str, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Streams: who sees which sample in which order."""
