@@ -1,4 +1,4 @@
-"""What every reader gives: samples that are read when they are asked for, and what is known of them."""
+"""What every reader gives: samples, read when they are asked for, and what is known of them."""
 
 import hashlib
 from collections.abc import Iterator
