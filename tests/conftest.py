@@ -14,6 +14,8 @@ import torch
 from hypothesis import settings
 
 jax.config.update("jax_enable_x64", True)
+if not torch.cuda.is_available():  # before anything imports Triton
+    os.environ["TRITON_INTERPRET"] = "1"
 # Timing is for benchmarks; these machines are too noisy for deadlines.
 settings.register_profile("lametta", deadline=None, derandomize=True)
 settings.load_profile("lametta")

@@ -12,11 +12,12 @@ The paper writes E without the 1/2, but its update belongs to the energy with it
 symmetric and positive semi-definite, E never rises.
 """
 
+from importlib.util import find_spec
 from numbers import Integral
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-from array_api_compat import device, is_jax_array
+from array_api_compat import device, is_jax_array, is_torch_array
 
 from lametta._arrays import (
     check_matrix,
@@ -35,6 +36,7 @@ from lametta._host import Solution, solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
+_HAS_TRITON = find_spec("triton") is not None
 # How many updates run between two looks at whether z rests: a look makes the host wait for the
 # device.
 _UPDATES_PER_LOOK = 4
@@ -52,10 +54,10 @@ class LameResult(NamedTuple):
     probs : array [N, K]
         Corrected probabilities, in the library, dtype and device of the input.
     n_iter : int
-        How many updates were made.
+        How many updates were made; on CUDA a 0-d tensor, so that the host need not wait.
     converged : bool
         Whether the last update moved no probability by more than ``tol``; False for ``tol=0``,
-        where nobody looked.
+        where nobody looked. On CUDA a 0-d tensor.
     energy : 0-d array
         E(z) of the result, summed over the batch.
     """
@@ -110,6 +112,9 @@ def lame(
     Half precision is computed in float32. The result does not depend on the order of the batch,
     up to rounding and to ties between equally near neighbors.
 
+    On CUDA, `knn` runs in Triton kernels without the host ever waiting for the device. A look at
+    the values would make it wait, so there they are not checked: NaN gives NaN.
+
     Examples
     --------
     >>> import numpy as np
@@ -127,6 +132,8 @@ def lame(
     x, q = widen(xp, features), widen(xp, probs)
     if q.shape[0] == 0:
         solution = Solution(q, 0, True, xp.sum(q))
+    elif _suits_cuda(affinity, weight, features, probs):
+        solution = _on_cuda(features, probs, affinity.k, weight, max_iter, tol)
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
         solution = _on_host(xp, x, q, probs.dtype, affinity.k, weight, max_iter, tol)
     else:
@@ -173,6 +180,16 @@ def _on_host(
     return Solution(z, n_iter, converged, energy)
 
 
+def _on_cuda(
+    features: Array, probs: Array, k: int, weight: float, max_iter: int, tol: float
+) -> Solution:
+    """The same for k neighbors on an NVIDIA GPU, with kernels of our own."""
+    from lametta import _cuda  # loads PyTorch and Triton
+
+    streams: Any = _cuda.solve(features[None], probs[None], k, weight, max_iter, tol)
+    return Solution(*(tensor[0] for tensor in streams))
+
+
 def _weights(
     xp: Any, x: Array, q: Array, affinity: Affinity, weight: float, *, check: bool
 ) -> "Array | Neighbors":
@@ -197,6 +214,15 @@ def _is_plain_knn(affinity: Affinity) -> TypeGuard[knn]:
 def _suits_host(affinity: Affinity, weight: float) -> TypeGuard[knn]:
     """Whether `lametta._host` can solve it: neighbors, and exponents far from overflow."""
     return _is_plain_knn(affinity) and affinity.k * weight <= 50
+
+
+def _suits_cuda(affinity: Affinity, weight: float, features: Array, probs: Array) -> TypeGuard[knn]:
+    """Whether `lametta._cuda` can solve it; where not, plain PyTorch does."""
+    if not (is_torch_array(probs) and probs.is_cuda and _HAS_TRITON and _is_plain_knn(affinity)):
+        return False
+    from lametta import _cuda
+
+    return _cuda.fits(features, probs, affinity.k, weight)
 
 
 def _check_shapes(xp: Any, features: Array, probs: Array) -> None:

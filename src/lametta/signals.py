@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_torch_array
 
 from lametta._arrays import widen
 from lametta.types import Array
@@ -37,5 +37,7 @@ def signals(probs: Array, source: Array = None, /) -> dict[str, Any]:
 
 
 def _entropy(xp: Any, p: Array) -> Array:
+    if is_torch_array(p):  # one kernel instead of four
+        return xp.special.entr(p).sum(-1)
     # The floor only keeps 0 log 0 from being NaN.
     return -xp.sum(p * xp.log(xp.clip(p, min=1e-30)), axis=-1)

@@ -39,8 +39,8 @@ class Prediction:
     features : array [N, d] or None
         The features the prediction was made from, so that correctors chain.
     info : mapping of str to number
-        Diagnostics that need no labels. Values are Python numbers or 0-d arrays, which stay on
-        their device until someone reads them; ``float(value)`` works on each.
+        Diagnostics that need no labels. Values are Python numbers, 0-d arrays, which stay on their
+        device until someone reads them, or times that do so too; ``float(value)`` works on each.
     """
 
     probs: Array
