@@ -1,6 +1,8 @@
 """The network methods: losses, selection, equivalences and the contract."""
 
 import gc
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from lametta.torch import (
     tent,
     wrap,
 )
+from lametta.torch.clock import Clock
 
 from .conftest import shared
 
@@ -388,3 +391,33 @@ def test_public_names():
     assert sorted(lametta.torch.__all__) == [
         "Classifier", "NetworkAdapter", "Wrapped", *methods, "wrap",
     ]  # fmt: skip
+
+
+def test_a_clock_adds_up_stages_and_finds_the_peak():
+    clock = Clock(torch.device("cpu"))
+    for _ in range(2):
+        with clock.stage("nap"):
+            time.sleep(0.01)
+    info = clock.info()
+    assert 0.02 <= float(info["nap"]) < 2
+    assert repr(info["nap"]) == f"{float(info['nap']):.6f}"
+    if sys.platform == "linux":
+        small = Clock(torch.device("cpu")).info()["peak_memory"]
+        clock = Clock(torch.device("cpu"))
+        torch.ones(2**25).sum()  # 128 MiB
+        assert clock.info()["peak_memory"] > small + 2**26
+        assert Clock(torch.device("cpu")).info()["peak_memory"] < small + 2**26
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", [tent, shot_im])
+def test_a_step_on_a_gpu_never_waits(method):
+    net = make_net().cuda()
+    adapter, x = method(Classifier(net)), torch.randn(8, 3, 8, 8, device="cuda")
+    adapter.step(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        info = adapter.step(x).info
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(float(value) >= 0 for value in info.values())

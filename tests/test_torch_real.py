@@ -72,3 +72,44 @@ def test_layers_of_a_real_network(net, stream):
     halves = (select.norm & select.first_half, select.norm & select.second_half)
     assert [sum(map(half, layers)) for half in halves] == [10, 9]
     assert lametta.torch.wrap(net)(stream[0][:64]).shape == (64, 10)
+
+
+@pytest.fixture(params=["vit", "resnet"])
+def hf_net(request):
+    """A Hugging Face image classifier, small, as its config makes it."""
+    hf = pytest.importorskip("transformers")
+    if request.param == "vit":
+        config = hf.ViTConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            image_size=32,
+            patch_size=8,
+            num_labels=5,
+        )
+        return hf.ViTForImageClassification(config).eval()
+    config = hf.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=5
+    )
+    return hf.ResNetForImageClassification(config).eval()
+
+
+def test_hugging_face_networks(hf_net):
+    x, passes = torch.randn(12, 3, 32, 32), []
+    hf_net.register_forward_hook(lambda *_: passes.append(1))
+    model = Classifier(hf_net)
+    output = model(x)
+    assert len(passes) == 1
+    with torch.no_grad():
+        states = hf_net(x, output_hidden_states=True)
+        body = hf_net.vit(x).last_hidden_state[:, 0] if hasattr(hf_net, "vit") else None
+        if body is None:
+            body = hf_net.resnet(x).pooler_output.flatten(1)
+    torch.testing.assert_close(output.logits, states.logits)
+    torch.testing.assert_close(output.features, body)
+    assert Corrected(model, LAME()).step(x).probs.shape == (12, 5)
+    adapter = tent(model, lr=0.1)
+    assert float(adapter.step(x).info["drift"]) > 0
+    adapter.reset()
+    torch.testing.assert_close(model(x).logits, output.logits, atol=0, rtol=0)

@@ -7,7 +7,6 @@ running statistics decide. `reset` gives the network back bit for bit.
 """
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector
 
 from lametta.signals import signals
 from lametta.torch import losses
+from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, check_ready
 from lametta.torch.norm import batch_statistics, is_batch_norm
 from lametta.torch.select import Selector, layers_of, norm
@@ -54,6 +53,9 @@ class NetworkAdapter:
         Update passes for each batch.
     predict_first : bool
         Predict from the first update pass, before its step, which saves the second forward pass.
+    may_skip : bool
+        Whether a loss of NaN means that there is nothing to learn from, and no step is to be taken.
+        To look at it makes the host wait for the device.
     """
 
     model: Classifier
@@ -63,6 +65,7 @@ class NetworkAdapter:
     bn_momentum: float = 0.1
     steps: int = 1
     predict_first: bool = False
+    may_skip: bool = False
     _started: "_Started | None" = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -83,10 +86,10 @@ class NetworkAdapter:
     def _step(self, x: Any) -> Prediction:
         if self._started is None:
             self._started = _start(self, x)
-        started, clock = self._started, _Clock(self.model.net)
+        started, clock = self._started, Clock(next(self.model.net.parameters()).device)
         if len(x) == 1 and any(map(is_batch_norm, started.modules)):
             raise LamettaError("x must hold 2 samples or more for batch statistics, got 1")
-        output, loss = None, torch.nan
+        output, loss = None, None
         if len(x) > 0:
             for _ in range(self.steps):
                 first, loss = self._update(x, started, clock)
@@ -96,25 +99,26 @@ class NetworkAdapter:
                 output = self.model(x)
         probs = output.logits.detach().softmax(1)
         info = {**signals(probs), "drift": started.drift(), **clock.info()}
-        if self.loss is not None and loss == loss:
+        if loss is not None:
             info["loss"] = loss
         return Prediction(probs, output.features.detach(), info)
 
-    def _update(self, x: Any, started: "_Started", clock: "_Clock") -> tuple[Output, float]:
+    def _update(
+        self, x: Any, started: "_Started", clock: Clock
+    ) -> tuple[Output, torch.Tensor | None]:
         with started.updating(self.bn_momentum):
             with clock.stage("forward_time"), torch.set_grad_enabled(self.loss is not None):
                 output = self.model.forward(x)
             if self.loss is None or started.optimizer is None:
-                return output, torch.nan
+                return output, None
             with clock.stage("optimization_time"), torch.enable_grad():
                 loss = self.loss(output.logits.log_softmax(1))
+                if self.may_skip and bool(loss.isnan()):
+                    return output, None
+                loss.backward()  # type: ignore[no-untyped-call]
+                started.optimizer.step()
                 started.optimizer.zero_grad()
-                value = loss.item()
-                if value == value:  # NaN says that there is nothing to learn from
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    started.optimizer.step()
-                    started.optimizer.zero_grad()
-        return output, value
+        return output, loss.detach()
 
     def reset(self) -> None:
         """Give the network back as it was before the first step."""
@@ -129,37 +133,46 @@ class _Started:
 
     net: nn.Module
     modules: list[nn.Module]
-    parameters: list[nn.Parameter]
+    parameters: list[Any]
     optimizer: torch.optim.Optimizer | None
-    state: dict[str, Any]
-    source: torch.Tensor
+
+    def __post_init__(self) -> None:
+        self.state = copy.deepcopy(self.net.state_dict())
+        self.every = list(self.net.parameters())
+        self.source = [parameter.detach().clone() for parameter in self.parameters]
+        self.length = _length(self.source)
 
     @contextmanager
     def updating(self, bn_momentum: float) -> Iterator[None]:
         """The chosen layers ready to learn, and everything as it was behind it."""
-        flags = [(parameter, parameter.requires_grad) for parameter in self.net.parameters()]
         chosen = set(self.parameters)
-        for parameter, _ in flags:
+        switched = [p for p in self.every if p.requires_grad != (p in chosen)]
+        for parameter in switched:
             parameter.requires_grad_(parameter in chosen)
         try:
             with batch_statistics(self.modules, bn_momentum):
                 yield
         finally:
-            for parameter, flag in flags:
-                parameter.requires_grad_(flag)
+            for parameter in switched:
+                parameter.requires_grad_(parameter not in chosen)
 
     def drift(self) -> torch.Tensor:
         """How far the parameters are from the source's, as a share of their length."""
         with torch.no_grad():
-            moved = parameters_to_vector(self.parameters) - self.source
-            lengths = [torch.linalg.vector_norm(vector) for vector in (moved, self.source)]
-            share: torch.Tensor = lengths[0] / lengths[1].clamp(min=1e-12)
-        return share
+            moved = _length(torch._foreach_sub(self.parameters, self.source))
+            return moved / self.length.clamp(min=1e-12)
 
     def restore(self) -> None:
         self.net.load_state_dict(self.state)
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def _length(tensors: Any) -> torch.Tensor:
+    """Euclidean length of all tensors together, in a handful of kernels."""
+    # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
+    length: torch.Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(tensors)))
+    return length
 
 
 def _start(adapter: NetworkAdapter, x: Any) -> _Started:
@@ -177,36 +190,7 @@ def _start(adapter: NetworkAdapter, x: Any) -> _Started:
         modules,
         parameters,
         adapter.optimizer(parameters) if adapter.optimizer is not None else None,
-        copy.deepcopy(net.state_dict()),
-        parameters_to_vector(parameters).detach().clone(),
     )
-
-
-class _Clock:
-    """Seconds of each stage, the device waited for, and the peak of its memory."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.device = next(net.parameters()).device
-        self.seconds: dict[str, float] = {}
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        self._wait()
-        start = time.perf_counter()
-        yield
-        self._wait()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    def info(self) -> dict[str, float]:
-        if self.device.type != "cuda":
-            return dict(self.seconds)
-        return self.seconds | {"peak_memory": torch.cuda.max_memory_allocated(self.device)}
 
 
 def _with_loss(
@@ -304,7 +288,7 @@ def pseudo_label(
     if not 0 <= threshold < 1:
         raise LamettaError(f"threshold must lie in [0, 1), got {threshold!r}")
     loss = partial(losses.pseudo_label, threshold=threshold)
-    return _with_loss(model, loss, lr, optimizer, momentum, options)
+    return _with_loss(model, loss, lr, optimizer, momentum, options | {"may_skip": True})
 
 
 def adabn(model: Classifier, *, momentum: float = 0.1, layers: Selector = norm) -> NetworkAdapter:

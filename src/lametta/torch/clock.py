@@ -1,0 +1,102 @@
+"""What a step costs: seconds of its stages and the peak of its memory."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+
+class _Mark(Protocol):
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def elapsed_time(self, end: Any, /) -> float: ...
+
+
+class _HostMark:
+    """A point in time with the interface of ``torch.cuda.Event``."""
+
+    def record(self) -> None:
+        self.seconds = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: "_HostMark", /) -> float:
+        return 1e3 * (end.seconds - self.seconds)
+
+
+class Seconds:
+    """Time between marks on the device: ``float`` of it waits until the device is past them."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[_Mark, _Mark]] = []
+
+    def add(self, start: _Mark, end: _Mark) -> None:
+        """Count what lies between two marks in."""
+        self._spans.append((start, end))
+
+    def __float__(self) -> float:
+        for _, end in self._spans:
+            end.synchronize()
+        return sum(start.elapsed_time(end) for start, end in self._spans) / 1e3
+
+    def __repr__(self) -> str:
+        return f"{float(self):.6f}"
+
+
+class Clock:
+    """Seconds of each stage on the device, and the peak of memory since the clock was made.
+
+    On CUDA, stages are marked in the device's own queue: nobody waits, until someone reads the
+    time. Peak memory is that of tensors on CUDA, and of the whole process on a CPU, which is known
+    on Linux alone.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, Any] = {}
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            _forget_peak()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to that of the stage."""
+        start, end = self._mark(), self._mark()
+        start.record()
+        yield
+        end.record()
+        self.seconds.setdefault(name, Seconds()).add(start, end)
+
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return _HostMark()
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def info(self) -> dict[str, Any]:
+        """Seconds by stage, and ``peak_memory`` in bytes where it is known."""
+        if self.device.type == "cuda":
+            return self.seconds | {"peak_memory": torch.cuda.max_memory_allocated(self.device)}
+        peak = _resident_peak()
+        return self.seconds if peak is None else self.seconds | {"peak_memory": peak}
+
+
+_PROCESS = Path("/proc/self")
+
+
+def _forget_peak() -> None:
+    with suppress(OSError):  # not Linux, or forbidden: then the peak is that of the past
+        (_PROCESS / "clear_refs").write_text("5")
+
+
+def _resident_peak() -> int | None:
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
