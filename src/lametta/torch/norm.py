@@ -19,11 +19,16 @@ def batch_statistics(modules: Iterable[nn.Module], momentum: float) -> Iterator[
     ``momentum`` says how far: 0 leaves the running statistics as they are, 1 replaces them.
     """
     norms: list[Any] = [module for module in modules if is_batch_norm(module)]
-    before = [norm.momentum for norm in norms]
+    # To set an attribute of a module takes a microsecond, which counts with hundreds of them.
+    others = [(norm, norm.momentum) for norm in norms if norm.momentum != momentum]
     for norm in norms:
-        norm.training, norm.momentum = True, momentum
+        norm.training = True
+    for norm, _ in others:
+        norm.momentum = momentum
     try:
         yield
     finally:
-        for norm, own in zip(norms, before, strict=True):
-            norm.training, norm.momentum = False, own
+        for norm in norms:
+            norm.training = False
+        for norm, own in others:
+            norm.momentum = own
