@@ -1,0 +1,1 @@
+"""The benchmark: experiments as files, cells, metrics, selection and the report."""
