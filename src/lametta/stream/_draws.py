@@ -1,0 +1,39 @@
+"""Random draws that are the same on every machine and with every version of NumPy.
+
+NumPy promises that the raw integers of a bit generator never change, and promises nothing of what
+its distributions make of them. So all draws here come from the raw integers, by arithmetic that is
+defined to the last bit: integers, sorts, and single operations of IEEE 754.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Index: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The one source of chance of a stream."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def permutation(rng: np.random.Generator, n: int) -> Index:
+    """The numbers below n in random order."""
+    return np.argsort(_raw(rng, n), kind="stable").astype(np.int64)
+
+
+def uniform(rng: np.random.Generator, n: int) -> Floats:
+    """Numbers [n] of 53 random bits in [0, 1)."""
+    return (_raw(rng, n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def below(rng: np.random.Generator, limits: Index) -> Index:
+    """A random integer below each of the limits [n], from 0."""
+    # The largest uniform number times a limit still rounds to less than the limit.
+    return (uniform(rng, len(limits)) * limits).astype(np.int64)
+
+
+def _raw(rng: np.random.Generator, n: int) -> npt.NDArray[np.uint64]:
+    return rng.bit_generator.random_raw(n)

@@ -1,0 +1,136 @@
+"""The orders and priors by name, for files and for ``lametta list``."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+from lametta.stream.domains import gradual, mixed, recurring
+from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
+from lametta.stream.prior import Prior, as_is, effective_classes, ratios, zipf
+from lametta.stream.sources import interleaved
+from lametta.types import LamettaError
+
+_Table: TypeAlias = Mapping[str, type[Any]]
+
+_ORDERS: _Table = {
+    "iid": iid,
+    "recorded": recorded,
+    "by_class": by_class,
+    "by_group": by_group,
+    "dirichlet": dirichlet,
+    "interleaved": interleaved,
+    "mixed": mixed,
+    "gradual": gradual,
+    "recurring": recurring,
+}
+_PRIORS: _Table = {
+    "as_is": as_is,
+    "zipf": zipf,
+    "ratios": ratios,
+    "effective_classes": effective_classes,
+}
+
+
+def orders() -> dict[str, str]:
+    """The names of the orders, and what each is.
+
+    Examples
+    --------
+    >>> orders()["iid"]
+    'All samples shuffled.'
+    """
+    return _summaries(_ORDERS)
+
+
+def priors() -> dict[str, str]:
+    """The names of the priors, and what each is.
+
+    Examples
+    --------
+    >>> priors()["as_is"]
+    'All samples, once.'
+    """
+    return _summaries(_PRIORS)
+
+
+def options(name: str) -> tuple[str, ...]:
+    """The options of an order or a prior with their defaults, as one would write them.
+
+    Examples
+    --------
+    >>> options("zipf")
+    ('a=2', "variant='validation'")
+    """
+    known = fields({**_ORDERS, **_PRIORS}[name])
+    return tuple(
+        field.name if field.default is MISSING else f"{field.name}={field.default!r}"
+        for field in known
+    )
+
+
+def as_order(value: Order | str | Mapping[str, Any]) -> Order:
+    """The order that a name, a mapping or the order itself stands for."""
+    order: Order = _parse("order", value, _ORDERS)
+    return order
+
+
+def as_prior(value: Prior | str | Mapping[str, Any]) -> Prior:
+    """The prior that a name, a mapping or the prior itself stands for."""
+    prior: Prior = _parse("prior", value, _PRIORS)
+    return prior
+
+
+def plain(value: Any) -> Any:
+    """What JSON can say of a parameter; `as_order` and `as_prior` read it back."""
+    if is_dataclass(value):
+        options = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": type(value).__name__, **options}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        # 1 and 1.0 are the same parameter: they must not make two fingerprints.
+        return int(float(value)) if float(value).is_integer() else float(value)
+    raise LamettaError(f"parameters must be numbers, text, tuples or dataclasses, got {value!r}")
+
+
+def _summaries(table: _Table) -> dict[str, str]:
+    return {name: (part.__doc__ or "").splitlines()[0] for name, part in table.items()}
+
+
+def _parse(argument: str, value: Any, table: _Table) -> Any:
+    if isinstance(value, str):
+        value = {"kind": value}
+    if isinstance(value, Mapping):
+        return _build(argument, dict(value), table)
+    if not callable(value) or not is_dataclass(value) or isinstance(value, type):
+        raise LamettaError(
+            f"{argument} must be a name, a mapping with a kind or a callable dataclass, "
+            f"got {value!r}"
+        )
+    return value
+
+
+def _build(argument: str, options: dict[str, Any], table: _Table) -> Any:
+    kind = options.pop("kind", None)
+    if kind not in table:
+        raise LamettaError(f"{argument} must be of a kind in {[*table]}, got {kind!r}")
+    known = {field.name: field for field in fields(table[kind])}
+    for name in options:
+        if name not in known:
+            raise LamettaError(f"{argument} {kind!r} must have options in {[*known]}, got {name!r}")
+    for name, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and name not in options:
+            raise LamettaError(f"{argument} {kind!r} must be given {name}, got none")
+    return table[kind](**{name: _option(argument, v, table) for name, v in options.items()})
+
+
+def _option(argument: str, value: Any, table: _Table) -> Any:
+    if isinstance(value, Mapping) and "kind" in value:  # an order inside an order
+        return _parse(argument, value, table)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,204 @@
+"""Orders: when each sample arrives.
+
+An order is a callable ``order(labels, groups, rng)`` that gives positions [N], or, where several
+sources arrive side by side, a dict with the positions of each. Samples come in the order of the
+data set, which is time where it was recorded over time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from lametta.stream._checks import check_flag, check_integer, is_number
+from lametta.stream._draws import Index, below, permutation, uniform
+from lametta.stream._groups import (
+    GroupOrder,
+    check_grouping,
+    members,
+    needed,
+    numbered,
+    places,
+    turns,
+)
+from lametta.types import LamettaError
+
+
+class Order(Protocol):
+    """A callable from labels [N], groups [N] or None and a generator to positions [N]."""
+
+    def __call__(
+        self, labels: Index, groups: Any, rng: np.random.Generator, /
+    ) -> Index | Mapping[str, Index]: ...
+
+
+@dataclass(frozen=True)
+class iid:  # noqa: N801 - read as a value: order=iid()
+    """All samples shuffled.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> Scenario(iid())([0, 0, 0, 1, 1, 1]).index
+    array([3, 2, 1, 0, 4, 5])
+    """
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+        return permutation(rng, len(labels))
+
+
+@dataclass(frozen=True)
+class recorded:  # noqa: N801
+    """The order of the data set itself.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> Scenario(recorded())([0, 1, 0]).index
+    array([0, 1, 2])
+    """
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+        return np.arange(len(labels))
+
+
+@dataclass(frozen=True)
+class by_group:  # noqa: N801
+    """One group after another: videos, corruptions.
+
+    A batch may span two groups. Files of corrupted images are commonly sorted by class: there,
+    samples in their own order would arrive class by class too, unless they are shuffled.
+
+    Parameters
+    ----------
+    shuffle_inside : bool
+        Shuffle the samples of a group, as the released code does; they keep their order otherwise.
+    sequence : {"appearance", "random", "given"} or tuple of str
+        The order of the groups: that of their first sample in a shuffled list, as in the released
+        code, so that large groups tend to come early; every order equally likely; that of the data
+        set; or the one that is written out.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> Scenario(by_group(), seed=2)([0, 0, 1, 1], ["a", "b", "a", "b"]).index
+    array([1, 3, 0, 2])
+    """
+
+    _: KW_ONLY
+    shuffle_inside: bool = False
+    sequence: GroupOrder = "appearance"
+
+    def __post_init__(self) -> None:
+        check_grouping(self.shuffle_inside, self.sequence)
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+        codes, names = numbered(needed("by_group", groups))
+        place = places(codes, names, self.sequence, rng)
+        return np.lexsort((turns(codes, self.shuffle_inside, rng), place[codes]))
+
+
+@dataclass(frozen=True)
+class by_class:  # noqa: N801
+    """One class after another: `by_group` with the label as the group, shuffled inside.
+
+    Parameters
+    ----------
+    shuffle_inside, sequence
+        As in `by_group`.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.array([0, 1, 2, 0, 1, 2])
+    >>> labels[Scenario(by_class())(labels).index]
+    array([0, 0, 2, 2, 1, 1])
+    """
+
+    _: KW_ONLY
+    shuffle_inside: bool = True
+    sequence: GroupOrder = "appearance"
+
+    def __post_init__(self) -> None:
+        check_grouping(self.shuffle_inside, self.sequence)
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+        order = by_group(shuffle_inside=self.shuffle_inside, sequence=self.sequence)
+        return order(labels, labels, rng)
+
+
+@dataclass(frozen=True)
+class dirichlet:  # noqa: N801
+    """Each class spread unevenly over time slots, by shares of a Dirichlet distribution.
+
+    The slots follow each other. For each class, shares of the slots are drawn from a symmetric
+    Dirichlet(gamma), and each of its samples then goes to a slot at random by these shares. (Other
+    samplers cut the class at the shares; only the noise of that choice is the difference.) Inside a
+    slot the classes come one after another, in random order.
+
+    Parameters
+    ----------
+    gamma : float
+        The less, the fewer slots hold a class: near 0 each has one slot; the stream approaches
+        an i.i.d. one as gamma grows.
+    slots : int, optional
+        How many; by default as many as there are classes, but at most 100.
+    bursts : bool
+        Show the classes of a slot one after another; they are mixed otherwise.
+    within_groups : bool
+        Give each group slots of its own, one group after another in the order of the data set.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 4)
+    >>> labels[Scenario(dirichlet(0.1))(labels).index]
+    array([0, 0, 0, 2, 2, 0, 2, 2, 1, 1, 1, 1])
+    """
+
+    gamma: float = 0.1
+    slots: int | None = None
+    _: KW_ONLY
+    bursts: bool = True
+    within_groups: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_number(self.gamma) or self.gamma <= 0:
+            raise LamettaError(f"gamma must be a finite number > 0, got {self.gamma!r}")
+        if self.slots is not None:
+            check_integer("slots", self.slots, 1)
+        check_flag("bursts", self.bursts)
+        check_flag("within_groups", self.within_groups)
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+        classes, names = numbered(labels)
+        group = np.zeros_like(classes)
+        if self.within_groups:
+            group, _ = numbered(needed("dirichlet", groups))
+        slots = self.slots or min(len(names), 100)
+        urn, _ = numbered(group * len(names) + classes)
+        slot = group * slots + self._slots(urn, slots, rng)
+        burst, bursts = numbered(slot * len(names) + classes)
+        place = permutation(rng, len(bursts))[burst] if self.bursts else np.zeros_like(burst)
+        return np.lexsort((permutation(rng, len(labels)), place, slot))
+
+    def _slots(self, codes: Index, n_slots: int, rng: np.random.Generator) -> Index:
+        """The slot of each sample, by Polya's urn, one for each class.
+
+        The i-th sample of a class takes any slot with probability gamma / (gamma + i / n_slots),
+        and else that of a random earlier one. This gives the same distribution as to draw shares
+        first, and needs no gamma variates, whose logarithms differ between machines.
+        """
+        grouped, begin, sizes = members(codes)
+        start = np.repeat(begin, sizes)
+        turn = np.arange(len(codes)) - start
+        any_slot = below(rng, np.full(len(codes), n_slots))
+        fresh = uniform(rng, len(codes)) < self.gamma / (self.gamma + turn / n_slots)
+        earlier = start + below(rng, np.maximum(turn, 1))
+        origin = np.where(fresh, np.arange(len(codes)), earlier)
+        while np.any(origin != origin[origin]):
+            origin = origin[origin]
+        slot = np.empty_like(grouped)
+        slot[grouped] = any_slot[origin]
+        return slot

@@ -1,0 +1,212 @@
+"""Priors: how often each class occurs.
+
+A prior is a callable ``prior(labels, rng)`` that gives the positions of the samples to stream, in
+the order of the data set; only `zipf` gives some more than once.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+
+from lametta.stream._checks import check_integer, is_number
+from lametta.stream._draws import Index, below, permutation, uniform
+from lametta.stream._groups import members, turns
+from lametta.types import LamettaError
+
+# How many percent of the classes have to hold less than how many percent of the samples.
+_RULES = {"validation": (20, 80), "test": (10, 90)}
+_MOST_DRAWS = 1000
+
+
+class Prior(Protocol):
+    """A callable from labels [N] and a generator to positions [M], in ascending order."""
+
+    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index: ...
+
+
+@dataclass(frozen=True)
+class as_is:  # noqa: N801 - read as a value: prior=as_is()
+    """All samples, once.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> sorted(Scenario(prior=as_is())([0, 1, 1]).index.tolist())
+    [0, 1, 2]
+    """
+
+    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+        return np.arange(len(labels))
+
+
+@dataclass(frozen=True)
+class zipf:  # noqa: N801
+    """The paper's prior shift: the size of each class follows a Zipf distribution.
+
+    Each class that occurs gets a Zipf(a) variate. Their shares of all samples, rounded down, are
+    the new class sizes, and that many samples are drawn from each class with replacement. Sizes are
+    drawn anew until the largest 20 % of the classes hold less than 80 % of all samples (10 % and
+    90 % in the test variant); with few classes, the largest one. A class may get no sample, and
+    rounding makes the stream a little shorter than the data set. A single class stays as large as
+    it is.
+
+    Parameters
+    ----------
+    a : float
+        The exponent, above 1 and up to 100: the less, the more one class prevails.
+    variant : {"validation", "test"}
+        Which limit on the largest classes holds.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat(np.arange(5), 10)
+    >>> np.bincount(labels[Scenario(prior=zipf())(labels).index], minlength=5)
+    array([ 5,  5,  5, 27,  5])
+    """
+
+    a: float = 2
+    variant: str = "validation"
+
+    def __post_init__(self) -> None:
+        if not is_number(self.a) or not 1 < self.a <= 100:
+            raise LamettaError(f"a must be a number > 1 and <= 100, got {self.a!r}")
+        if self.variant not in _RULES:
+            raise LamettaError(f"variant must be one of {tuple(_RULES)}, got {self.variant!r}")
+
+    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+        _, codes = np.unique(labels, return_inverse=True)
+        grouped, begin, sizes = members(codes)
+        drawn = np.repeat(np.arange(len(sizes)), self._counts(len(sizes), len(labels), rng))
+        return np.sort(grouped[begin[drawn] + below(rng, sizes[drawn])])
+
+    def _counts(self, n_classes: int, n: int, rng: np.random.Generator) -> list[int]:
+        if n_classes == 1:
+            return [n]
+        for _ in range(_MOST_DRAWS):
+            counts = self._draw(n_classes, n, rng)
+            if self._accepts(counts, n):
+                return counts
+        raise LamettaError(
+            f"labels must leave room for the limit of {self}, got {n} samples of {n_classes} "
+            f"classes, in which {_MOST_DRAWS} draws gave no class sizes that keep it"
+        )
+
+    def _draw(self, n_classes: int, n: int, rng: np.random.Generator) -> list[int]:
+        variates = _zipf_variates(self.a, n_classes, rng)
+        total = sum(variates)
+        return [variate * n // total for variate in variates]
+
+    def _accepts(self, counts: list[int], n: int) -> bool:
+        classes, samples = _RULES[self.variant]
+        top = max(len(counts) * classes // 100, 1)
+        return sum(sorted(counts)[-top:]) < n * samples // 100
+
+
+@dataclass(frozen=True)
+class ratios:  # noqa: N801
+    """Classes in given proportions, without repetition.
+
+    Samples are left out at random until the proportions hold, to one sample a class, and no more of
+    them than that takes: at least one class stays complete.
+
+    Parameters
+    ----------
+    shares : sequence of float, or mapping of class to float
+        The share of each class, in any unit. A class that has none is left out.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 10)
+    >>> np.bincount(labels[Scenario(prior=ratios([4, 1, 2]))(labels).index])
+    array([10,  2,  5])
+    """
+
+    shares: Sequence[float] | Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        # One form for both, which can be hashed and written to a manifest.
+        object.__setattr__(self, "shares", _by_class(self.shares))
+
+    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+        classes, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        size = dict(zip(classes.tolist(), sizes.tolist(), strict=True))
+        # Read as decimals, since 0.7 / 0.1 is less than 7 in binary.
+        share = {c: Fraction(str(s)) for c, s in enumerate(_by_class(self.shares)) if s > 0}
+        for wanted in share:
+            if wanted not in size:
+                raise LamettaError(f"shares must be of classes in labels, got class {wanted}")
+        scale = min(size[c] / share[c] for c in share)
+        counts = np.array([math.floor(scale * share.get(c, 0)) for c in size])
+        return np.flatnonzero(turns(codes, True, rng) < counts[codes])
+
+
+@dataclass(frozen=True)
+class effective_classes:  # noqa: N801
+    """Only so many of the classes, chosen at random, with all their samples.
+
+    Parameters
+    ----------
+    n : int
+        How many classes.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.arange(100) % 10
+    >>> np.unique(labels[Scenario(prior=effective_classes(3))(labels).index])
+    array([1, 2, 5])
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_integer("n", self.n, 1)
+
+    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+        classes, codes = np.unique(labels, return_inverse=True)
+        if self.n > len(classes):
+            raise LamettaError(f"n must be <= {len(classes)}, the classes in labels, got {self.n}")
+        return np.flatnonzero(permutation(rng, len(classes))[codes] < self.n)
+
+
+def _zipf_variates(a: float, n: int, rng: np.random.Generator) -> list[int]:
+    """Variates by rejection from a continuous envelope (Devroye 1986, section X.6).
+
+    With a = 2 the powers are plain quotients. With others they may differ between machines in the
+    last bit, which matters only where that bit decides: in one of 10^15 draws or so.
+    """
+    half = 2.0 ** (a - 1)
+    accepted: list[int] = []
+    while len(accepted) < n:
+        u, v = 1 - uniform(rng, n), uniform(rng, n)
+        with np.errstate(over="ignore"):
+            x = np.floor(np.minimum(u ** (-1 / (a - 1)), 2.0**62))
+        step = (1 + 1 / x) ** (a - 1)
+        accepted += [int(value) for value in x[v * x * (step - 1) / (half - 1) <= step / half]]
+    return accepted[:n]
+
+
+def _by_class(shares: Any) -> tuple[float, ...]:
+    """The share of each class from 0, whichever way they were given."""
+    if isinstance(shares, Mapping):
+        try:  # keys of TOML and JSON are text
+            given = {int(str(label)): share for label, share in shares.items()}
+        except ValueError:
+            given = {-1: 0.0}
+        if min(given, default=0) < 0:
+            raise LamettaError(f"shares must be of classes numbered from 0, got {[*shares]}")
+        shares = [given.get(label, 0) for label in range(max(given, default=-1) + 1)]
+    elif not isinstance(shares, Sequence | np.ndarray) or isinstance(shares, str):
+        raise LamettaError(f"shares must be a sequence or a mapping, got {shares!r}")
+    for share in shares:
+        if not is_number(share) or share < 0:
+            raise LamettaError(f"shares must be finite numbers >= 0, got {share!r}")
+    if not any(share > 0 for share in shares):
+        raise LamettaError(f"shares must be > 0 for at least one class, got {shares!r}")
+    return tuple(float(share) for share in shares)

@@ -1,0 +1,193 @@
+"""Scenarios: a pure function of labels, groups and a seed that says who arrives when."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lametta.stream._checks import check_integer, checked_groups, checked_keys, checked_labels
+from lametta.stream._draws import Index, generator
+from lametta.stream._table import as_order, as_prior, plain
+from lametta.stream.order import Order
+from lametta.stream.prior import Prior
+from lametta.types import Array
+
+# To be raised by whoever changes which batches a scenario gives.
+_FORMAT = "lametta.Stream/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Batches of positions in a data set, in the order of their arrival.
+
+    Iterating gives an int64 array for each batch. `Scenario` makes streams.
+
+    Attributes
+    ----------
+    index : array of int64 [M]
+        The positions of all samples, batch after batch.
+    sizes : tuple of int
+        The size of each batch.
+    ids : tuple of str
+        The source of each batch; all are ``"0"`` where there is one source only.
+    manifest : dict
+        What the stream was made of, as plain values for JSON.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> stream = Scenario(batch_size=4)([0, 1, 2, 0, 1, 2])
+    >>> [batch.tolist() for batch in stream], stream.ids
+    ([[3, 2, 1, 0], [4, 5]], ('0', '0'))
+    """
+
+    index: Index
+    sizes: tuple[int, ...]
+    ids: tuple[str, ...]
+    manifest: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[Index]:
+        end = 0
+        for size in self.sizes:
+            begin, end = end, end + size
+            # A copy, since PyTorch warns of arrays that cannot be written, as the index is.
+            yield self.index[begin:end].copy()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of manifest and batches: equal where two machines ran the same stream."""
+        digest = hashlib.sha256(json.dumps(self.manifest, sort_keys=True).encode())
+        for name, batch in zip(self.ids, self, strict=True):
+            digest.update(f"\n{name}\0{len(batch)}\0".encode())
+            digest.update(_bytes(batch))
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """In which order samples arrive, and how often each class does.
+
+    The prior chooses samples, the order arranges them, and what goes beyond the limit is cut off.
+    A scenario gives the same stream for the same labels, groups and seed, always and everywhere.
+
+    Parameters
+    ----------
+    order : order, str or mapping
+        When each sample arrives: an order such as ``dirichlet(0.1)``, its name, or a mapping such
+        as ``{"kind": "dirichlet", "gamma": 0.1}``. `lametta.stream.orders` lists them.
+    prior : prior, str or mapping
+        How often each class occurs, likewise. `lametta.stream.priors` lists them.
+    batch_size : int
+        How many samples come at once; the last batch of a source may hold fewer.
+    seed : int
+        Decides all that is random.
+    limit : int, optional
+        The most samples of a stream, counted after they were ordered.
+
+    Examples
+    --------
+    >>> labels, videos = [0, 0, 1, 1], ["b", "a", "b", "a"]
+    >>> stream = Scenario("by_group", batch_size=2)(labels, videos)
+    >>> for batch in stream:
+    ...     print(batch)
+    [1 3]
+    [0 2]
+    >>> stream.fingerprint[:8]
+    'a66c50c0'
+    """
+
+    order: Order | str | Mapping[str, Any] = "iid"
+    prior: Prior | str | Mapping[str, Any] = "as_is"
+    batch_size: int = 64
+    seed: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        # Names and mappings become what they stand for, so that equal scenarios compare equal.
+        object.__setattr__(self, "order", as_order(self.order))
+        object.__setattr__(self, "prior", as_prior(self.prior))
+        check_integer("batch_size", self.batch_size, 1)
+        check_integer("seed", self.seed, 0)
+        if self.limit is not None:
+            check_integer("limit", self.limit, 1)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Plain values for JSON that make an equal scenario: ``Scenario(**parameters)``."""
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+
+    def __call__(
+        self, labels: Array, groups: Array = None, *, keys: Sequence[str] | None = None
+    ) -> Stream:
+        """Make the stream of a data set.
+
+        Parameters
+        ----------
+        labels : array of int [N]
+            The class of each sample.
+        groups : array of str or int [N], optional
+            Where each sample comes from: its video, its corruption.
+        keys : sequence of str [N], optional
+            A name for each sample, for the manifest.
+
+        Returns
+        -------
+        Stream
+        """
+        labels = checked_labels(labels)
+        if groups is not None:
+            groups = checked_groups(groups, len(labels))
+        if keys is not None:
+            keys = checked_keys(keys, len(labels))
+        batches = self._batches(self._sources(labels, groups))
+        index = np.concatenate([batch for _, batch in batches]).astype(np.int64)
+        index.flags.writeable = False
+        manifest = {
+            "format": _FORMAT,
+            "scenario": self.parameters,
+            "n_samples": len(labels),
+            "n_streamed": len(index),
+            "labels_sha256": hashlib.sha256(_bytes(labels)).hexdigest(),
+            "groups_sha256": None if groups is None else _hash(groups),
+            "keys_sha256": None if keys is None else _hash(keys),
+        }
+        sizes = tuple(len(batch) for _, batch in batches)
+        return Stream(index, sizes, tuple(name for name, _ in batches), manifest)
+
+    def _sources(self, labels: Index, groups: Any) -> dict[str, Index]:
+        rng = generator(int(self.seed))
+        chosen = as_prior(self.prior)(labels, rng)
+        arrival = as_order(self.order)(
+            labels[chosen], None if groups is None else groups[chosen], rng
+        )
+        sources = arrival if isinstance(arrival, Mapping) else {"0": arrival}
+        return {name: chosen[positions] for name, positions in sources.items()}
+
+    def _batches(self, sources: Mapping[str, Index]) -> list[tuple[str, Index]]:
+        """Batches of one source each; the sources take turns as long as they last."""
+        left = sum(map(len, sources.values()))
+        if self.limit is not None:
+            left = min(left, self.limit)
+        batches: list[tuple[str, Index]] = []
+        for begin in range(0, max(map(len, sources.values())), self.batch_size):
+            for name, index in sources.items():
+                batch = index[begin : begin + self.batch_size][:left]
+                left -= len(batch)
+                if len(batch):
+                    batches.append((name, batch))
+        return batches
+
+
+def _bytes(index: Index) -> bytes:
+    return index.astype("<i8").tobytes()
+
+
+def _hash(texts: Iterable[Any]) -> str:
+    return hashlib.sha256("".join(f"{text}\0" for text in texts).encode()).hexdigest()

@@ -1,0 +1,69 @@
+"""Orders of several sources, each a stream of its own."""
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lametta.stream._checks import check_integer
+from lametta.stream._draws import Index, permutation
+from lametta.stream._groups import members, needed, numbered
+from lametta.stream.order import Order, recorded
+from lametta.types import LamettaError
+
+
+@dataclass(frozen=True)
+class interleaved:  # noqa: N801 - read as a value: order=interleaved()
+    """Several sources side by side: their batches take turns, and no batch mixes them.
+
+    Parameters
+    ----------
+    sources : int, optional
+        How many sources the groups are dealt to at random, or single samples where there are no
+        groups. By default each group is a source, and its name the stream id.
+    inside : order
+        The order of the samples of each source.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> cameras = ["left", "right", "left", "right", "left"]
+    >>> stream = Scenario(interleaved(), batch_size=2)([0, 0, 1, 1, 0], cameras)
+    >>> for name, batch in zip(stream.ids, stream):
+    ...     print(name, batch)
+    left [0 2]
+    right [1 3]
+    left [4]
+    """
+
+    sources: int | None = None
+    _: KW_ONLY
+    inside: Order = field(default_factory=recorded)
+
+    def __post_init__(self) -> None:
+        if self.sources is not None:
+            check_integer("sources", self.sources, 1)
+        if not callable(self.inside) or isinstance(self.inside, interleaved):
+            raise LamettaError(f"inside must be an order of one source, got {self.inside!r}")
+
+    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> dict[str, Index]:
+        codes, names = self._sources(len(labels), groups, rng)
+        grouped, begin, _ = members(codes)
+        streams = {}
+        for name, own in zip(names, np.split(grouped, begin[1:]), strict=True):
+            inside = self.inside(labels[own], None if groups is None else groups[own], rng)
+            if isinstance(inside, Mapping):
+                raise LamettaError(f"inside must be an order of one source, got {self.inside!r}")
+            streams[str(name)] = own[inside]
+        return streams
+
+    def _sources(self, n: int, groups: Any, rng: np.random.Generator) -> tuple[Index, Any]:
+        if self.sources is None:
+            return numbered(needed("interleaved", groups))
+        units, names = numbered(np.arange(n) if groups is None else groups)
+        if self.sources > len(names):
+            what = "samples" if groups is None else "groups"
+            raise LamettaError(f"sources must be <= {len(names)} {what}, got {self.sources}")
+        dealt = permutation(rng, len(names)) % self.sources
+        return dealt[units], range(self.sources)
