@@ -1,0 +1,125 @@
+"""``lametta map``: the class map of the paper's appendix, for any targets."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from lametta.classmap import ClassMap
+from lametta.cli._console import out, user_errors
+from lametta.data.hierarchy import Choice, ancestral_map, load, resolve
+from lametta.data.imagenet import IMAGENET, IMAGENET_NAMES
+from lametta.types import LamettaError
+
+
+class Pooling(StrEnum):
+    """The poolings of a class map."""
+
+    mean = "mean"
+    sum = "sum"
+    max = "max"
+
+
+def map_(
+    targets: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="The target classes: nouns (red panda), senses (tiger.n.02) or synsets "
+            "(n02129604) with commas between them, or @FILE with one a line.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="Where to save the map, as JSON."),
+    ] = None,
+    pooling: Annotated[
+        Pooling, typer.Option(help="How the probabilities of a target's classes become one.")
+    ] = Pooling.mean,
+    drop_empty: Annotated[
+        bool, typer.Option("--drop-empty", help="Leave out targets that no class goes to.")
+    ] = False,
+) -> None:
+    """Map ImageNet's 1000 classes onto coarser ones.
+
+    Each class goes to its closest ancestor among the targets in WordNet 3.0; the others are
+    dropped. A name with several senses takes the one that covers the most classes of ImageNet.
+
+    Example: lametta map --targets "antelope,bear,red panda" -o map.json
+    """
+    with user_errors():
+        names = _names(targets)
+        choices = [resolve(name) for name in names]
+        classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
+        if output is not None:
+            classes.save(output)
+    out.print(_table(choices, classes))
+    for choice in choices:
+        if len(choice.senses) > 1:
+            out.print(_explained(choice), highlight=False, markup=False, soft_wrap=True)
+    mapped = sum(map(len, classes.groups))
+    out.print(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}", highlight=False)
+    if output is not None:
+        out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+
+
+def _names(targets: str) -> list[str]:
+    parts = _lines(Path(targets[1:])) if targets.startswith("@") else targets.split(",")
+    names = [part.strip() for part in parts if part.strip()]
+    if not names:
+        raise LamettaError(f"--targets must name at least one class, got {targets!r}")
+    return names
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LamettaError(
+            f"--targets must name a text file after @, got {path}: {error}"
+        ) from None
+
+
+def _table(choices: list[Choice], classes: ClassMap) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("target")
+    table.add_column("synset", no_wrap=True)
+    table.add_column("classes", justify="right", no_wrap=True)
+    table.add_column("indices")
+    table.add_column("ImageNet classes")
+    groups = dict(zip(classes.names, classes.groups, strict=True))
+    for choice in choices:
+        group = groups.get(choice.name, ())
+        names = [IMAGENET_NAMES[index] for index in group[:3]] + ["…"] * (len(group) > 3)
+        row = (choice.synset, str(len(group)), _ranges(group), ", ".join(names))
+        table.add_row(escape(choice.name), *row)
+    return table
+
+
+def _ranges(indices: tuple[int, ...]) -> str:
+    """Sorted indices with the runs among them as first-last."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _explained(choice: Choice) -> str:
+    """Which of its senses a name took, and why."""
+    graph, numbers = load(), {synset: i for i, synset in enumerate(choice.senses, start=1)}
+    kind = " and ".join(graph.words(up)[0] for up in graph.hypernyms[choice.synset])
+    others = [
+        f"; sense {numbers[synset]} covers {count}"
+        for synset, count in choice.senses.items()
+        if count and synset != choice.synset
+    ]
+    return (
+        f"{choice.name}: sense {numbers[choice.synset]} of {len(numbers)}, a kind of {kind}, "
+        f"covers the most classes, {choice.covered}{''.join(others)}"
+    )
