@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -257,3 +258,19 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr.strip() == ("lametta: the command needs 'typer': pip install 'lametta[cli]'")
+
+
+def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
+    monkeypatch.delenv("LAMETTA_DATA", raising=False)
+    assert "paper:resnet50_msra" in run("list", "models").stdout
+    scenarios = run("list", "scenarios").stdout
+    assert "dirichlet" in scenarios
+    assert "gamma=0.1" in scenarios
+    assert "no data root" in run("list", "datasets").stdout
+    (tmp_path / "ilsvrc12" / "val").mkdir(parents=True)
+    shown = run("list", "datasets", "--data", tmp_path).stdout
+    assert re.search(r"imagenet_val +yes", shown)
+    assert re.search(r"imagenet_v2 +no", shown)
+    assert re.search(r"embedded:digits_val +always", shown)
+    assert f"looked below {tmp_path}" in shown
+    assert run("list", "nothing").exit_code == 2

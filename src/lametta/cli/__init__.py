@@ -7,6 +7,7 @@ import typer
 import lametta
 from lametta.cli.correct import correct
 from lametta.cli.list import list_
+from lametta.cli.map import map_
 
 app = typer.Typer(
     help="Correct a frozen classifier's predictions at test time.",
@@ -34,3 +35,4 @@ def _main(
 
 app.command()(correct)
 app.command("list")(list_)
+app.command("map")(map_)

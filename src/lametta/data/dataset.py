@@ -47,6 +47,8 @@ class Dataset:
         Where each sample comes from: its video, its corruption.
     class_map : ClassMap, optional
         From ImageNet's 1000 classes onto ``classes``, where these are not those.
+    skipped : tuple of str
+        Keys of what the reader left out, since it is broken or no class map reaches it.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class Dataset:
     keys: tuple[str, ...]
     groups: Array = None
     class_map: ClassMap | None = None
+    skipped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.samples)
@@ -98,6 +101,7 @@ class Dataset:
             tuple(self.keys[i] for i in index),
             None if self.groups is None else np.asarray(self.groups)[index],
             self.class_map,
+            self.skipped,
         )
 
     @cached_property

@@ -1,6 +1,5 @@
 """Files of weights, read without trusting them, and the packages that it takes."""
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,18 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lametta._packages import package
 from lametta.types import LamettaError
-
-
-def package(module: str, install: str, user: str) -> Any:
-    """Import a module, or say that ``user`` needs it and what to install."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if (error.name or "").partition(".")[0] != package:
-            raise  # something that the package itself needs; its own message says what
-        raise LamettaError(f"{user} needs {package}: pip install {install}") from None
 
 
 def first_line(error: BaseException) -> str:

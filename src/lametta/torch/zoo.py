@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from lametta._packages import package
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
-from lametta.torch.weights import first_line, package, with_weights
+from lametta.torch.weights import first_line, with_weights
 from lametta.types import LamettaError
 
 __all__ = ["Loaded", "load", "names"]

@@ -1,0 +1,175 @@
+"""Image files in a folder or an archive: their order, and their pixels when asked for."""
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from lametta._packages import package
+from lametta.data.dataset import Dataset
+from lametta.types import LamettaError
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class UnreadableImageError(LamettaError):
+    """A file that does not decode as an image. The message names its path and the reason."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images below a root, decoded when they are asked for.
+
+    Parameters
+    ----------
+    root : Path
+        A folder, or a ``.zip`` file.
+    paths : tuple of str
+        Their paths below the root, with forward slashes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     Image.new("RGB", (40, 30)).save(Path(root, "cat.png"))
+    ...     images = ImageFiles(Path(root), ("cat.png",))
+    ...     len(images), images[0].size
+    (1, (40, 30))
+    """
+
+    root: Path
+    paths: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int, /) -> Any:
+        """Give the image as Pillow decodes it, all of it: a truncated file is an error."""
+        pil = package("PIL.Image", "pillow", "an image")
+        path = self.paths[i]
+        try:
+            with _open(self.root, path) as file, pil.open(file) as image:
+                image.load()
+                return image
+        except Exception as error:  # a broken file may raise anything
+            raise UnreadableImageError(
+                f"image must be readable, got {self.root / path}: {_reason(error)}"
+            ) from error
+
+
+def image_dataset(
+    name: str,
+    root: Path,
+    paths: Sequence[str],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    groups: Sequence[str] | None = None,
+    **more: Any,
+) -> Dataset:
+    """Put together what a reader found; the paths below the root are the keys.
+
+    Examples
+    --------
+    >>> data = image_dataset("pets", Path("pets"), ["cat/1.jpg", "dog/1.jpg"], [0, 1], "cd")
+    >>> data.keys, data.labels, data.classes
+    (('cat/1.jpg', 'dog/1.jpg'), array([0, 1]), ('c', 'd'))
+    """
+    keys = tuple(paths)
+    return Dataset(
+        name,
+        ImageFiles(root, keys),
+        np.array(labels, dtype=np.int64),
+        tuple(classes),
+        keys,
+        None if groups is None else np.array(groups, dtype=str),
+        **more,
+    )
+
+
+def list_images(root: Path, below: str = "") -> list[str]:
+    """Paths of the images below a folder, or in a ``.zip`` file, in natural order.
+
+    Names that start with a dot are left out. Links are followed.
+
+    Parameters
+    ----------
+    root : Path
+        What the paths are relative to.
+    below : str
+        A folder in the root, to list only what lies there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("10.jpg", "2.jpg", "notes.txt"):
+    ...         Path(root, name).touch()
+    ...     list_images(Path(root))
+    ['2.jpg', '10.jpg']
+    """
+    names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
+    found = sorted((name for name in names if _is_image(name)), key=natural_key)
+    if not found:
+        raise LamettaError(f"{root / below} must hold images ({', '.join(SUFFIXES)}), found none")
+    return found
+
+
+def natural_key(path: str) -> list[tuple[list[str | int], str]]:
+    """Sort by this to have ``2.jpg`` before ``10.jpg``, and each folder in one piece.
+
+    Examples
+    --------
+    >>> sorted(["b/10.jpg", "b/9.jpg", "a/11.jpg"], key=natural_key)
+    ['a/11.jpg', 'b/9.jpg', 'b/10.jpg']
+    """
+    # The name itself decides between 01 and 1, lest the files of two folders mingle.
+    return [
+        ([int(run) if i % 2 else run for i, run in enumerate(re.split("([0-9]+)", part))], part)
+        for part in path.split("/")
+    ]
+
+
+def _reason(error: Exception) -> str:
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "no image format that Pillow knows"  # its own message shows a file object
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _is_image(path: str) -> bool:
+    hidden = any(part.startswith(".") for part in path.split("/"))
+    return path.lower().endswith(SUFFIXES) and not hidden
+
+
+def _in_folder(root: Path, below: str) -> Iterator[str]:
+    for folder, _, files in os.walk(root / below, onerror=_fail, followlinks=True):
+        prefix = Path(folder).relative_to(root).as_posix()
+        yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
+
+
+def _in_zip(root: Path, below: str) -> Iterator[str]:
+    prefix = f"{below}/" if below else ""
+    return (name for name in _archive(root, os.getpid()).namelist() if name.startswith(prefix))
+
+
+def _fail(error: OSError) -> NoReturn:
+    raise LamettaError(f"folder must be readable, got {error.filename}: {error.strerror}")
+
+
+def _open(root: Path, path: str) -> Any:
+    if root.is_file():
+        return io.BytesIO(_archive(root, os.getpid()).read(path))
+    return (root / path).open("rb")
+
+
+@lru_cache(maxsize=8)
+def _archive(root: Path, process: int) -> zipfile.ZipFile:
+    """Open an archive once a process: after a fork two would move one file position."""
+    return zipfile.ZipFile(root)

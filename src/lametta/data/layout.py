@@ -1,0 +1,89 @@
+"""Where data sets lie on disk, and what to say where they do not."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from lametta.types import LamettaError
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a data set lies below the data root.
+
+    Parameters
+    ----------
+    places : tuple of str
+        Folders below the root, any of which will do.
+    inside : tuple of str
+        Files and folders that have to be in it.
+
+    Examples
+    --------
+    >>> Layout(("ilsvrc12/val",)).find("photos")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: root must hold ilsvrc12/val, got 'photos', without
+    photos/ilsvrc12/val
+    """
+
+    places: tuple[str, ...]
+    inside: tuple[str, ...] = ()
+
+    def find(self, root: PathLike, /) -> Path:
+        """Give the first place that has it all, or say what was looked for and is not there."""
+        lacking = []
+        for place in self.places:
+            folder = Path(root) / place
+            wanted = [folder, *(folder / name for name in self.inside)]
+            missing = [path for path in wanted if not path.exists()]
+            if not missing:
+                return folder
+            lacking.append(missing[0])
+        raise LamettaError(
+            f"root must hold {self.places[0]}, got {str(root)!r}, "
+            f"without {' or '.join(map(str, lacking))}"
+        )
+
+
+def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tuple[str, ...]:
+    """Raise for broken files, or give their names to be recorded.
+
+    Parameters
+    ----------
+    broken : {"raise", "skip"}
+        Which of the two.
+    failures : sequence of (str, str)
+        The name of each file and what is wrong with it.
+    folder : Path
+        What the names are relative to.
+
+    Examples
+    --------
+    >>> settle("skip", [("a/1.xml", "no element found")], Path("videos"))
+    ('a/1.xml',)
+    """
+    if failures and broken == "raise":
+        shown = "; ".join(f"{name}: {reason}" for name, reason in failures[:3])
+        raise LamettaError(
+            f"{folder} must hold readable files, got {len(failures)} broken ({shown}"
+            f"{'; ...' if len(failures) > 3 else ''}); broken='skip' leaves them out"
+        )
+    return tuple(name for name, _ in failures)
+
+
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise unless the value is one of the choices.
+
+    Examples
+    --------
+    >>> check_choice("split", "train", ("val", "test"))
+    Traceback (most recent call last):
+    lametta.types.LamettaError: split must be one of 'val', 'test', got 'train'
+    """
+    choices = tuple(choices)
+    if value not in choices:
+        raise LamettaError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,0 +1,198 @@
+"""Batches of a data set, decoded and prepared by worker processes ahead of their use."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lametta._packages import package
+from lametta.data.dataset import Dataset
+from lametta.data.images import UnreadableImageError
+from lametta.data.layout import check_choice
+from lametta.types import Array, LamettaError
+
+
+class Failure(NamedTuple):
+    """A sample that could not be read: its key, and the reason with the path."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What `load_batches` gives.
+
+    Attributes
+    ----------
+    index : array of int [N]
+        Positions in the data set.
+    x : torch.Tensor [N, ...]
+        The inputs. Where no sample of the batch could be read, its shape is [0].
+    y : array of int [N]
+        Their classes.
+    group : array of str [N] or None
+        Where they come from.
+    failed : tuple of Failure
+        What was asked for and is not in the batch, since it could not be read.
+
+    Examples
+    --------
+    >>> batch = Batch(np.array([4, 2]), np.zeros((2, 3)), np.array([0, 1]))
+    >>> len(batch), batch.failed
+    (2, ())
+    """
+
+    index: Array
+    x: Array
+    y: Array
+    group: Array = None
+    failed: tuple[Failure, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def load_batches(
+    dataset: Dataset,
+    index_batches: Iterable[Array],
+    transform: Callable[[Any], Any] | None = None,
+    *,
+    workers: int = 2,
+    prefetch: int = 2,
+    on_error: str = "raise",
+    context: str | None = None,
+) -> Iterator[Batch]:
+    """Read a data set in the order of a stream.
+
+    Batches come in the order they are asked for, the same whatever the number of workers.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What to read.
+    index_batches : iterable of arrays of int [N]
+        The positions of each batch's samples.
+    transform : callable, optional
+        Makes a network's input from a sample, such as `lametta.torch.preprocess.Preprocess` from an
+        image. None leaves samples as they are, which have to be arrays of one shape then.
+    workers : int
+        Processes that read ahead; with 0, this process reads when a batch is asked for.
+    prefetch : int
+        How many batches each worker reads ahead.
+    on_error : {"raise", "report"}
+        What to do about a file that cannot be read: raise an error with its path, or leave it out
+        of the batch and name it in ``failed``.
+    context : {"fork", "forkserver", "spawn"}, optional
+        How processes start; the platform's way by default.
+
+    Yields
+    ------
+    Batch
+
+    Examples
+    --------
+    >>> from lametta.data.folders import arrays
+    >>> data = arrays(np.eye(4), [0, 1, 2, 3])
+    >>> for batch in load_batches(data, [[3, 0], [2]], workers=0):
+    ...     print(batch.y, tuple(batch.x.shape))
+    [3 0] (2, 4)
+    [2] (1, 4)
+    """
+    check_choice("on_error", on_error, ("raise", "report"))
+    for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 1)):
+        if value < least:
+            raise LamettaError(f"{name} must be at least {least}, got {value}")
+    if context is not None:
+        check_choice("context", context, multiprocessing.get_all_start_methods())
+    torch = package("torch", "torch", "load_batches")
+    items = torch.utils.data.DataLoader(
+        _Reader(dataset, transform),
+        batch_size=None,  # an item is a whole batch
+        sampler=_positions(index_batches, len(dataset)),
+        collate_fn=_same,
+        num_workers=workers,
+        prefetch_factor=prefetch if workers else None,
+        multiprocessing_context=context if workers else None,
+        generator=torch.Generator(),  # its own, so that reading leaves the global one alone
+    )
+    return _checked(items, on_error)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What a worker holds: it makes a batch from positions."""
+
+    dataset: Dataset
+    transform: Callable[[Any], Any] | None
+
+    def __getitem__(self, positions: Array, /) -> Batch | LamettaError:
+        try:
+            return self._read(positions)
+        except LamettaError as error:
+            return LamettaError(str(error))  # to be raised without the traceback of a worker
+
+    def _read(self, positions: Array) -> Batch:
+        index, rows, failed = [], [], []
+        for i in positions.tolist():
+            try:
+                x = self.dataset.samples[i]
+            except UnreadableImageError as error:
+                failed.append(Failure(self.dataset.keys[i], str(error)))
+            else:
+                index.append(i)
+                rows.append(x if self.transform is None else self.transform(x))
+        kept = np.array(index, dtype=np.int64)
+        groups = self.dataset.groups
+        return Batch(
+            kept,
+            _stack(rows),
+            np.asarray(self.dataset.labels)[kept],
+            None if groups is None else np.asarray(groups)[kept],
+            tuple(failed),
+        )
+
+
+def _positions(index_batches: Iterable[Array], n: int) -> Iterator[Array]:
+    for batch in index_batches:
+        positions = np.asarray(batch)
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
+            raise LamettaError(
+                "index_batches must hold integers [N], "
+                f"got {positions.dtype} of shape {positions.shape}"
+            )
+        for position in (positions.min(initial=0), positions.max(initial=0)):
+            if not 0 <= position < n:
+                raise LamettaError(
+                    f"index_batches must hold positions in 0..{n - 1}, got {position}"
+                )
+        yield positions
+
+
+def _stack(rows: Sequence[Any]) -> Any:
+    import torch
+
+    if not rows:
+        return torch.empty(0)
+    try:
+        return torch.stack([row if torch.is_tensor(row) else torch.tensor(row) for row in rows])
+    except (RuntimeError, TypeError, ValueError):
+        kinds = {f"{type(row).__name__} {list(getattr(row, 'shape', []))}" for row in rows}
+        raise LamettaError(
+            f"transform must give arrays of one shape, got {', '.join(sorted(kinds))}"
+        ) from None
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _checked(items: Iterable[Batch | LamettaError], on_error: str) -> Iterator[Batch]:
+    for batch in items:
+        if isinstance(batch, LamettaError):
+            raise batch
+        if batch.failed and on_error == "raise":
+            raise LamettaError(batch.failed[0].reason)
+        yield batch
