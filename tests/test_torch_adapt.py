@@ -421,3 +421,12 @@ def test_a_step_on_a_gpu_never_waits(method):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(float(value) >= 0 for value in info.values())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_momentum_of_0_may_be_an_integer(optimizer):
+    probs = []
+    for momentum in (0, 0.0):
+        adapter = tent(Classifier(make_net()), lr=0.1, optimizer=optimizer, momentum=momentum)
+        probs.append([adapter.step(INPUTS).probs for _ in range(2)][-1])
+    torch.testing.assert_close(*probs, atol=0, rtol=0)

@@ -213,7 +213,7 @@ def _optimizer(
         if momentum is not None:
             raise LamettaError(f"momentum must be bound in a callable optimizer, got {momentum!r}")
         return partial(optimizer, lr=lr)
-    momentum = 0.9 if momentum is None else momentum
+    momentum = 0.9 if momentum is None else float(momentum)  # Adam does not take an int
     if not 0 <= momentum < 1:
         raise LamettaError(f"momentum must lie in [0, 1), got {momentum!r}")
     if optimizer == "adam":
