@@ -117,7 +117,12 @@ def test_readme_table_is_what_the_demo_prints():
 
 
 @pytest.mark.parametrize(
-    ("name", "shows"), [("lame.py", "times faster"), ("networks.py", "x a plain TENT")]
+    ("name", "shows"),
+    [
+        ("lame.py", "times faster"),
+        ("networks.py", "x a plain TENT"),
+        ("extract.py", "to the larger"),
+    ],
 )
 def test_benchmarks_run(name, shows):
     done = subprocess.run(

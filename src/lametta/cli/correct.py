@@ -1,7 +1,5 @@
 """``lametta correct``: LAME on cached predictions."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +14,8 @@ import lametta
 from lametta._arrays import softmax
 from lametta.affinity import Affinity
 from lametta.cli._console import err, out, user_errors
+from lametta.data.arrays import check_suffix, read_arrays, write_arrays
+from lametta.data.bank import unpack_class_map
 from lametta.types import LamettaError
 
 
@@ -76,15 +76,31 @@ def correct(
             raise LamettaError(f"--batch-size must be >= 1, got {batch_size}")
         if target.resolve() == source.resolve():
             raise LamettaError(f"--output must not be IN itself, got {target}")
-        _check_suffix("--output", target)
+        check_suffix("--output", target)
         method = lametta.LAME(_affinity(affinity, k, row_sum, symmetric), weight, max_iter, tol)
         arrays = _read(source)
         features, probs = arrays["features"], _probabilities(arrays)
         corrected, iterations = _correct(method, features, probs, arrays.get("groups"), batch_size)
         kept = {name: x for name, x in arrays.items() if name in ("labels", "groups")}
-        _write(target, {"probs": corrected} | kept)
+        write_arrays(target, {"probs": corrected} | kept, "--output")
     _report(probs, corrected, arrays.get("labels"), iterations)
     out.print(f"wrote {target}", highlight=False, soft_wrap=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read the file; a bank's logits are pooled onto the classes of its labels."""
+    arrays, header = read_arrays(path, "IN")
+    if (classes := unpack_class_map(header.get("class_map"))) is not None:
+        arrays["logits"] = classes(np.asarray(arrays["logits"]))
+    n_classes = arrays["logits" if "logits" in arrays else "probs"].shape[1]
+    if len(header.get("classes", range(n_classes))) != n_classes:
+        arrays.pop("labels", None)  # of other classes than the network's, and no map says of which
+    labels = arrays.get("labels")
+    if labels is not None and len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise LamettaError(
+            f"labels must lie in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}"
+        )
+    return arrays
 
 
 def _affinity(
@@ -140,7 +156,7 @@ def _batches(n: int, groups: Any, batch_size: int) -> Iterator[Any]:
 def _probabilities(arrays: dict[str, Any]) -> Any:
     """Probabilities in float32 or float64, from logits where those are given."""
     name = "logits" if "logits" in arrays else "probs"
-    values = arrays[name]
+    values = np.asarray(arrays[name])
     values = values.astype(np.result_type(values, np.float32), copy=False)
     if name == "probs":
         return values
@@ -161,82 +177,3 @@ def _report(before: Any, after: Any, labels: Any, iterations: list[int]) -> None
         table.add_row("accuracy before", f"{old:.2%}")
         table.add_row("accuracy after", f"[bold]{new:.2%}[/]  ({100 * (new - old):+.2f} points)")
     out.print(table)
-
-
-def _check_suffix(name: str, path: Path) -> None:
-    if path.suffix not in (".npz", ".safetensors"):
-        raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    _check_suffix("IN", path)
-    if not path.is_file():
-        raise LamettaError(f"IN must be a file, got {path}, which does not exist")
-    try:
-        arrays = _load(path)
-    except Exception as error:  # whatever a broken file makes its reader raise
-        raise LamettaError(
-            f"IN must be a readable {path.suffix} file, got {path}: {error}"
-        ) from None
-    return _checked(path, arrays)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    if path.suffix == ".safetensors":
-        from safetensors.numpy import load_file
-
-        return load_file(path)
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def _checked(path: Path, arrays: dict[str, Any]) -> dict[str, Any]:
-    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
-        have = ", ".join(sorted(arrays)) or "nothing"
-        raise LamettaError(f"IN must hold features, and logits or probs, got {have} in {path}")
-    name = "logits" if "logits" in arrays else "probs"
-    n, n_classes = len(arrays["features"]), arrays[name].shape[-1]
-    for key, ndim in (("features", 2), (name, 2), ("labels", 1), ("groups", 1)):
-        if key in arrays and (arrays[key].ndim != ndim or len(arrays[key]) != n):
-            want = "[N]" if ndim == 1 else "[N, d]" if key == "features" else "[N, K]"
-            raise LamettaError(
-                f"{key} must have shape {want} with N = {n}, got {arrays[key].shape}"
-            )
-    for key in ("features", name):
-        if arrays[key].dtype.kind != "f":
-            raise LamettaError(f"{key} must be of a floating dtype, got {arrays[key].dtype}")
-    labels = arrays.get("labels")
-    if labels is not None and len(labels):
-        if labels.dtype.kind not in "iu":
-            raise LamettaError(f"labels must be integers, got {labels.dtype}")
-        if labels.min() < 0 or labels.max() >= n_classes:
-            raise LamettaError(
-                f"labels must lie in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}"
-            )
-    return arrays
-
-
-def _write(path: Path, arrays: dict[str, Any]) -> None:
-    """Write to a temporary file and rename it, so that OUT is whole or not there."""
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
-    ) as file:
-        temporary = Path(file.name)
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import save_file
-
-            if "groups" in arrays and arrays["groups"].dtype.kind not in "iufb":
-                raise LamettaError(
-                    f"--output must end in .npz to keep groups of type {arrays['groups'].dtype}, "
-                    f"got {path}"
-                )
-            save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
-        else:
-            np.savez(temporary, **arrays)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

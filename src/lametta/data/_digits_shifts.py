@@ -31,7 +31,7 @@ def warp(
     The angle is in radians, from the first axis to the second; a slant of 1 moves a row by one
     column more than the row above it. What comes in over the border is paper.
     """
-    from scipy import ndimage  # type: ignore[import-untyped]
+    from scipy import ndimage
 
     cos, sin = np.cos(angle), np.sin(angle)
     there = scale * np.array([[cos, -sin], [sin, cos]]) @ np.array([[1, 0], [slant, 1]])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lametta.torch.weights import package
+from lametta._packages import package
 from lametta.types import LamettaError
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
@@ -17,7 +17,8 @@ class Preprocess:
     """What turns an image into a network's input.
 
     The image is rotated as its EXIF tag says, made RGB, resized and cropped by Pillow, then
-    standardized as ``(pixels - mean) / std``.
+    standardized as ``(pixels - mean) / std``. `pixels` and `standardize` are the two halves, for
+    who keeps what is between them.
 
     Parameters
     ----------
@@ -79,6 +80,10 @@ class Preprocess:
 
     def __call__(self, image: Any, /) -> torch.Tensor:
         """Return a PIL image as float32 [3, H, W]."""
+        return self.standardize(self.pixels(image))
+
+    def pixels(self, image: Any, /) -> Any:
+        """Do the first half: a PIL image as a NumPy array of uint8 [H, W, 3], red first."""
         pil = package("PIL.Image", "pillow", "preprocess")
         if not isinstance(image, pil.Image):
             raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
@@ -90,13 +95,24 @@ class Preprocess:
         if self.crop is not None:
             left, top = (int((side - self.crop) / 2) for side in image.size)
             image = image.crop((left, top, left + self.crop, top + self.crop))
-        pixels = torch.from_numpy(np.array(image, dtype=np.float32))
-        if self.bgr:
-            pixels = pixels.flip(-1)
+        return np.array(image)
+
+    def standardize(self, pixels: Any, /) -> torch.Tensor:
+        """Do the second half: uint8 [H, W, 3] to float32 [3, H, W], or [N, ...] of either.
+
+        A tensor stays on its device; an array may be of NumPy.
+        """
+        x = pixels if isinstance(pixels, torch.Tensor) else torch.tensor(pixels)
+        if x.dtype != torch.uint8 or x.ndim not in (3, 4) or x.shape[-1] != 3:
+            raise LamettaError(
+                "pixels must be uint8 [H, W, 3] or [N, H, W, 3], "
+                f"got {x.dtype} of shape {tuple(x.shape)}"
+            )
+        x = (x.flip(-1) if self.bgr else x).float()
         if self.scale == 1:
-            pixels = pixels / 255
-        pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
-        return pixels.permute(2, 0, 1).contiguous()
+            x = x / 255
+        x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
+        return x.movedim(-1, -3).contiguous()
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         if self.resize is None or isinstance(self.resize, tuple):

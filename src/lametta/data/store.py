@@ -1,0 +1,249 @@
+"""Safetensors files as tables of arrays: where each array lies, and its rows when asked for."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lametta.types import Array, LamettaError
+
+_TYPES = {
+    "BOOL": np.dtype("?"),
+    **{f"{kind}8": np.dtype(f"{kind.lower()}1") for kind in "IU"},
+    **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "FIU" for n in (2, 4, 8)},
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_FIELD = "lametta"  # of the metadata, which takes strings alone
+_TEXT = ".utf8"  # ends the name of an array that holds strings, a NUL after each
+
+Header: TypeAlias = dict[str, Any]
+"""What a file says of itself, as JSON can hold it."""
+
+
+@dataclass(frozen=True)
+class MappedArray:
+    """An array in a file, of which rows are read when they are asked for.
+
+    The file is mapped into memory for as long as it takes to gather them, so that memory does not
+    grow with what was read, and a pickle holds a path instead of the data. ``np.asarray`` reads it
+    whole.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    dtype : numpy.dtype
+        The type of the numbers.
+    shape : tuple of int
+        The shape.
+    offset : int
+        Where in the file the array begins, in bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "numbers")
+    ...     _ = path.write_bytes(np.arange(6, dtype=np.int32).tobytes())
+    ...     MappedArray(path, np.dtype(np.int32), (2, 2), 8)[1]
+    array([4, 5], dtype=int32)
+    """
+
+    path: Path
+    dtype: Any
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return int(self.dtype.itemsize * math.prod(self.shape))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any, /) -> Array:
+        """Read what the index asks for; what comes back is in memory and may be written to."""
+        if self.nbytes == 0:  # which cannot be mapped
+            return np.empty(self.shape, self.dtype)[index]
+        if self.shape and _is_run(index, len(self)):  # a plain read is several times faster
+            return self._read(int(index[0]), int(index[-1]) + 1)
+        rows = np.asarray(np.memmap(self.path, self.dtype, "r", self.offset, self.shape))[index]
+        return rows if rows.flags.owndata else rows.copy()
+
+    def _read(self, start: int, stop: int) -> Array:
+        width = math.prod(self.shape[1:])
+        offset = self.offset + start * width * self.dtype.itemsize
+        rows = np.fromfile(self.path, self.dtype, (stop - start) * width, offset=offset)
+        return rows.reshape(stop - start, *self.shape[1:])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("an array in a file cannot be seen without a copy")
+        return np.asarray(self[...], dtype)
+
+
+def _is_run(index: Any, n: int) -> bool:
+    """Whether the index is an array of positions below n, each one more than the last."""
+    if not isinstance(index, np.ndarray) or index.dtype.kind not in "iu" or index.ndim != 1:
+        return False
+    first = int(index[0]) if len(index) else -1
+    return 0 <= first <= n - len(index) and np.array_equal(index, first + np.arange(len(index)))
+
+
+def lay_out(
+    path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], header: Header
+) -> tuple[bytes, dict[str, MappedArray]]:
+    """Plan a safetensors file: its first bytes, and where each array will lie.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    arrays : mapping of str to (dtype, shape)
+        What it will hold.
+    header : dict
+        What it says of itself.
+
+    Examples
+    --------
+    >>> start, arrays = lay_out(Path("bank"), {"labels": (np.uint8, (3,))}, {})
+    >>> start[8:57], arrays["labels"].offset == len(start)
+    (b'{"__metadata__":{"lametta":"{}"},"labels":{"dtype', True)
+    """
+    content: dict[str, Any] = {"__metadata__": {_FIELD: to_json(header)}}
+    kinds = {name: np.dtype(dtype).newbyteorder("<") for name, (dtype, _) in arrays.items()}
+    places, end = {}, 0
+    # Wide numbers first, so that all are aligned.
+    for name in sorted(arrays, key=lambda name: (-kinds[name].itemsize, name)):
+        place = MappedArray(path, kinds[name], tuple(map(int, arrays[name][1])), end)
+        end = place.offset + place.nbytes
+        content[name] = {
+            "dtype": _NAMES[place.dtype],
+            "shape": place.shape,
+            "data_offsets": [place.offset, end],
+        }
+        places[name] = place
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    start = len(text).to_bytes(8, "little") + text
+    return start, {
+        name: replace(place, offset=len(start) + place.offset) for name, place in places.items()
+    }
+
+
+def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray], Header]:
+    """Find the arrays of a safetensors file, and read its header, empty if lametta wrote none.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        What messages call it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     read_layout(Path(file.name))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    lametta.types.LamettaError: path must be a readable .safetensors file, got ...: no header
+    """
+    try:
+        return _read_layout(path)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LamettaError(
+            f"{name} must be a readable .safetensors file, got {path}: {error}"
+        ) from None
+
+
+def _read_layout(path: Path) -> tuple[dict[str, MappedArray], Header]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= size - 8:
+            raise ValueError("no header")
+        content = json.loads(file.read(length))
+    header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
+    return {name: _place(path, 8 + length, size, **at) for name, at in content.items()}, header
+
+
+def _place(
+    path: Path, start: int, size: int, dtype: str, shape: list[int], data_offsets: list[int]
+) -> MappedArray:
+    if dtype not in _TYPES:
+        raise ValueError(f"NumPy has no {dtype}")
+    begin, end = data_offsets
+    array = MappedArray(path, _TYPES[dtype], tuple(shape), start + begin)
+    if min(begin, *shape, 0) < 0 or end - begin != array.nbytes or start + end > size:
+        raise ValueError(f"bytes {begin}..{end} of {size - start} for {dtype} {shape}")
+    return array
+
+
+def to_json(header: Header) -> str:
+    """Write a header as text, or say what of it cannot be.
+
+    Examples
+    --------
+    >>> to_json({"sizes": (1, 2)})
+    '{"sizes": [1, 2]}'
+    """
+    try:
+        return json.dumps(header)
+    except (TypeError, ValueError) as error:
+        raise LamettaError(f"header must be what JSON can hold, got {error}") from None
+
+
+def encode_columns(columns: Mapping[str, Any]) -> dict[str, Array]:
+    """Make arrays of numbers from columns, of numbers or of strings; None is left out.
+
+    Examples
+    --------
+    >>> encode_columns({"keys": ["a", "bc"], "groups": None})
+    {'keys.utf8': array([97,  0, 98, 99,  0], dtype=uint8)}
+    """
+    encoded = {}
+    for name, column in columns.items():
+        if column is None:
+            continue
+        if np.asarray(column[:1]).dtype.kind == "U":
+            encoded[name + _TEXT] = _encode(name, column)
+        else:
+            encoded[name] = np.asarray(column)
+    return encoded
+
+
+def decode_columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Give arrays as they are, but those of encoded strings as arrays of str.
+
+    Examples
+    --------
+    >>> decode_columns(encode_columns({"keys": ["a", "bc"]}))
+    {'keys': array(['a', 'bc'], dtype='<U2')}
+    """
+    return {
+        name.removesuffix(_TEXT): _decode(x) if name.endswith(_TEXT) else x
+        for name, x in arrays.items()
+    }
+
+
+def _encode(name: str, strings: Iterable[str]) -> Array:
+    strings = list(strings)
+    text = "".join(f"{string}\0" for string in strings)
+    if text.count("\0") != len(strings):
+        raise LamettaError(f"{name} must be without NUL characters, got one that has them")
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def _decode(encoded: Any) -> Array:
+    return np.array(np.asarray(encoded).tobytes().decode().split("\0")[:-1], dtype=str)
