@@ -419,3 +419,42 @@ def test_mixed_libraries_and_devices_are_named():
 
 def test_the_error_is_a_value_error():
     assert issubclass(LamettaError, ValueError)
+
+
+def test_streams_are_corrected_each_for_itself(library):
+    options = {"affinity": lametta.knn(3)}
+    batches = [make_batch(9, 4, seed=seed) for seed in range(3)]
+    features, probs = (library.array(np.stack(a)) for a in zip(*batches, strict=True))
+    result = lame(features, probs, **options)
+    ragged = lame(features, probs, **options, lengths=[9, 5, 0])
+    assert type(result.probs) is type(probs)
+    for b, (x, q) in enumerate(batches):
+        alone = lame(library.array(x), library.array(q), **options)
+        np.testing.assert_allclose(
+            library.numpy(result.probs)[b], library.numpy(alone.probs), atol=1e-12
+        )
+        assert int(result.n_iter[b]) == alone.n_iter
+        assert bool(result.converged[b]) == alone.converged
+        assert float(result.energy[b]) == pytest.approx(float(alone.energy), abs=1e-9)
+    found = library.numpy(ragged.probs)
+    alone = lame(library.array(batches[1][0][:5]), library.array(batches[1][1][:5]), **options)
+    np.testing.assert_allclose(found[1, :5], library.numpy(alone.probs), atol=1e-12)
+    np.testing.assert_array_equal(found[1, 5:], batches[1][1][5:])
+    np.testing.assert_array_equal(found[2], batches[2][1])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "lengths", "message"),
+    [
+        (((2, 3, 4), (2, 2, 5)), None, "[B, N, d] and [B, N, K]"),
+        (((2, 3, 4), (3, 5)), None, "[B, N, d] and [B, N, K]"),
+        (((0, 3, 4), (0, 3, 5)), None, "a stream or more, got none"),
+        (((2, 3, 4), (2, 3, 5)), [3], "lengths must have one entry a stream, 2"),
+        (((2, 3, 4), (2, 3, 5)), [3, 4], "lengths must lie in 0..3, got 4"),
+        (((3, 4), (3, 5)), [3], "lengths must come with several streams"),
+    ],
+)
+def test_streams_that_are_none(shapes, lengths, message):
+    features, probs = (np.ones(shape) / shape[-1] for shape in shapes)
+    with pytest.raises(LamettaError, match=re.escape(message)):
+        lame(features, probs, lengths=lengths)

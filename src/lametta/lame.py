@@ -13,25 +13,23 @@ symmetric and positive semi-definite, E never rises.
 """
 
 from importlib.util import find_spec
-from numbers import Integral
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from array_api_compat import device, is_jax_array, is_torch_array
 
 from lametta._arrays import (
-    check_matrix,
     is_host_array,
     log,
     matmul,
     namespace,
     nearest,
     row_norms,
-    row_sums,
     softmax,
     squares_fit,
     widen,
 )
+from lametta._checks import check_options, check_shapes, check_streams, checked_values
 from lametta._host import Solution, solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
@@ -77,14 +75,16 @@ def lame(
     weight: float = 1.0,
     max_iter: int = 100,
     tol: float = 1e-5,
+    lengths: Array = None,
 ) -> LameResult:
     """Correct the predictions of one batch by pulling similar samples together.
 
     Parameters
     ----------
-    features : array [N, d]
-        The classifier's features; only their directions matter.
-    probs : array [N, K]
+    features : array [N, d], or [B, N, d]
+        The classifier's features; only their directions matter. With three dimensions, these are
+        the batches of B streams, which are corrected each for itself; on CUDA at one go.
+    probs : array [N, K], or [B, N, K]
         The classifier's probabilities, from the same array library and device.
     affinity : callable
         ``affinity(features) -> W [N, N]``: `knn` (default), `rbf`, `linear` or your own.
@@ -96,11 +96,14 @@ def lame(
         Stop once an update moves no probability by more than this. With 0, exactly ``max_iter``
         updates run with no data-dependent control flow, and the values of the input are not
         checked: for ``jax.jit``, CUDA graphs and exporters.
+    lengths : array of int [B], or sequence of int, optional
+        How many samples of each stream there are, where streams are of unequal length. What comes
+        after them only fills the array; it counts for nothing and is given back as it came.
 
     Returns
     -------
     LameResult
-        ``(probs, n_iter, converged, energy)``.
+        ``(probs, n_iter, converged, energy)``; for several streams the last three are arrays [B].
 
     Raises
     ------
@@ -127,22 +130,60 @@ def lame(
            [0.34, 0.66]])
     """
     xp = namespace(features=features, probs=probs)
-    _check_shapes(xp, features, probs)
-    _check_options(weight, max_iter, tol)
+    check_options(weight, max_iter, tol)
+    if features.ndim == 3 or probs.ndim == 3:
+        options = {"affinity": affinity, "weight": weight, "max_iter": max_iter, "tol": tol}
+        return _streams(xp, features, probs, lengths, options)
+    if lengths is not None:
+        raise LamettaError(f"lengths must come with several streams [B, N, d], got {lengths!r}")
+    check_shapes(xp, features, probs)
     x, q = widen(xp, features), widen(xp, probs)
     if q.shape[0] == 0:
         solution = Solution(q, 0, True, xp.sum(q))
     elif _suits_cuda(affinity, weight, features, probs):
-        solution = _on_cuda(features, probs, affinity.k, weight, max_iter, tol)
+        streams = _on_cuda(
+            features[None],
+            probs[None],
+            affinity=affinity,
+            weight=weight,
+            max_iter=max_iter,
+            tol=tol,
+        )
+        solution = Solution(*(tensor[0] for tensor in streams))
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
         solution = _on_host(xp, x, q, probs.dtype, affinity.k, weight, max_iter, tol)
     else:
         if tol > 0:
-            q = _checked_values(xp, x, q, probs.dtype)
+            q = checked_values(xp, x, q, probs.dtype)
         w = _weights(xp, x, q, affinity, weight, check=tol > 0)
         solution = _iterate(xp, q, w, max_iter, tol)
     z, n_iter, converged, energy = solution
     return LameResult(xp.astype(z, probs.dtype, copy=False), n_iter, converged, energy)
+
+
+def _streams(
+    xp: Any, features: Array, probs: Array, lengths: Array, options: dict[str, Any]
+) -> LameResult:
+    """Several batches, each for itself."""
+    check_streams(xp, features, probs, lengths)
+    streams, n = features.shape[:2]
+    if n > 0 and _suits_cuda(options["affinity"], options["weight"], features, probs):
+        if lengths is not None:
+            lengths = xp.asarray(lengths, dtype=xp.int32, device=device(probs))
+        return LameResult(*_on_cuda(features, probs, lengths=lengths, **options))
+    results, rows = [], []
+    for stream, length in enumerate([n] * streams if lengths is None else map(int, lengths)):
+        if not 0 <= length <= n:
+            raise LamettaError(f"lengths must lie in 0..{n}, got {length}")
+        results.append(lame(features[stream, :length, :], probs[stream, :length, :], **options))
+        rows.append(xp.concat([results[-1].probs, probs[stream, length:, :]], axis=0))
+    place = {"device": device(probs)}
+    return LameResult(
+        xp.stack(rows),
+        xp.asarray([result.n_iter for result in results], dtype=xp.int32, **place),
+        xp.asarray([result.converged for result in results], dtype=xp.bool, **place),
+        xp.stack([result.energy for result in results]),
+    )
 
 
 def _iterate(xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: float) -> Solution:
@@ -169,7 +210,7 @@ def _on_host(
     host_x, host_q = np.asarray(x), np.asarray(q)
     norms = row_norms(np, host_x)
     # Where the norms are good, so are the values they come from.
-    host_q = _checked_values(np, norms if squares_fit(np, norms) else host_x, host_q, dtype)
+    host_q = checked_values(np, norms if squares_fit(np, norms) else host_x, host_q, dtype)
     if x.shape[0] <= _ONE_THREAD_BATCH:
         index = nearest(np, host_x, k, norms)
     else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
@@ -181,13 +222,19 @@ def _on_host(
 
 
 def _on_cuda(
-    features: Array, probs: Array, k: int, weight: float, max_iter: int, tol: float
-) -> Solution:
-    """The same for k neighbors on an NVIDIA GPU, with kernels of our own."""
+    features: Array,
+    probs: Array,
+    *,
+    affinity: knn,
+    weight: float,
+    max_iter: int,
+    tol: float,
+    lengths: Array = None,
+) -> Any:
+    """The same for k neighbors in streams [B, N, d] on an NVIDIA GPU, with kernels of our own."""
     from lametta import _cuda  # loads PyTorch and Triton
 
-    streams: Any = _cuda.solve(features[None], probs[None], k, weight, max_iter, tol)
-    return Solution(*(tensor[0] for tensor in streams))
+    return _cuda.solve(features, probs, affinity.k, weight, max_iter, tol, lengths)
 
 
 def _weights(
@@ -223,47 +270,3 @@ def _suits_cuda(affinity: Affinity, weight: float, features: Array, probs: Array
     from lametta import _cuda
 
     return _cuda.fits(features, probs, affinity.k, weight)
-
-
-def _check_shapes(xp: Any, features: Array, probs: Array) -> None:
-    check_matrix(xp, "features", "[N, d]", features)
-    check_matrix(xp, "probs", "[N, K]", probs)
-    if features.shape[0] != probs.shape[0]:
-        raise LamettaError(
-            "features and probs must have one row for each sample, "
-            f"got {features.shape[0]} and {probs.shape[0]} rows"
-        )
-
-
-def _check_options(weight: float, max_iter: int, tol: float) -> None:
-    if not 0 <= weight < float("inf"):
-        raise LamettaError(f"weight must be a finite number >= 0, got {weight!r}")
-    if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or max_iter < 0:
-        raise LamettaError(f"max_iter must be an integer >= 0, got {max_iter!r}")
-    if not 0 <= tol < float("inf"):
-        raise LamettaError(f"tol must be a finite number >= 0, got {tol!r}")
-
-
-def _checked_values(xp: Any, x: Array, q: Array, dtype: Any) -> Array:
-    """Return q with rows that sum to 1, or say what is wrong with the values of x or q."""
-    half = str(dtype).endswith("float16")
-    slack = 2e-2 if half else 1e-3
-    sums = row_sums(xp, q)
-    off = xp.max(xp.abs(sums - 1))
-    try:
-        if bool(xp.all(xp.isfinite(x)) & (xp.min(q) >= 0) & (off <= slack)):
-            return q / sums[:, None] if half else q
-    except TypeError:
-        if is_jax_array(q):
-            raise LamettaError("tol must be 0 under jax.jit, got a traced array") from None
-        raise
-    for name, array in ("features", x), ("probs", q):
-        if not bool(xp.all(xp.isfinite(array))):
-            what = "NaN" if bool(xp.any(xp.isnan(array))) else "infinity"
-            raise LamettaError(f"{name} must be finite, got {what}")
-    if bool(xp.min(q) < 0):
-        raise LamettaError(f"probs must be >= 0, got {float(xp.min(q))}")
-    row = int(xp.argmax(xp.abs(sums - 1)))
-    raise LamettaError(
-        f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}"
-    )
