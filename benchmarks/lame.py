@@ -2,10 +2,12 @@
 
 The literal version makes the full tensor of differences [N, N, d], and tests the energy after every
 update. Both run side by side in one process, on PyTorch (CPU) and on NumPy, and must predict the
-same classes. ``make bench`` runs this; ``--quick`` is for the tests.
+same classes. ``make bench`` runs this; ``--device cuda`` measures on a GPU instead; ``--quick`` is
+for the tests.
 """
 
 import argparse
+import json
 import os
 import re
 import statistics
@@ -172,7 +174,16 @@ def main() -> None:
     parser.add_argument(
         "--peak", nargs=3, metavar=("VERSION", "LIBRARY", "N"), help=argparse.SUPPRESS
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, help="where to write the figures of a GPU")
     options = parser.parse_args()
+    if options.device == "cuda":
+        import gpu
+
+        found = gpu.main(np.load(BANK) if BANK.exists() else None)
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=2) + "\n")
+        return
     if options.peak:
         version, library, n = options.peak
         print_peak(version, library, int(n))
