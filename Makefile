@@ -11,7 +11,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/python examples/digits.py
+	$(BIN)/lametta demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -24,6 +24,8 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/lame.py
+	$(BIN)/python benchmarks/networks.py --networks ResNet-18 --batch-size 16
+	$(BIN)/python benchmarks/extract.py
 
 docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html

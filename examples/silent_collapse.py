@@ -21,53 +21,14 @@ from PIL import Image
 from torch import nn
 
 import lametta
-from lametta.torch import Classifier, tent
+from lametta.torch import Classifier, tent, zoo
 
 BATCH_SIZE = 16
 RATES = (0.001, 0.01, 0.1)
 
 
-class Block(nn.Module):
-    """Two convolutions and a shortcut without parameters."""
-
-    def __init__(self, width_in: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.stride, self.pad = stride, (width - width_in) // 2
-
-    def forward(self, x: Any) -> Any:
-        """Add what the convolutions find to the input."""
-        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        if self.stride > 1:
-            x = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad))
-        return (y + x).relu()
-
-
-class ResNet20(nn.Module):
-    """The CIFAR ResNet with 20 layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(*(Block(16, 16, 1) for _ in range(3)))
-        self.layer2 = nn.Sequential(Block(16, 32, 2), Block(32, 32, 1), Block(32, 32, 1))
-        self.layer3 = nn.Sequential(Block(32, 64, 2), Block(64, 64, 1), Block(64, 64, 1))
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x: Any) -> Any:
-        """Images [N, 3, 32, 32] to logits [N, 10]."""
-        x = self.bn1(self.conv1(x)).relu()
-        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
-
-
-def load_network(path: Path) -> ResNet20:
-    state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    net = ResNet20()
-    net.load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
-    return net.eval()
+def load_network(path: Path) -> nn.Module:
+    return zoo.load("torch:lametta.torch.cifar:resnet20", weights=path).net
 
 
 def load_stream(path: Path, per_class: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -88,32 +88,12 @@ def test_examples_run(path, tmp_path):
     if path.name == "silent_collapse.py":
         data = shared("data", "cifar10", "test-3000.zip").parents[1]
         arguments = ["--data", data, "--per-class", "8"]
-    if path.name != "digits.py":
-        arguments += ["-o", tmp_path / "figure.png"]
+    arguments += ["-o", tmp_path / "figure.png"]
     done = subprocess.run(
         [sys.executable, path, *arguments], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_readme_table_is_what_the_demo_prints():
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "digits.py"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    rows = re.findall(
-        r"^(\w+) +(.+?) +([\d.]+) +([\d.]+) +([+-][\d.]+)$", done.stdout, re.MULTILINE
-    )
-    assert len(rows) == 9
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for shift, stream, before, after, gain in rows:
-        (row,) = re.findall(rf"\| {shift} \| {re.escape(stream)} \| (.*) \|\n", readme)
-        for shown, printed in zip(row.split(" | "), (before, after, gain), strict=True):
-            # Training in float64 differs a little between BLAS libraries.
-            assert abs(float(shown) - float(printed)) <= 2
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """The ``lametta`` command: one module for each subcommand."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import lametta
 from lametta.cli.correct import correct
+from lametta.cli.extract import extract
 from lametta.cli.list import list_
 from lametta.cli.map import map_
+from lametta.cli.report import compare, report
+from lametta.cli.run import demo, run
 
 app = typer.Typer(
     help="Correct a frozen classifier's predictions at test time.",
@@ -33,6 +37,15 @@ def _main(
     pass
 
 
-app.command()(correct)
-app.command("list")(list_)
-app.command("map")(map_)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "run": run,
+    "report": report,
+    "compare": compare,
+    "correct": correct,
+    "extract": extract,
+    "map": map_,
+    "list": list_,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)

@@ -1,0 +1,156 @@
+"""What an experiment would run, and what of it is on disk."""
+
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from lametta.bench.config import Cell, Experiment
+from lametta.data import catalog
+from lametta.data.layout import PathLike
+
+# What names of networks and data sets that begin so take beside torch: a module, and its wheel.
+_PACKAGES = {
+    "timm:": ("timm", "timm"),
+    "paper:efficientnet": ("timm", "timm"),
+    "paper:vit": ("timm", "timm"),
+    "hf:": ("transformers", "transformers"),
+    "efficientnet_lite": ("efficientnet_lite_pytorch", "efficientnet_lite_pytorch"),
+    "embedded:": ("sklearn", "scikit-learn"),
+}
+_CORRUPTIONS = ("imagecorruptions", "imagecorruptions-imaug")
+
+
+class Count(NamedTuple):
+    """How many cells a method has in a phase: the validation, or a study by its name.
+
+    Examples
+    --------
+    >>> Count("validation", "TENT", 1944).cells
+    1944
+    """
+
+    phase: str
+    method: str
+    cells: int
+
+
+class Need(NamedTuple):
+    """What has to be there: its kind, its name, whether it is there, and where it is or goes.
+
+    Examples
+    --------
+    >>> Need("package", "timm", False, "pip install timm").found
+    False
+    """
+
+    kind: str
+    name: str
+    found: bool
+    where: str
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `dry_run` gives.
+
+    Attributes
+    ----------
+    counts : tuple of Count
+        Cells by phase and method. A cell of several studies counts in each.
+    needs : tuple of Need
+        Data sets, files of weights and packages.
+    n_cells : int
+        All cells, each once.
+
+    Examples
+    --------
+    >>> DryRun((), (Need("weights", "net", False, "weights/net.pth"),), 0).missing[0].name
+    'net'
+    """
+
+    counts: tuple[Count, ...]
+    needs: tuple[Need, ...]
+    n_cells: int
+
+    @property
+    def missing(self) -> tuple[Need, ...]:
+        """What is needed and not there."""
+        return tuple(need for need in self.needs if not need.found)
+
+
+def dry_run(experiment: Experiment, root: PathLike | None = None) -> DryRun:
+    """Say what an experiment would run and what that needs, and neither run nor read anything.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        What to look at.
+    root : path, optional
+        The data root; ``LAMETTA_DATA`` by default. Without both, all that is not embedded is
+        missing.
+
+    Examples
+    --------
+    >>> from lametta.bench.config import bundled, load
+    >>> plan = dry_run(load(bundled("paper")), "/no/data")
+    >>> plan.counts[2], plan.missing[0].where
+    (Count(phase='validation', method='TENT', cells=1944), '/no/data/ilsvrc12/val')
+    """
+    # Which configuration will be chosen does not change how many cells there are.
+    first = {method: experiment.configurations(method)[0] for method in experiment.methods}
+    phases = {"validation": experiment.validation_cells()}
+    phases |= {study: experiment.study_cells(study, first) for study in experiment.studies}
+    cells = list(dict.fromkeys(cell for phase in phases.values() for cell in phase))
+    counts = (
+        Count(phase, method, n)
+        for phase, its_cells in phases.items()
+        for method, n in Counter(cell.method for cell in its_cells).items()
+    )
+    folder = Path(root or os.environ.get("LAMETTA_DATA") or "$LAMETTA_DATA")
+    return DryRun(tuple(counts), tuple(_needs(experiment, cells, folder)), len(cells))
+
+
+def _needs(experiment: Experiment, cells: Iterable[Cell], root: Path) -> Iterator[Need]:
+    models = dict.fromkeys(cell.model for cell in cells)
+    scenarios = dict.fromkeys(cell.scenario for cell in cells)
+    datasets = dict.fromkeys(experiment.scenarios[name].dataset for name in scenarios)
+    named = {found.name: found for found in catalog.look(root)}
+    for name in datasets:
+        reader = experiment.datasets[name].reader
+        family, _, path = reader.partition(":")
+        if reader in named:
+            yield Need("data set", name, named[reader].found, str(named[reader].where))
+        elif family == "embedded":
+            yield Need("data set", name, True, "in the package")
+        else:
+            yield _file("data set", name, root / path)
+    for name in models:
+        if (weights := experiment.models[name].weights) is not None:
+            yield _file("weights", name, root / weights)
+    yield from _packages(experiment, models, datasets)
+
+
+def _file(kind: str, name: str, path: Path) -> Need:
+    return Need(kind, name, path.exists(), str(path))
+
+
+def _packages(
+    experiment: Experiment, models: Iterable[str], datasets: Iterable[str]
+) -> Iterator[Need]:
+    names = [experiment.models[model].zoo for model in models]
+    names += [experiment.datasets[dataset].reader for dataset in datasets]
+    wanted = {("torch", "torch")}
+    wanted |= {
+        package
+        for start, package in _PACKAGES.items()
+        if any(name.startswith(start) for name in names)
+    }
+    if any(experiment.datasets[dataset].corruptions for dataset in datasets):
+        wanted.add(_CORRUPTIONS)
+    for module, wheel in sorted(wanted):
+        found = importlib.util.find_spec(module) is not None
+        yield Need("package", wheel, found, "installed" if found else f"pip install {wheel}")

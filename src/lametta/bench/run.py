@@ -1,0 +1,255 @@
+"""Running an experiment: what is missing, in parallel, and nothing lost on the way."""
+
+import json
+import os
+import platform
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from joblib import Parallel, delayed
+
+import lametta
+from lametta.bench.cell import run_cell
+from lametta.bench.config import Cell
+from lametta.bench.methods import is_output_only
+from lametta.bench.pools import Pool, cluster, local
+from lametta.bench.prepare import Workspace
+from lametta.bench.select import read_selection, select, write_selection
+from lametta.types import LamettaError
+
+# A node of a cluster may die and take cells with it: those run again, so often at the most.
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What `run` reports: the phase, and how many of its cells are done and have failed."""
+
+    phase: str
+    done: int
+    total: int
+    failed: int = 0
+
+
+Report = Callable[[Progress], object]
+
+
+def run(
+    workspace: Workspace,
+    *,
+    jobs: int = 1,
+    ray: str | None = None,
+    report: Report = lambda _: None,
+) -> list[Cell]:
+    """Run an experiment to its end: validation, selection, studies.
+
+    Cells that have a file are not run again, so that a killed run goes on where it stopped.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        The experiment, and where its results go. With ``ray``, all nodes have to see that folder.
+    jobs : int
+        How many cells run at once on this machine.
+    ray : str, optional
+        The address of a Ray cluster to run cells on, such as ``"auto"``.
+    report : callable
+        Called with a `Progress` as cells end.
+
+    Returns
+    -------
+    list of Cell
+        Those that failed; ``failed/<id>.json`` has the traceback of each.
+    """
+    experiment, folder = workspace.experiment, workspace.folder
+    for name in ("cells", "streams", "failed"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    _write(folder / "run.json", json.dumps(environment(workspace), indent=2))
+    validation = experiment.validation_cells()
+    pool = local(jobs) if ray is None else cluster(ray)
+    failed = _phase("validation", workspace, validation, pool, report)
+    if failed:
+        return failed  # what is chosen from an incomplete validation would not be fair
+    selected = _selected(workspace, validation)
+    return _phase("test", workspace, experiment.test_cells(selected), pool, report)
+
+
+def results(folder: Path, cells: Iterable[Cell] | None = None) -> pl.DataFrame:
+    """The rows of all cells, or of those given, in an order that does not depend on the run."""
+    if cells is None:
+        files = sorted((folder / "cells").glob("*.parquet"))
+    else:
+        files = [_file(folder, cell) for cell in cells]
+    if not files:
+        raise LamettaError(f"results must hold cells/*.parquet, got none in {folder}")
+    frame = pl.concat([pl.read_parquet(file) for file in files], how="diagonal_relaxed")
+    return frame.sort("method", "config", "model", "scenario", "batch_size", "seed")
+
+
+def environment(workspace: Workspace) -> dict[str, Any]:
+    """What a reader has to know of where results come from."""
+    packages = ("numpy", "torch", "polars", "scikit-learn", "timm", "transformers")
+    return {
+        "experiment": workspace.experiment.name,
+        "lametta": lametta.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "device": workspace.device,
+        "packages": {name: found for name in packages if (found := _version(name))},
+        "command": " ".join(map(str, [Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[str, Any]]:
+    experiment, file = workspace.experiment, workspace.folder / "selected.toml"
+    if validation:
+        order = {name: experiment.configs(name) for name in experiment.methods}
+        chosen = select(
+            results(workspace.folder, validation),
+            experiment.validation.scenarios,
+            order,
+            source=experiment.source,
+        )
+        write_selection(file, chosen)
+    return read_selection(file) if file.exists() else {}
+
+
+def _phase(
+    phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: Report
+) -> list[Cell]:
+    """Run what is missing of these cells; those that failed."""
+    folder, failed = workspace.folder, dict[str, Cell]()
+    for cell in cells:
+        _note(folder, cell).unlink(missing_ok=True)  # it gets another chance
+    _prepare(workspace, _missing(folder, cells), report)
+    for _ in range(_ROUNDS):
+        missing = _missing(folder, [cell for cell in cells if cell.id not in failed])
+        if not missing:
+            break
+        tasks = (delayed(_work)(workspace, cell) for cell in missing)
+        with _watched(phase, folder, cells, report), pool() as lost, suppress(lost):
+            failed |= {cell.id: cell for cell, fine in Parallel()(tasks) if not fine}
+    else:
+        raise LamettaError(f"workers must stay alive, got {len(missing)} cells that none finished")
+    return list(failed.values())
+
+
+def _missing(folder: Path, cells: list[Cell]) -> list[Cell]:
+    there = {file.stem for file in (folder / "cells").glob("*.parquet")}
+    return [cell for cell in cells if cell.id not in there]
+
+
+@contextmanager
+def _watched(phase: str, folder: Path, cells: list[Cell], report: Report) -> Iterator[None]:
+    """Report what is on disk, which is the same whoever puts it there."""
+    ended = threading.Event()
+
+    def look() -> None:
+        failed = sum(_note(folder, cell).exists() for cell in cells)
+        done = len(cells) - len(_missing(folder, cells))
+        report(Progress(phase, done, len(cells), failed))
+
+    def watch() -> None:
+        while not ended.wait(0.3):
+            look()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    look()
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()
+
+
+def _prepare(workspace: Workspace, cells: list[Cell], report: Report) -> None:
+    """The network runs once for each data set, however many cells there are."""
+    scenarios = workspace.experiment.scenarios
+    needs: dict[tuple[str, str], bool] = {}
+    for cell in cells:
+        pair = (cell.model, scenarios[cell.scenario].dataset)
+        needs[pair] = needs.get(pair, False) or cell.live or not is_output_only(cell.kind)
+    for (model, dataset), images in needs.items():
+        workspace.prepare(
+            model,
+            dataset,
+            images=images,
+            progress=partial(_report_bank, report, f"{model} on {dataset}"),
+        )
+
+
+def _report_bank(report: Report, phase: str, done: int, total: int) -> None:
+    report(Progress(phase, done, total))
+
+
+def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
+    """Run a cell and leave its file behind, or what went wrong; whether it went well."""
+    import torch
+
+    # Cells run side by side; one thread each is fastest, and rounds alike whatever the jobs.
+    torch.set_num_threads(1)
+    note = _note(workspace.folder, cell)
+    try:
+        row, stream = run_cell(workspace, cell)
+        manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
+        if not manifest.exists():
+            _write(manifest, json.dumps(stream.manifest, indent=2, sort_keys=True))
+        with _renamed(_file(workspace.folder, cell)) as temporary:
+            pl.DataFrame([row], schema_overrides=SCHEMA).write_parquet(temporary)
+    except Exception:
+        _write(note, json.dumps(asdict(cell) | {"traceback": traceback.format_exc()}, indent=2))
+        return cell, False
+    return cell, True
+
+
+SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(("changed", "forward_time", "optimization_time", "inference_time"), pl.Float64),
+    **dict.fromkeys(("peak_memory", "entropy", "diversity"), pl.Float64),
+    **dict.fromkeys(("step_n", "step_hits"), pl.List(pl.Int64)),
+    **dict.fromkeys(("step_entropy", "step_diversity"), pl.List(pl.Float64)),
+}
+
+
+def _file(folder: Path, cell: Cell) -> Path:
+    return folder / "cells" / f"{cell.id}.parquet"
+
+
+def _note(folder: Path, cell: Cell) -> Path:
+    return folder / "failed" / f"{cell.id}.json"
+
+
+@contextmanager
+def _renamed(path: Path) -> Iterator[Path]:
+    """A temporary file that takes the name of ``path`` at the end: it is whole or not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with _renamed(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,249 @@
+"""The tables of an experiment file, each checked for itself."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from lametta.bench._checks import Strict, expected, one_of, unique
+from lametta.bench.methods import KINDS
+from lametta.classmap import ClassMap
+from lametta.data import catalog
+from lametta.data.corrupt import SETS
+from lametta.stream import Scenario
+from lametta.types import LamettaError
+
+EMBEDDED = "embedded:digits"
+"""The network that comes with the package."""
+
+# All that lametta.torch.zoo loads, which would import torch if it were asked; a test compares.
+MODELS = (
+    EMBEDDED,
+    *(f"efficientnet_lite{i}" for i in range(3)),
+    *(f"paper:resnet{depth}" for depth in (18, 50, 101)),
+    *(f"paper:resnet{depth}_msra" for depth in (50, 101)),
+    *("paper:resnet50_simclr", "paper:efficientnet_b4", "paper:vit_b16"),
+    *("timm:NAME", "hf:NAME", "torch:PACKAGE.MODULE:FUNCTION"),
+)
+"""The names of networks; capitals stand for what the caller fills in."""
+
+FIGURES = (
+    *("boxes", "radar_architectures", "radar_trainings", "batch_size"),
+    *("runtime", "kernels", "curves"),
+)
+"""How a report may show a study."""
+
+# What tables and figures say, and no result depends on.
+_SHOWN = {"label", "title", "architecture", "training", "figure"}
+_CORRUPTIONS = {"validation": SETS["val"], "test": SETS["test"], "all": SETS["all"]}
+
+# TOML has lists, which strict fields would not take for tuples.
+_List = Field(strict=False, min_length=1)
+_Names = Annotated[tuple[str, ...], _List, unique]
+_Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
+_Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
+_Corruptions = Annotated[tuple[Annotated[str, one_of(SETS["all"])], ...], _List, unique]
+_Grid = dict[str, Annotated[tuple[Any, ...], _List]]
+
+
+class _Spec(Strict):
+    def identity(self) -> dict[str, Any]:
+        """Give what results depend on: all but defaults and what is only shown."""
+        return self.model_dump(exclude=_SHOWN, exclude_defaults=True)
+
+
+class ModelSpec(_Spec):
+    """A network: its name for `lametta.torch.zoo.load`, and its weights below the data root.
+
+    Examples
+    --------
+    >>> ModelSpec(zoo="paper:resnet18", weights="resnet18.pth", label="RN-18").identity()
+    {'zoo': 'paper:resnet18', 'weights': 'resnet18.pth'}
+    """
+
+    zoo: Annotated[str, one_of(MODELS)]
+    weights: str | None = None
+    label: str = ""
+    architecture: str | None = None
+    training: str | None = None
+
+    @model_validator(mode="after")
+    def _brings_its_weights_or_not(self) -> Self:
+        if self.zoo == EMBEDDED and self.weights is not None:
+            raise LamettaError(f"weights must not be given for {self.zoo}, got {self.weights!r}")
+        if self.zoo.startswith("paper:resnet") and self.weights is None:
+            raise LamettaError(f"weights must be given for {self.zoo}, got none")
+        return self
+
+
+class DatasetSpec(_Spec):
+    """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
+
+    The part ``[i, n]`` is every n-th sample from the i-th on. The pooling is that of the class map,
+    be it onto ``classes`` or the reader's own.
+
+    Examples
+    --------
+    >>> data = DatasetSpec(reader="folder:photos", part=[0, 2], corruptions=["fog"])
+    >>> data.part, data.corruptions, data.severity
+    ((0, 2), ('fog',), 5)
+    """
+
+    reader: Annotated[str, one_of(catalog.datasets())]
+    options: dict[str, Any] = Field(default_factory=dict)
+    part: Annotated[tuple[int, int], Field(strict=False)] | None = None
+    corruptions: _Corruptions | None = None
+    severity: Annotated[int, Field(ge=1, le=5)] = 5
+    classes: dict[str, list[int]] | None = None
+    pooling: Annotated[str, one_of(("mean", "sum", "max"))] = "mean"
+
+    @field_validator("part", mode="before")
+    @classmethod
+    def _is_part(cls, part: Any) -> Any:
+        match part:
+            case None:
+                return None
+            case [int(first), int(step)] if 0 <= first < step:
+                return part
+        raise LamettaError(f"must be integers [i, n] with 0 <= i < n, got {part!r}")
+
+    @field_validator("corruptions", mode="before")
+    @classmethod
+    def _spell_out(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in _CORRUPTIONS:
+                raise LamettaError(expected([*_CORRUPTIONS, "a list of names"], value))
+            return _CORRUPTIONS[value]
+        return value
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _name_classes(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {str(i): members for i, members in enumerate(value)}
+        return value
+
+    @field_validator("classes")
+    @classmethod
+    def _are_groups(cls, classes: dict[str, list[int]] | None) -> dict[str, list[int]] | None:
+        if classes is not None:
+            ClassMap(classes)
+        return classes
+
+    @model_validator(mode="after")
+    def _severity_is_of_corruptions(self) -> Self:
+        if self.severity != 5 and self.corruptions is None:
+            raise LamettaError(f"severity must come with corruptions, got {self.severity} alone")
+        return self
+
+
+class ScenarioSpec(_Spec):
+    """A data set, and how its samples arrive: as `lametta.stream.Scenario` takes it.
+
+    Examples
+    --------
+    >>> scenario = ScenarioSpec(dataset="videos", order={"kind": "dirichlet", "gamma": 1})
+    >>> scenario.identity()["order"]["bursts"]
+    True
+    """
+
+    dataset: str
+    order: Any = "iid"
+    prior: Any = "as_is"
+    limit: PositiveInt | None = None
+    label: str = ""
+
+    @field_validator("order", "prior")
+    @classmethod
+    def _is_for_streams(cls, value: Any, info: ValidationInfo) -> Any:
+        try:
+            Scenario(**{str(info.field_name): value})
+        except TypeError as error:  # a list or a table where a name is looked up
+            raise LamettaError(f"must be as Scenario takes it, got {value!r}: {error}") from None
+        return value
+
+    def identity(self) -> dict[str, Any]:
+        """Give what streams depend on, the same however it was written."""
+        parameters = Scenario(self.order, self.prior, limit=self.limit).parameters
+        return {name: parameters[name] for name in ("order", "prior", "limit")}
+
+
+class MethodSpec(_Spec):
+    """A method: its kind, its parameters, and lists of values to choose others from.
+
+    There may be several grids, which give their configurations one after another.
+
+    Examples
+    --------
+    >>> method = MethodSpec(kind="lame", params={"weight": 2}, grid={"k": [1, 3]})
+    >>> list(method.configurations())
+    [{'weight': 2, 'k': 1}, {'weight': 2, 'k': 3}]
+    """
+
+    kind: Annotated[str, one_of(KINDS)]
+    params: dict[str, Any] = Field(default_factory=dict)
+    grid: Annotated[tuple[_Grid, ...], _List] = ({},)
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _list_grids(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, dict) else value
+
+    def configurations(self) -> Iterator[dict[str, Any]]:
+        """Give all parameters that the grids make, the last list changing fastest."""
+        for grid in self.grid:
+            for values in itertools.product(*grid.values()):
+                yield self.params | dict(zip(grid, values, strict=True))
+
+
+class Validation(_Spec):
+    """What every configuration runs on, so that one can be chosen for each method.
+
+    Examples
+    --------
+    >>> plan = Validation(models=["net"], scenarios=["iid"], methods=["LAME"], seeds=[0])
+    >>> plan.batch_size
+    64
+    """
+
+    models: _Names
+    scenarios: _Names
+    methods: _Names
+    seeds: _Seeds
+    batch_size: PositiveInt = 64
+
+    live: ClassVar[bool] = False
+
+
+class Study(_Spec):
+    """What the chosen configurations run on, and the figure that shows it.
+
+    Examples
+    --------
+    >>> cost = Study(
+    ...     models=["net"], scenarios=["iid"], methods=["LAME"], seeds=[0], figure="runtime"
+    ... )
+    >>> cost.live, cost.batch_sizes
+    (True, (64,))
+    """
+
+    title: str = ""
+    figure: Annotated[str, one_of(FIGURES)] = "boxes"
+    models: _Names
+    scenarios: _Names
+    methods: _Names
+    seeds: _Seeds
+    batch_sizes: _Sizes = (64,)
+
+    @property
+    def live(self) -> bool:
+        """Whether networks run even where a bank of their outputs would do: to be timed."""
+        return self.figure == "runtime"

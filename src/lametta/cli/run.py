@@ -1,0 +1,185 @@
+"""``lametta run`` and ``lametta demo``: experiments, from a file to a report."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lametta.cli._console import err, out, require_bench, user_errors
+from lametta.cli.report import report
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
+    from lametta.bench.config import Experiment
+    from lametta.bench.prepare import Workspace
+    from lametta.bench.run import Progress as State
+    from lametta.bench.run import Report
+
+Jobs = Annotated[int, typer.Option(min=1, help="How many cells run at once.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="RESULTS", help="Where results go; results/NAME by default."
+    ),
+]
+
+
+def run(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT", help="A TOML file, or the name of one that comes with lametta."
+        ),
+    ],
+    output: Results = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="ROOT", help="The data root; LAMETTA_DATA if not given."),
+    ] = None,
+    jobs: Jobs = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on a Ray cluster, such as auto or 10.0.0.1:6379; all of its nodes have to "
+            "see RESULTS and ROOT.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where networks run: cpu, cuda, ...")] = "cpu",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the cells, and what is on disk, and stop.")
+    ] = False,
+) -> None:
+    """Run an experiment: validation, selection, studies.
+
+    Whatever stops it, the same command goes on where it stopped: each cell (a method with its
+    parameters on a stream) is a file, whole or not there. Exit status: 0 if all went well, 1 if
+    cells failed, 2 if the input is wrong, 130 if it was interrupted.
+
+    Example: lametta run experiments/cifar10.toml --data /data --jobs 2
+    """
+    with user_errors():
+        require_bench()
+        from lametta.bench import config
+        from lametta.bench.prepare import Workspace
+
+        given = Path(experiment)
+        path = given if given.suffix == ".toml" or given.exists() else config.bundled(experiment)
+        loaded = config.load(path)
+        if dry_run:
+            _show_plan(loaded, data)
+            return
+        workspace = Workspace(loaded, _folder(loaded, path, output), _root(data), device)
+        _run(workspace, jobs, ray)
+    out.print(f"now: lametta report {workspace.folder}", highlight=False, soft_wrap=True)
+
+
+def demo(
+    full: Annotated[
+        bool, typer.Option("--full", help="The whole grid of the paper: some ten minutes.")
+    ] = False,
+    output: Results = None,
+    jobs: Jobs = 2,
+) -> None:
+    """Run the paper's protocol in miniature, on data that comes with lametta, and report on it.
+
+    Example: lametta demo
+    """
+    with user_errors():
+        require_bench()
+        from lametta.bench import config
+        from lametta.bench.prepare import Workspace
+
+        path = config.bundled("demo_full" if full else "demo")
+        loaded = config.load(path)
+        workspace = Workspace(loaded, _folder(loaded, path, output))
+        _run(workspace, jobs, None)
+    report(workspace.folder)
+
+
+def _root(data: Path | None) -> Path | None:
+    from lametta.data.catalog import data_root
+
+    try:
+        return data_root(data)
+    except LamettaError:
+        if data is not None:
+            raise
+        return None  # embedded data need none
+
+
+def _folder(experiment: "Experiment", path: Path, output: Path | None) -> Path:
+    folder = Path("results") / experiment.name if output is None else output
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, folder / "experiment.toml")
+    return folder
+
+
+def _run(workspace: "Workspace", jobs: int, ray: str | None) -> None:
+    from lametta.bench.run import run as run_experiment
+
+    try:
+        with _progress() as show:
+            failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show)
+    except KeyboardInterrupt:
+        err.print("interrupted: the same command goes on from here", highlight=False)
+        raise typer.Exit(130) from None
+    if failed:
+        where = workspace.folder / "failed"
+        err.print(
+            f"[bold red]lametta:[/] {len(failed)} cells failed; {where} has their tracebacks",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator["Report"]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err) as progress:
+        tasks = {}
+
+        def show(state: "State") -> None:
+            if state.phase not in tasks:
+                tasks[state.phase] = progress.add_task(state.phase)
+            failed = f" ([red]{state.failed} failed[/])" if state.failed else ""
+            progress.update(
+                tasks[state.phase],
+                completed=state.done,
+                total=state.total,
+                description=state.phase + failed,
+            )
+
+        yield show
+
+
+def _show_plan(experiment: "Experiment", data: Path | None) -> None:
+    from lametta.bench.dry_run import dry_run
+
+    plan = dry_run(experiment, data)
+    table = Table("phase", "method", box=None, header_style="bold", pad_edge=False)
+    table.add_column("cells", justify="right")
+    for phase, method, cells in plan.counts:
+        table.add_row(escape(phase), escape(method), f"{cells}")
+    out.print(table)
+    out.print(f"{plan.n_cells} cells, each counted once\n", highlight=False)
+    table = Table("needs", "name", "there", box=None, header_style="bold", pad_edge=False)
+    table.add_column("where", overflow="fold")
+    for kind, name, found, where in plan.needs:
+        there = "[green]yes[/]" if found else "[red]no[/]"
+        table.add_row(kind, escape(name), there, escape(where))
+    out.print(table)
+    if plan.missing:
+        out.print(f"{len(plan.missing)} missing", highlight=False)

@@ -1,0 +1,63 @@
+"""The ResNet for CIFAR's images of 32 pixels, after He et al. (2016), section 4.2."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lametta.torch.preprocess import Preprocess
+
+
+def resnet20() -> tuple[nn.Module, Preprocess]:
+    """The ResNet with 20 layers, without weights, and how its images are prepared.
+
+    `lametta.torch.zoo.load` takes it as ``torch:lametta.torch.cifar:resnet20``, with a file of
+    weights whose names are ``conv1``, ``bn1``, ``layer1`` to ``layer3`` and ``linear``.
+
+    Examples
+    --------
+    >>> net, prepare = resnet20()
+    >>> net(torch.zeros(2, 3, 32, 32)).shape, prepare.resize
+    (torch.Size([2, 10]), None)
+    """
+    return _ResNet(3), Preprocess(resize=None, crop=None)
+
+
+class _Block(nn.Module):
+    """Two convolutions whose output is added to their input, which needs no parameters."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride, self.missing = stride, outputs - inputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        if self.missing:  # channels of zeros, half of them before the others
+            shortcut = functional.pad(shortcut, (0, 0, 0, 0, self.missing // 2, self.missing // 2))
+        output: torch.Tensor = (y + shortcut).relu()
+        return output
+
+
+class _ResNet(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.layer1 = _stage(blocks, 16, 16, 1)
+        self.layer2 = _stage(blocks, 16, 32, 2)
+        self.layer3 = _stage(blocks, 32, 64, 2)
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images [N, 3, 32, 32] to logits [N, 10]."""
+        x = self.bn1(self.conv1(x)).relu()
+        logits: torch.Tensor = self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+        return logits
+
+
+def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    first, rest = _Block(inputs, outputs, stride), range(blocks - 1)
+    return nn.Sequential(first, *(_Block(outputs, outputs, 1) for _ in rest))

@@ -1,0 +1,34 @@
+"""Run an experiment on a cluster of two nodes, one of which is killed: EXPERIMENT RESULTS."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from lametta.bench import config
+from lametta.bench.prepare import Workspace
+from lametta.bench.run import run
+
+if __name__ == "__main__":
+    experiment, folder = sys.argv[1], Path(sys.argv[2])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    ray.init(address=cluster.address, log_to_driver=False)
+    node = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    killed = threading.Event()
+
+    def kill():
+        while len(list((folder / "cells").glob("*.parquet"))) < 5:
+            time.sleep(0.01)
+        cluster.remove_node(node, allow_graceful=False)
+        killed.set()
+
+    threading.Thread(target=kill, daemon=True).start()
+    failed = run(Workspace(config.load(experiment), folder), ray=cluster.address)
+    assert killed.is_set()
+    assert failed == []
+    ray.shutdown()
+    cluster.shutdown()
