@@ -1,0 +1,22 @@
+"""Every figure of the paper from the rows of an experiment; each hands back what it drew."""
+
+from lametta.bench.figures.accuracy import batch_size, boxes
+from lametta.bench.figures.cost import runtime
+from lametta.bench.figures.figure import Figure
+from lametta.bench.figures.radar import kernels, radar
+from lametta.bench.figures.shifts import cross_shift
+from lametta.bench.figures.streams import curves
+from lametta.bench.figures.style import Mark, marks
+
+__all__ = [
+    "Figure",
+    "Mark",
+    "batch_size",
+    "boxes",
+    "cross_shift",
+    "curves",
+    "kernels",
+    "marks",
+    "radar",
+    "runtime",
+]

@@ -1,0 +1,141 @@
+"""A figure: what it shows, the frame behind it, and how it is drawn."""
+
+import html
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from lametta.bench.figures.style import GRID, INK, RC, Marks
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """Panels side by side, each a drawing of some rows of a frame.
+
+    Parameters
+    ----------
+    name : str
+        The name of its files.
+    title, caption : str
+        What it shows, in a few words and in a few sentences.
+    data : DataFrame
+        What is drawn. Its column ``panel`` says in which panel, and titles it.
+    draw : callable
+        ``draw(axes, rows)`` draws the rows of one panel.
+    legend : mapping of str to Mark
+        What the marks stand for, where the axes do not say so.
+    size : tuple of float
+        Width and height of a panel, in inches.
+    columns : int
+        Panels side by side where there is room.
+    polar : bool
+        Whether the axes are angle and radius.
+
+    Examples
+    --------
+    >>> rows = pl.DataFrame({"panel": ["a", "b"], "x": [1, 2]})
+    >>> figure = Figure("dots", "Dots", "Two.", rows, lambda axes, part: axes.plot(part["x"], "o"))
+    >>> figure.frame()["x"].to_list(), len(figure.plot().axes)
+    ([1, 2], 2)
+    """
+
+    name: str
+    title: str
+    caption: str
+    data: pl.DataFrame = field(repr=False)
+    draw: Callable[[Any, pl.DataFrame], object] = field(repr=False)
+    legend: Marks = field(default_factory=dict, repr=False)
+    size: tuple[float, float] = (3.4, 2.5)
+    columns: int = 2
+    polar: bool = False
+
+    def __post_init__(self) -> None:
+        if self.data.is_empty():
+            raise LamettaError(f"frame must have rows for the figure {self.name!r}, got none")
+
+    def frame(self) -> pl.DataFrame:
+        """What is drawn, one row a point, a bar or a cell."""
+        return self.data
+
+    def plot(self, columns: int | None = None) -> "Canvas":
+        """Draw it with matplotlib, in at most so many columns of panels."""
+        return self._canvas(self._panels(), columns or self.columns, self.legend)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write it as SVG and as PDF, with equal bytes for equal rows."""
+        canvas = self.plot()
+        paths = [Path(folder, f"{self.name}.{kind}") for kind in ("svg", "pdf")]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_bytes(canvas, path.suffix[1:], self.name))
+            canvas.set_layout_engine("none")  # where everything goes is known by now
+        return paths
+
+    def inline(self) -> list[str]:
+        """An SVG element for each panel, whose words and grid take the colors of the page."""
+        return [
+            _element(
+                _bytes(self._canvas([rows]), "svg", f"{self.name}-{i}").decode(),
+                f"{self.title}: {rows['panel'][0]}",
+            )
+            for i, rows in enumerate(self._panels())
+        ]
+
+    def _panels(self) -> list[pl.DataFrame]:
+        return self.data.partition_by("panel", maintain_order=True)
+
+    def _canvas(
+        self, panels: list[pl.DataFrame], columns: int = 1, legend: Marks | None = None
+    ) -> "Canvas":
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+
+        columns = min(columns, len(panels))
+        lines = -(-len(panels) // columns)
+        width = self.size[0] * columns
+        entries = max(1, int(width / 1.25))
+        above = 0.25 * -(-len(legend or ()) // entries)
+        with matplotlib.rc_context(RC):
+            canvas = Canvas((width, self.size[1] * lines + above), layout="constrained")
+            for i, rows in enumerate(panels, start=1):
+                axes = canvas.add_subplot(
+                    lines, columns, i, projection="polar" if self.polar else None
+                )
+                axes.set_title(rows["panel"][0])
+                self.draw(axes, rows)
+            if legend:
+                handles = [mark.handle(name) for name, mark in legend.items()]
+                canvas.legend(handles=handles, loc="outside upper left", ncols=entries)
+        return canvas
+
+
+def _bytes(canvas: "Canvas", kind: str, salt: str) -> bytes:
+    import matplotlib
+
+    dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
+    buffer = io.BytesIO()
+    # The salt makes the names inside the file depend on nothing else.
+    with matplotlib.rc_context(RC | {"svg.hashsalt": salt}):
+        canvas.savefig(buffer, format=kind, metadata=dates)
+    return buffer.getvalue()
+
+
+def _element(svg: str, label: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r"#([\w-]+)", svg))
+    # Names that nothing refers to are the same in every panel, and a page may have each once.
+    svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
+    svg = svg.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    view = re.search(r'viewBox="[^"]*"', svg)
+    attributes = f'{view[0] if view else ""} role="img" aria-label="{html.escape(label)}"'
+    return re.sub(r"<svg[^>]*>", lambda _: f"<svg {attributes}>", svg, count=1)

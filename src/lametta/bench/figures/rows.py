@@ -1,0 +1,57 @@
+"""What figures do with rows before they draw them."""
+
+import json
+from typing import Any
+
+import polars as pl
+
+from lametta.bench.metrics import gains, summary
+
+MEANS = ("method", "accuracy", "gain", "gain_ci")
+"""What is drawn of the columns that `averages` gives."""
+
+
+def averages(frame: pl.DataFrame, source: str, *by: str) -> pl.DataFrame:
+    """Means by these columns, in percent, and gains over the source, in points."""
+    means = summary(gains(frame, source), by)
+    return means.with_columns(pl.col("accuracy", "accuracy_ci", "gain", "gain_ci") * 100)
+
+
+def place(frame: pl.DataFrame) -> pl.Expr:
+    """The scenario, after the model and the batch size where there are several of them.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"model": ["a", "b"], "batch_size": 64, "scenario": "video"})
+    >>> frame.select(place(frame)).to_series().to_list()
+    ['a · video', 'b · video']
+    """
+    varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
+    return pl.concat_str(*varying, "scenario", separator=" · ")
+
+
+def variants(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put what tells a method's configurations apart into its name.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"method": "TENT", "config": ['{"k":1,"lr":0.1}', '{"k":1,"lr":1}']})
+    >>> variants(frame)["method"].to_list()
+    ['TENT lr 0.1', 'TENT lr 1']
+    """
+    pairs = list(dict.fromkeys(frame.select("method", "config").iter_rows()))
+    parsed = {pair: json.loads(pair[1]) for pair in pairs}
+    names = {}
+    for (method, config), params in parsed.items():
+        rivals = [other for (name, _), other in parsed.items() if name == method]
+        differing = [
+            key for key in params if any(other.get(key) != params[key] for other in rivals)
+        ]
+        words = [_words(key, params[key]) for key in differing]
+        names[method, config] = " ".join([method, ", ".join(words)]).strip()
+    new = [names[pair] for pair in frame.select("method", "config").iter_rows()]
+    return frame.with_columns(method=pl.Series(new, dtype=pl.String))
+
+
+def _words(key: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{key} {value}"

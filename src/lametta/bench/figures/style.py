@@ -1,0 +1,137 @@
+"""How figures look: one color a series in every figure, readable on white and on black."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+INK, GRID = "#1b1f24", "#d5dae1"
+"""Text and grid lines; a page that follows light and dark puts its own colors in their place."""
+GAIN, LOSS = "#0072b2", "#d55e00"
+
+# The palette of Okabe and Ito, told apart by color-blind readers too. Gray stands in for its black,
+# which would vanish on a dark page, and olive for its yellow, which would on a white one.
+_GRAY, _ORANGE, _SKY, _GREEN = "#808890", "#e69f00", "#56b4e9", "#009e73"
+_OLIVE, _BLUE, _VERMILLION, _PURPLE = "#999933", "#0072b2", "#d55e00", "#cc79a7"
+_PALETTE = (_SKY, _OLIVE, _GREEN, _ORANGE, _PURPLE, _BLUE, _VERMILLION)
+_KNOWN = {
+    "source": _GRAY,
+    "baseline": _GRAY,
+    "lame": _VERMILLION,
+    "tent": _BLUE,
+    "shotim": _GREEN,
+    "pseudolabel": _PURPLE,
+    "adabn": _ORANGE,
+}
+_MARKERS = "osD^vPX"
+_DASHES = ((), (5.0, 1.5), (1.5, 1.2))
+
+RC: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 8.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: equal on every machine
+    "font.size": 8.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # words stay words: selectable, and in the font of the page
+    "text.color": INK,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "xtick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.color": INK,
+    "ytick.labelsize": 8,
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a series is drawn: its color, its marker and its dashes; or, filled, as an area.
+
+    Examples
+    --------
+    >>> Mark("#d55e00").line
+    '-'
+    """
+
+    color: str
+    marker: str = "o"
+    dashes: tuple[float, ...] = ()
+    filled: bool = False
+
+    @property
+    def line(self) -> Any:
+        """The style of the line, as matplotlib takes it."""
+        return (0, self.dashes) if self.dashes else "-"
+
+    def handle(self, label: str) -> Any:
+        """The entry of a legend."""
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        if self.filled:
+            return Patch(color=self.color, label=label)
+        return Line2D(
+            [], [], color=self.color, marker=self.marker, linestyle=self.line, label=label
+        )
+
+
+Marks: TypeAlias = Mapping[str, Mark]
+
+
+def marks(names: Iterable[str]) -> dict[str, Mark]:
+    """A mark for each name: the paper's methods have fixed colors, others take what is left.
+
+    Examples
+    --------
+    >>> chosen = marks(["Source", "LAME", "mine"])
+    >>> chosen["LAME"].color, len({mark.color for mark in chosen.values()})
+    ('#d55e00', 3)
+    """
+    unique = tuple(dict.fromkeys(names))
+    known = {name: color for name in unique if (color := _KNOWN.get(_plain(name)))}
+    free = [color for color in _PALETTE if color not in known.values()] or list(_PALETTE)
+    others = [name for name in unique if name not in known]
+    colors = known | {name: free[i % len(free)] for i, name in enumerate(others)}
+    turns = {name: i // len(free) for i, name in enumerate(others)}
+    return {
+        name: Mark(
+            colors[name], _MARKERS[i % len(_MARKERS)], _DASHES[turns.get(name, 0) % len(_DASHES)]
+        )
+        for i, name in enumerate(unique)
+    }
+
+
+def pick(names: Iterable[str], style: Marks | None = None) -> dict[str, Mark]:
+    """The marks of these names: those of the style, if it has them all in different colors.
+
+    Examples
+    --------
+    >>> list(pick(["LAME", "Source", "LAME"]))
+    ['LAME', 'Source']
+    """
+    unique = tuple(dict.fromkeys(names))
+    known = [style[name].color for name in unique if name in style] if style else []
+    if style is None or len(set(known)) < len(unique):
+        style = marks(unique)
+    return {name: style[name] for name in unique}
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

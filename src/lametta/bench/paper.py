@@ -1,0 +1,222 @@
+"""Numbers that the paper reports, to be shown beside ours.
+
+Boudiaf, Mueller, Ben Ayed and Bertinetto, "Parameter-free Online Test-time Adaptation", CVPR 2022.
+Accuracies and gains are in percent and in points; times are seconds a batch. Numbers read off a
+plot have one decimal.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import polars as pl
+
+from lametta.bench.metrics import gains, summary
+
+Numbers: TypeAlias = Mapping[str, tuple[float, ...]]
+
+TRAININGS = ("original", "torchvision", "SimCLR")
+BY_TRAINING: Numbers = {
+    "Source": (52.07, 53.39, 47.68),
+    "PseudoLabel": (52.17, 45.53, 47.67),
+    "SHOT-IM": (52.11, 50.77, 47.64),
+    "TENT": (49.74, 28.54, 37.00),
+    "AdaBN": (49.31, 50.43, 41.07),
+    "LAME": (55.70, 57.74, 51.46),
+}
+"""Accuracy of a ResNet-50 by how it was trained: mean of the 7 test scenarios, batches of 16."""
+
+ARCHITECTURES = ("RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B")
+BY_ARCHITECTURE: Numbers = {
+    "Source": (47.28, 52.07, 54.93, 62.67, 67.69),
+    "PseudoLabel": (33.13, 52.17, 55.17, 59.64, 69.86),
+    "SHOT-IM": (42.95, 52.11, 54.98, 59.64, 65.33),
+    "TENT": (28.59, 49.74, 53.04, 53.27, 54.00),
+    "LAME": (51.46, 55.70, 58.79, 66.17, 71.22),
+}
+"""Accuracy by architecture: mean of the 7 test scenarios, batches of 16."""
+
+BATCH_SIZES = (16, 32, 64, 128)
+BY_BATCH_SIZE: Numbers = {
+    "Source": (52.2, 52.2, 52.2, 52.2),
+    "PseudoLabel": (52.4, 52.3, 52.3, 53.1),
+    "SHOT-IM": (52.2, 52.2, 52.2, 53.1),
+    "TENT": (49.8, 51.6, 52.2, 52.3),
+    "AdaBN": (49.3, 49.9, 50.4, 50.9),
+    "LAME": (56.1, 56.1, 56.0, 55.7),
+}
+"""Accuracy of the original ResNet-50 by batch size: mean of the 7 test scenarios."""
+
+SECONDS: Numbers = {
+    "TENT": (0.19, 0.34, 0.53, 0.42, 0.67),
+    "LAME": (0.09, 0.15, 0.22, 0.20, 0.34),
+}
+"""Seconds a batch by architecture, in the order of `ARCHITECTURES`."""
+
+NON_IID = {
+    "Source": 53.6,
+    "PseudoLabel": 53.6,
+    "SHOT-IM": 53.6,
+    "TENT": 52.6,
+    "AdaBN": 50.2,
+    "LAME": 60.3,
+}
+"""Accuracy of the original ResNet-50: mean of the 3 non-i.i.d. test scenarios, batches of 64."""
+
+VALIDATION = tuple(
+    f"{data} {letter}"
+    for data in ("ImageNet-Val", "ImageNet-C", "ImageNet-C16")
+    for letter in "ABCD"
+)
+"""The validation scenarios: A i.i.d., B non-i.i.d., C i.i.d. with Zipf's prior, D both."""
+
+LAME_ROWS: Mapping[int, tuple[float, ...]] = {
+    1: (0, 5.9, 0.7, 5.8, -0.1, 2.1, 1.5, 7.0, -0.1, 5.9, 0.7, 5.5),
+    3: (0, 9.6, 0.9, 9.3, -0.1, 2.1, 1.6, 7.0, -0.2, 10, 0.9, 9.9),
+    5: (0, 16, 1.7, 16, -0.2, 2.0, 1.9, 7.3, -1.2, 17, 0.6, 17),
+}
+"""Gains of LAME over `VALIDATION` by k. Which row is which k is deduced, not printed there."""
+
+_NO_OP = (0.2, 0.2, 0.3, 0.3, 0.3, 2.3, 1.8, 7.1, 0.4, 0.4, 0.9, 0.2)
+_FAST = (-0.4, -37, 3, -66, -3.4, 11, 3.8, 20, 4.5, -65, 5.1, -64)
+_CORRUPTED = (0, -14, -0.7, -40, 3.9, 13, 5.6, 18, 2.3, -52, -0.3, -52)
+_COARSE = (-0.2, -0.6, 0.6, -1, -11, -7.9, -8.6, 2, 1.8, 0.8, 2.8, 0.5)
+TENT_MATRIX: tuple[tuple[float, ...], ...] = (
+    (0.3, -0.5, 2.8, -1.1, 0.1, 2.2, 4.6, 10, 2, -2.9, 3.7, -2.9),
+    _NO_OP,
+    _FAST,
+    _NO_OP,
+    _CORRUPTED,
+    _CORRUPTED,
+    _CORRUPTED,
+    _FAST,
+    (-3.1, -15, -0.7, -32, -37, -35, -35, -30, 4.6, -61, 2, -58),
+    _COARSE,
+    (-0.4, -37, 2.9, -65, -3.2, 10, 3.8, 20, 4.5, -65, 5.2, -64),
+    _COARSE,
+)
+"""Gains of TENT: row i is tuned on `VALIDATION` i, column j is tested on `VALIDATION` j."""
+
+_SYNONYMS = {"resnet": "rn", "efficientnet": "en", "vitb16": "vitb", "shotim": "shot"}
+_STUDIES: Mapping[str, tuple[str, str, tuple[object, ...], Numbers]] = {
+    "radar_trainings": ("accuracy (%)", "training", TRAININGS, BY_TRAINING),
+    "radar_architectures": ("accuracy (%)", "architecture", ARCHITECTURES, BY_ARCHITECTURE),
+    "batch_size": ("accuracy (%)", "batch_size", BATCH_SIZES, BY_BATCH_SIZE),
+    "runtime": ("seconds a batch", "architecture", ARCHITECTURES, SECONDS),
+}
+
+
+def plain(name: str) -> str:
+    """A name without case, dashes and synonyms, for the paper's names and ours to meet.
+
+    Examples
+    --------
+    >>> plain("ResNet-50") == plain("RN-50"), plain("ViT-B/16")
+    (True, 'vitb')
+    """
+    letters = "".join(letter for letter in name.lower() if letter.isalnum())
+    for long, short in _SYNONYMS.items():
+        letters = letters.replace(long, short)
+    return letters
+
+
+def published() -> pl.DataFrame:
+    """What the paper reports of its test scenarios: one row a number.
+
+    Returns
+    -------
+    DataFrame
+        ``study`` (how it is shown there), ``quantity`` and its unit, ``of`` (the training,
+        architecture or batch size), ``method`` and ``paper``, the number.
+
+    Examples
+    --------
+    >>> rows = published()
+    >>> rows.filter(study="radar_architectures", of="ViT-B", method="LAME")["paper"].item()
+    71.22
+    """
+    at_64 = {name: values[BATCH_SIZES.index(64)] for name, values in BY_BATCH_SIZE.items()}
+    numbers = [
+        ("boxes", "mean gain (points)", of, method, value - means["Source"])
+        for of, means in (("all scenarios", at_64), ("non-i.i.d. scenarios", NON_IID))
+        for method, value in means.items()
+        if method != "Source"
+    ]
+    for method, rows in (("LAME", LAME_ROWS.values()), ("TENT", TENT_MATRIX)):
+        low = float(min(min(row) for row in rows))
+        numbers.append(("cross_shift", "worst gain (points)", "where not tuned", method, low))
+    numbers += [
+        (study, quantity, _of(study, key), method, value)
+        for study, (quantity, _, keys, table) in _STUDIES.items()
+        for method, values in table.items()
+        for key, value in zip(keys, values, strict=True)
+    ]
+    return pl.DataFrame(numbers, ["study", "quantity", "of", "method", "paper"], orient="row")
+
+
+def beside(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> pl.DataFrame:
+    """The paper's numbers with ours, where there are both.
+
+    Parameters
+    ----------
+    rows : iterable of tuple of str and DataFrame
+        Kinds of figures and their rows, one a cell, with the ``architecture`` and the ``training``
+        of the model and whether the scenario is ``iid``; for ``"cross_shift"`` what that drew. Of
+        what occurs twice, the first counts.
+    source : str
+        The baseline.
+
+    Examples
+    --------
+    >>> cells = {"method": "Source", "config": "{}", "model": "net", "scenario": "video", "seed": 0}
+    >>> cells |= {"fingerprint": "5f1c", "batch_size": 16, "accuracy": 0.5, "architecture": "RN-50"}
+    >>> beside([("batch_size", pl.DataFrame([cells]))]).select("of", "ours", "paper").rows()
+    [('batches of 16', 50.0, 52.2)]
+    """
+    ours: dict[tuple[str, str, str], float] = {}
+    for study, frame in rows:
+        for of, method, value in _ours(study, frame, source).iter_rows():
+            ours.setdefault(_key(study, of, "Source" if method == source else method), value)
+    both = [
+        (quantity, of, method, ours[key], paper)
+        for study, quantity, of, method, paper in published().iter_rows()
+        if (key := _key(study, of, method)) in ours
+    ]
+    names = dict.fromkeys(("quantity", "of", "method"), pl.String)
+    return pl.DataFrame(both, names | dict.fromkeys(("ours", "paper"), pl.Float64), orient="row")
+
+
+def _key(study: str, of: object, method: str) -> tuple[str, str, str]:
+    return study, plain(str(of)), plain(method)
+
+
+def _of(study: str, key: object) -> str:
+    return f"batches of {key}" if study == "batch_size" else str(key)
+
+
+def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Columns of what, method and value, as `published` has them."""
+    if study == "cross_shift":
+        elsewhere = frame.filter(pl.col("tuned_on") != pl.col("scenario"))
+        lowest = elsewhere.group_by("method").agg(pl.col("gain").min())
+        return lowest.select(pl.lit("where not tuned"), "method", "gain")
+    if study == "runtime":
+        stages = pl.sum_horizontal("forward_time", "optimization_time", "inference_time")
+        timed = frame.filter(pl.col("forward_time").is_not_null())
+        return timed.group_by("architecture", "method").agg(stages.mean().alias("seconds"))
+    paired = gains(frame, source)
+    if study == "boxes":
+        parts = {"all scenarios": paired, "non-i.i.d. scenarios": paired.filter(~pl.col("iid"))}
+        return pl.concat(
+            summary(part).select(pl.lit(of), "method", pl.col("gain") * 100)
+            for of, part in parts.items()
+        )
+    if study == "batch_size":  # which is of one network
+        paired = paired.filter(pl.col("architecture").map_elements(plain, pl.String) == "rn50")
+    if study not in _STUDIES or paired.is_empty():
+        return pl.DataFrame(schema=["of", "method", "value"])
+    key = _STUDIES[study][1]
+    means = summary(paired, [key, "method"]).with_columns(pl.col("accuracy") * 100)
+    return means.select(
+        pl.col(key).map_elements(partial(_of, study), pl.String), "method", "accuracy"
+    )

@@ -1,0 +1,152 @@
+"""How often methods are right, and by how much more or less often than the source."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from lametta.bench.metrics import gains, summary, worst_drop
+from lametta.bench.tables.table import Entry, Table, number
+
+
+def results(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
+    """Mean accuracies with 95 % intervals: one row a method, one column a scenario.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a cell, in the order to be shown.
+    source : str
+        The baseline, over which gains are.
+    columns : str
+        The column of the frame that makes the columns: scenario, model or batch_size, say. Of the
+        others, models and batch sizes have rows of their own, and scenarios are averaged.
+
+    Examples
+    --------
+    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
+    >>> runs = [("Source", "a", 0.5), ("Source", "b", 0.6), ("LAME", "a", 0.4), ("LAME", "b", 0.9)]
+    >>> rows = [cells | {"method": m, "scenario": s, "accuracy": a} for m, s, a in runs]
+    >>> print(results(pl.DataFrame(rows)).markdown())
+    | method | a | b | mean |
+    |---|---:|---:|---:|
+    | Source | **50.0** | 60.0 | 55.0 |
+    | LAME | 40.0 | **90.0** | **65.0** |
+    """
+    paired = gains(frame, source)
+    varying = [
+        name for name in ("model", "batch_size") if name != columns and frame[name].n_unique() > 1
+    ]
+    keys = [*varying, "method"]
+    data = summary(paired, [*keys, columns]).with_columns(pl.col(columns).cast(str))
+    if columns == "scenario" and data[columns].n_unique() > 1:
+        mean = summary(paired, keys).with_columns(scenario=pl.lit("mean"))
+        data = pl.concat([data, mean], how="diagonal")
+    best = data.with_columns(
+        best=pl.col("accuracy") == pl.col("accuracy").max().over(*varying, columns)
+    )
+    entries = {
+        tuple(row[name] for name in (*keys, columns)): _accuracy(row, row["method"] == source)
+        for row in best.iter_rows(named=True)
+    }
+    labels = list(dict.fromkeys(data[columns]))
+    rows = [
+        [*(Entry(str(name)) for name in key), *(entries.get((*key, x), Entry("")) for x in labels)]
+        for key in dict.fromkeys(data.select(keys).iter_rows())
+    ]
+    title = "Accuracy (%) by method and " + columns.replace("_", " ")
+    return Table("results", title, [*(key.replace("_", " ") for key in keys), *labels], rows, data)
+
+
+def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
+    ci = row["accuracy_ci"]
+    text = number(100 * row["accuracy"], None if ci is None else 100 * ci)
+    if is_source:
+        return Entry(text, best=row["best"])
+    return Entry(text, 100 * row["gain"], _gain(row), row["best"])
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    ci = row["gain_ci"]
+    return number(100 * row["gain"], None if ci is None else 100 * ci, signed=True)
+
+
+def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
+    """What each method gains over the source on average and at worst, the best first.
+
+    Examples
+    --------
+    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
+    >>> runs = [("Source", "a", 0.5), ("Source", "b", 0.6), ("LAME", "a", 0.4), ("LAME", "b", 0.9)]
+    >>> rows = [cells | {"method": m, "scenario": s, "accuracy": a} for m, s, a in runs]
+    >>> print(ranking(pl.DataFrame(rows)).markdown())
+    | method | accuracy | gain | worst gain | in | scenarios above Source |
+    |---|---:|---:|---:|---|---:|
+    | LAME | **65.0** | +10.0 | -10.0 | a | 1 of 2 |
+    | Source | 55.0 |  |  |  |  |
+    """
+    paired = gains(frame, source)
+    above = (
+        summary(paired, ["method", "scenario"])
+        .group_by("method")
+        .agg(scenarios_above=(pl.col("gain") > 0).sum())
+    )
+    worst = worst_drop(paired).select("method", worst_gain="gain", worst_scenario="scenario")
+    data = summary(paired).join(worst, on="method").join(above, on="method")
+    data = data.sort("accuracy", descending=True, maintain_order=True)
+    rows = []
+    for row in data.with_columns(best=False).iter_rows(named=True):
+        accuracy = Entry(_accuracy(row, True).text, best=row["accuracy"] == data["accuracy"][0])
+        gain, low = 100 * row["gain"], 100 * row["worst_gain"]
+        others = [
+            Entry(_gain(row), gain),
+            Entry(number(low, signed=True), low),
+            Entry(row["worst_scenario"]),
+            Entry(f"{row['scenarios_above']} of {row['scenarios']}"),
+        ]
+        empty = [Entry("")] * len(others)
+        rows.append(
+            [Entry(row["method"]), accuracy, *(empty if row["method"] == source else others)]
+        )
+    header = ["method", "accuracy", "gain", "worst gain", "in", f"scenarios above {source}"]
+    return Table("ranking", "At a glance", header, rows, data)
+
+
+def details(frame: pl.DataFrame, scenario: str) -> Table:
+    """Every metric of every method in one scenario, means over the runs.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"method": "LAME", "scenario": "a", "accuracy": 0.5, "ece": 0.25})
+    >>> print(details(frame, "a").markdown())
+    | method | accuracy (%) | ECE (%) |
+    |---|---:|---:|
+    | LAME | 50.0 | 25.00 |
+    """
+    data = (
+        frame.filter(scenario=scenario)
+        .group_by("method", maintain_order=True)
+        .agg(pl.col([name for name in _METRICS if name in frame.columns]).mean())
+    )
+    shown = [name for name in data.columns[1:] if data[name].is_not_null().any()]
+    rows = [
+        [Entry(row["method"]), *(_metric(row[name], *_METRICS[name][1:]) for name in shown)]
+        for row in data.iter_rows(named=True)
+    ]
+    header = ["method", *(_METRICS[name][0] for name in shown)]
+    return Table("details", scenario, header, rows, data)
+
+
+_METRICS = {
+    "accuracy": ("accuracy (%)", 100, ".1f"),
+    "class_accuracy": ("mean over classes (%)", 100, ".1f"),
+    "nll": ("NLL (nats)", 1, ".3f"),
+    "ece": ("ECE (%)", 100, ".2f"),
+    "entropy": ("entropy (nats)", 1, ".3f"),
+    "diversity": ("diversity (nats)", 1, ".3f"),
+    "changed": ("changed (%)", 100, ".1f"),
+}
+
+
+def _metric(value: float | None, scale: float, form: str) -> Entry:
+    return Entry("" if value is None else f"{scale * value:{form}}")

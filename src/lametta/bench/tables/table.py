@@ -1,0 +1,133 @@
+"""A table: as Markdown, LaTeX and CSV, and with what a page needs to color it."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+_LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "·": r"$\cdot$", "…": r"\dots{}"}
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a table: the text, a gain in points that colors it, and a note below.
+
+    Examples
+    --------
+    >>> Entry("55.7", gain=3.6).note
+    ''
+    """
+
+    text: str
+    gain: float | None = None
+    note: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    r"""A table to look at, and the frame of numbers behind it.
+
+    Parameters
+    ----------
+    name, title : str
+        The name of its files, and what it shows.
+    header : sequence of str
+        The names of the columns; the first says what the rows are.
+    rows : sequence of sequence of Entry
+        What is shown.
+    data : DataFrame
+        The numbers, one row each.
+
+    Examples
+    --------
+    >>> table = Table("demo", "A demo", ["method", "%"], [[Entry("LAME"), Entry("3", best=True)]])
+    >>> print(table.markdown())
+    | method | % |
+    |---|---:|
+    | LAME | **3** |
+    >>> table.numeric
+    (False, True)
+    >>> print(table.latex().splitlines()[2])
+    method & \% \\
+    """
+
+    name: str
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Entry]]
+    data: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, and are set to the right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
+        return tuple(
+            all(re.match(r"[-+]?\d|=?$", entry.text) for entry in column) for column in columns
+        )
+
+    def markdown(self) -> str:
+        """A table as GitHub's Markdown has it."""
+        rule = f"|{'|'.join('---:' if right else '---' for right in self.numeric)}|"
+        head, *body = (f"| {' | '.join(line)} |" for line in self._lines(_markdown, "**{}**"))
+        return "\n".join([head, rule, *body])
+
+    def latex(self) -> str:
+        """A tabular with the rules of booktabs."""
+        head, *body = (rf"{' & '.join(line)} \\" for line in self._lines(_latex, r"\textbf{{{}}}"))
+        columns = "".join("r" if right else "l" for right in self.numeric)
+        begin = rf"\begin{{tabular}}{{{columns}}}"
+        end = (r"\bottomrule", r"\end{tabular}")
+        return "\n".join([begin, r"\toprule", head, r"\midrule", *body, *end])
+
+    def csv(self) -> str:
+        """The numbers behind the table, unrounded."""
+        return self.data.write_csv()
+
+    def _lines(self, escape: Callable[[str], str], strong: str) -> Iterable[list[str]]:
+        yield [escape(name) for name in self.header]
+        for row in self.rows:
+            yield [
+                strong.format(escape(entry.text)) if entry.best else escape(entry.text)
+                for entry in row
+            ]
+
+
+def _markdown(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"-(?=\d)", "$-$", text.translate(_LATEX))
+
+
+def number(value: float, half_width: float | None = None, *, signed: bool = False) -> str:
+    """A number with one decimal, and how sure it is.
+
+    Examples
+    --------
+    >>> number(55.71, 0.3), number(3.64, signed=True), number(-0.01)
+    ('55.7 ± 0.3', '+3.6', '0.0')
+    """
+    rounded = round(value, 1) + 0.0  # which makes -0.0 into 0.0
+    sure = "" if half_width is None else f" ± {half_width:.1f}"
+    return f"{rounded:{'+' if signed else ''}.1f}{sure}"
+
+
+def as_table(name: str, title: str, frame: pl.DataFrame) -> Table:
+    """A table of a frame as it is.
+
+    Examples
+    --------
+    >>> print(as_table("t", "T", pl.DataFrame({"batch_size": [16]})).markdown())
+    | batch size |
+    |---:|
+    | 16 |
+    """
+    rows = [[Entry("" if x is None else str(x)) for x in row] for row in frame.iter_rows()]
+    return Table(name, title, [column.replace("_", " ") for column in frame.columns], rows, frame)
