@@ -1,8 +1,11 @@
+import sys
+
 import numpy as np
 import pytest
 
 import lametta
-from lametta.affinity import Neighbors
+from lametta import LamettaError
+from lametta.affinity import Neighbors, knn
 
 from .conftest import Library, knn_matrix, make_batch
 
@@ -113,7 +116,7 @@ def test_dtype_of_the_features_is_kept(library: Library):
 
 
 def test_affinities_show_and_compare_what_they_were_given():
-    assert repr(lametta.knn(3)) == "knn(k=3, symmetric=False)"
+    assert repr(lametta.knn(3)) == "knn(k=3, symmetric=False, method='exact')"
     assert lametta.rbf(3, row_sum=2.0) == lametta.rbf(3, row_sum=2.0) != lametta.rbf(4)
 
 
@@ -143,3 +146,42 @@ def test_neighbors_multiply_like_the_matrix(library: Library):
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(lametta.LamettaError, match=message):
         make()
+
+
+def test_faiss_finds_nearly_all_neighbors_and_never_the_sample_itself():
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(40, 24))
+    x = (centers[rng.integers(40, size=3000)] + 0.5 * rng.normal(size=(3000, 24))).astype("f4")
+    exact = knn(5).neighbors(x).index
+    found = knn(5, method="faiss").neighbors(x).index
+    assert found.shape == exact.shape
+    assert not (found == np.arange(3000)[:, None]).any()
+    assert all(len(set(row)) == 5 for row in found.tolist())
+    recall = np.mean([len(set(a) & set(b)) / 5 for a, b in zip(exact, found, strict=True)])
+    assert recall > 0.9
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 100])
+def test_faiss_on_few_samples_is_exact(n):
+    pytest.importorskip("faiss")
+    x = np.random.default_rng(0).normal(size=(n, 4))
+    exact, found = (knn(5, method=m).neighbors(x).index for m in ("exact", "faiss"))
+    np.testing.assert_array_equal(np.sort(exact, axis=1), np.sort(found, axis=1))
+
+
+def test_faiss_gives_what_exact_neighbors_give(library):
+    pytest.importorskip("faiss")
+    features, probs = make_batch(80, 5)
+    x, q = library.array(features), library.array(probs)
+    exact, found = (lametta.lame(x, q, affinity=knn(5, method=m)).probs for m in ("exact", "faiss"))
+    assert type(found) is type(q)
+    np.testing.assert_allclose(library.numpy(found), library.numpy(exact), atol=1e-4)
+
+
+def test_faiss_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(LamettaError, match="pip install faiss-cpu"):
+        knn(method="faiss").neighbors(np.eye(4))
+    with pytest.raises(LamettaError, match="method must be 'exact' or 'faiss', got 'annoy'"):
+        knn(method="annoy")

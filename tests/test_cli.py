@@ -184,8 +184,8 @@ FEATURES, PROBS = make_batch(10, 3)
         ({"features": FEATURES, "probs": PROBS}, ["--k", "0"], "k must be an integer >= 1, got 0"),
         (
             {"features": FEATURES, "probs": PROBS},
-            ["--batch-size", "0"],
-            "--batch-size must be >= 1",
+            ["--batch-size", "-1"],
+            "--batch-size must be >= 0",
         ),
         ({"features": FEATURES, "probs": PROBS}, ["--row-sum", "3"], "--row-sum must not be given"),
         (
@@ -274,3 +274,10 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert re.search(r"embedded:digits_val +always", shown)
     assert f"looked below {tmp_path}" in shown
     assert run("list", "nothing").exit_code == 2
+
+
+def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):
+    assert run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--batch-size", 0)
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_allclose(out["probs"], expected(bank, 200), atol=1e-6)
+    assert [len(b) for b in _batches(5, np.array([0, 1, 0, 1, 0]), 0)] == [3, 2]

@@ -14,6 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_jax_array, is_numpy_array, is_torch_array
 
 from lametta._arrays import check_matrix, matmul, namespace, nearest, unit_rows, widen
+from lametta._faiss import approximately_nearest
 from lametta.types import Array, LamettaError
 
 
@@ -76,6 +77,9 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
         How many neighbors; a batch of N samples has at most N - 1.
     symmetric : bool
         Average W with its transpose.
+    method : {"exact", "faiss"}
+        How neighbors are found. faiss finds most of them, much faster where there are many samples,
+        and has to be installed; it works in host memory.
 
     Examples
     --------
@@ -89,9 +93,12 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
     k: int = 5
     _: KW_ONLY
     symmetric: bool = False
+    method: str = "exact"
 
     def __post_init__(self) -> None:
         _check_k(self.k)
+        if self.method not in ("exact", "faiss"):
+            raise LamettaError(f"method must be 'exact' or 'faiss', got {self.method!r}")
 
     def __call__(self, features: Array, /) -> Array:
         xp = namespace(features=features)
@@ -100,7 +107,14 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
 
     def neighbors(self, features: Array, /) -> Neighbors:
         """The same W, not made symmetric, as a list of neighbors."""
-        return Neighbors(nearest(*_checked(features), self.k))
+        if self.method == "exact":
+            return Neighbors(nearest(*_checked(features), self.k))
+        xp, x = _unit(features)
+        k = min(self.k, x.shape[0] - 1)
+        if k < 1:
+            return Neighbors(nearest(xp, x, self.k))
+        host = x.detach().cpu().numpy() if is_torch_array(x) else np.asarray(x)
+        return Neighbors(xp.asarray(approximately_nearest(host, k), device=device(x)))
 
 
 @dataclass(frozen=True)

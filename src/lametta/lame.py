@@ -151,7 +151,7 @@ def lame(
         )
         solution = Solution(*(tensor[0] for tensor in streams))
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
-        solution = _on_host(xp, x, q, probs.dtype, affinity.k, weight, max_iter, tol)
+        solution = _on_host(xp, x, q, probs.dtype, affinity, weight, max_iter, tol)
     else:
         if tol > 0:
             q = checked_values(xp, x, q, probs.dtype)
@@ -204,17 +204,17 @@ def _iterate(xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: floa
 
 
 def _on_host(
-    xp: Any, x: Array, q: Array, dtype: Any, k: int, weight: float, max_iter: int, tol: float
+    xp: Any, x: Array, q: Array, dtype: Any, affinity: knn, weight: float, max_iter: int, tol: float
 ) -> Solution:
     """The same for k neighbors in host memory, by way of NumPy and with much of the work spared."""
     host_x, host_q = np.asarray(x), np.asarray(q)
     norms = row_norms(np, host_x)
     # Where the norms are good, so are the values they come from.
     host_q = checked_values(np, norms if squares_fit(np, norms) else host_x, host_q, dtype)
-    if x.shape[0] <= _ONE_THREAD_BATCH:
-        index = nearest(np, host_x, k, norms)
+    if affinity.method == "exact" and x.shape[0] <= _ONE_THREAD_BATCH:
+        index = nearest(np, host_x, affinity.k, norms)
     else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
-        index = np.asarray(nearest(xp, x, k))
+        index = np.asarray(affinity.neighbors(x).index)
     z, n_iter, converged, energy = solve(host_q, Neighbors(index, float(weight)), max_iter, tol)
     place = {"device": device(q)} if is_jax_array(q) else {}
     z, energy = (xp.asarray(np.asarray(array), **place) for array in (z, energy))
@@ -269,4 +269,4 @@ def _suits_cuda(affinity: Affinity, weight: float, features: Array, probs: Array
         return False
     from lametta import _cuda
 
-    return _cuda.fits(features, probs, affinity.k, weight)
+    return affinity.method == "exact" and _cuda.fits(features, probs, affinity.k, weight)

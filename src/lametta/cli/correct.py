@@ -59,7 +59,10 @@ def correct(
         bool, typer.Option("--symmetric", help="Average W with its transpose.")
     ] = False,
     weight: Annotated[float, typer.Option(help="Strength of the correction.")] = 1.0,
-    batch_size: Annotated[int, typer.Option(help="Samples corrected together.")] = 64,
+    batch_size: Annotated[
+        int,
+        typer.Option(help="Samples corrected together; 0 for all of the file or group."),
+    ] = 64,
     max_iter: Annotated[int, typer.Option(help="The most updates for a batch.")] = 100,
     tol: Annotated[float, typer.Option(help="Stop when an update moves less than this.")] = 1e-5,
 ) -> None:
@@ -72,8 +75,8 @@ def correct(
     Example: lametta correct features.npz -o corrected.npz --batch-size 64
     """
     with user_errors():
-        if batch_size < 1:
-            raise LamettaError(f"--batch-size must be >= 1, got {batch_size}")
+        if batch_size < 0:
+            raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
         if target.resolve() == source.resolve():
             raise LamettaError(f"--output must not be IN itself, got {target}")
         check_suffix("--output", target)
@@ -149,8 +152,9 @@ def _batches(n: int, groups: Any, batch_size: int) -> Iterator[Any]:
         streams = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
         streams = [streams[g] for g in np.argsort(first)]
     for stream in streams:
-        for start in range(0, len(stream), batch_size):
-            yield stream[start : start + batch_size]
+        size = batch_size or max(1, len(stream))
+        for start in range(0, len(stream), size):
+            yield stream[start : start + size]
 
 
 def _probabilities(arrays: dict[str, Any]) -> Any:

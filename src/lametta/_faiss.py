@@ -1,0 +1,42 @@
+"""Approximate neighbors through faiss: an inverted file over clusters of directions."""
+
+import math
+
+import numpy as np
+
+from lametta._packages import package
+from lametta.types import Array
+
+# faiss asks for 39 samples a cluster to train on.
+_SAMPLES_PER_LIST = 39
+_LISTS_LOOKED_AT = 8  # or one of every 16, where these are more
+
+
+def approximately_nearest(x: Array, k: int) -> Array:
+    """Indices [N, k] of rows that are near to each row of length 1, itself left out.
+
+    The rows are clustered, and neighbors are looked for in the clusters nearest to a row. Where
+    these hold fewer than k other rows, all rows are looked at.
+    """
+    faiss = package("faiss", "faiss-cpu", "knn(method='faiss')")
+    n, d = x.shape
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    lists = max(1, min(int(4 * math.sqrt(n)), n // _SAMPLES_PER_LIST))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(d), d, lists, faiss.METRIC_INNER_PRODUCT)
+    index.train(x[:: max(1, n // (64 * lists))])
+    index.add(x)
+    index.nprobe = max(_LISTS_LOOKED_AT, lists // 16)
+    found = _without_self(index.search(x, k + 1)[1])
+    short = np.flatnonzero((found < 0).any(axis=1))
+    if len(short):
+        index.nprobe = lists
+        found[short] = _without_self(index.search(x[short], k + 1)[1], short)
+    return found
+
+
+def _without_self(found: Array, rows: Array = None) -> Array:
+    """Drop a row from its own neighbors, or the last of them where it is not among them."""
+    rows = np.arange(len(found)) if rows is None else rows
+    own = found == rows[:, None]
+    own[~own.any(axis=1), -1] = True
+    return found[~own].reshape(len(found), -1)
