@@ -15,25 +15,7 @@ import numpy as np
 import torch
 
 import lametta
-
-
-def literal(features: Any, probs: Any, k: int = 5, max_iter: int = 100) -> Any:
-    """The full tensor of differences, and the energy looked at after every update."""
-    unary = -torch.log(probs + 1e-10)
-    x = torch.nn.functional.normalize(features, dim=1)
-    distance = torch.norm(x[:, None] - x[None], dim=-1)
-    neighbors = distance.topk(min(k + 1, len(x)), largest=False).indices[:, 1:]
-    w = torch.zeros(len(x), len(x), device=x.device).scatter_(1, neighbors, 1.0)
-    z, old = torch.softmax(-unary, dim=1), float("inf")
-    for n in range(max_iter):
-        pairwise = 1.0 * (w @ z)
-        z = torch.softmax(-unary + pairwise, dim=1)
-        terms = unary * z - 1.0 * pairwise * z + z * torch.log(z.clip(1e-20))
-        energy = terms.sum().item()
-        if n > 1 and abs(energy - old) <= 1e-8 * abs(old):
-            break
-        old = energy
-    return z
+from literal import literal_torch
 
 
 def batch(*shape: int, d: int = 2048, n_classes: int = 1000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,7 +79,7 @@ def compare(cases: dict[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
     print(f"{'':<17}" + "".join(f"{title:>12}" for title in titles) + "   updates, off float64")
     rows = []
     for name, (x, q) in cases.items():
-        slow, fast = partial(literal, x, q), partial(lametta.lame, x, q)
+        slow, fast = partial(literal_torch, x, q), partial(lametta.lame, x, q)
         result, core = fast(), lametta.lame(x.cpu().double(), q.cpu().double())
         row: dict[str, Any] = {
             "case": name,

@@ -23,28 +23,11 @@ import numpy as np
 import torch
 
 import lametta
+from literal import literal_torch
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("LAMETTA_SHARED", ROOT.parent / "shared"))
 BANK = SHARED / "data" / "banks" / "imagenette_val500_lite0.npz"
-
-
-def literal_torch(features: Any, probs: Any, k: int = 5, max_iter: int = 100) -> Any:
-    unary = -torch.log(probs + 1e-10)
-    x = torch.nn.functional.normalize(features, dim=1)
-    distance = torch.norm(x[:, None] - x[None], dim=-1)
-    neighbors = distance.topk(min(k + 1, len(x)), largest=False).indices[:, 1:]
-    w = torch.zeros(len(x), len(x)).scatter_(1, neighbors, 1.0)
-    z, old = torch.softmax(-unary, dim=1), float("inf")
-    for n in range(max_iter):
-        pairwise = 1.0 * (w @ z)
-        z = torch.softmax(-unary + pairwise, dim=1)
-        terms = unary * z - 1.0 * pairwise * z + z * torch.log(z.clip(1e-20))
-        energy = terms.sum().item()
-        if n > 1 and abs(energy - old) <= 1e-8 * abs(old):
-            break
-        old = energy
-    return z
 
 
 def literal_numpy(features: Any, probs: Any, k: int = 5, max_iter: int = 100) -> Any:

@@ -19,6 +19,7 @@ import polars as pl
 from joblib import Parallel, delayed
 
 import lametta
+from lametta._files import renamed, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.config import Cell
 from lametta.bench.methods import is_output_only
@@ -74,7 +75,7 @@ def run(
     experiment, folder = workspace.experiment, workspace.folder
     for name in ("cells", "streams", "failed"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    _write(folder / "run.json", json.dumps(environment(workspace), indent=2))
+    _write_json(folder / "run.json", environment(workspace))
     validation = experiment.validation_cells()
     pool = local(jobs) if ray is None else cluster(ray)
     failed = _phase("validation", workspace, validation, pool, report)
@@ -214,11 +215,11 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
         row, stream = run_cell(workspace, cell)
         manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
         if not manifest.exists():
-            _write(manifest, json.dumps(stream.manifest, indent=2, sort_keys=True))
-        with _renamed(_file(workspace.folder, cell)) as temporary:
+            _write_json(manifest, stream.manifest)
+        with renamed(_file(workspace.folder, cell)) as temporary:
             pl.DataFrame([row], schema_overrides=SCHEMA).write_parquet(temporary)
     except Exception:
-        _write(note, json.dumps(asdict(cell) | {"traceback": traceback.format_exc()}, indent=2))
+        _write_json(note, asdict(cell) | {"traceback": traceback.format_exc()})
         return cell, False
     return cell, True
 
@@ -239,17 +240,5 @@ def _note(folder: Path, cell: Cell) -> Path:
     return folder / "failed" / f"{cell.id}.json"
 
 
-@contextmanager
-def _renamed(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the name of ``path`` at the end: it is whole or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write(path: Path, text: str) -> None:
-    with _renamed(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")

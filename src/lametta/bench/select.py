@@ -1,7 +1,6 @@
 """Choosing the configuration of each method on the validation scenarios, as the paper does."""
 
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from lametta._files import write_text
 from lametta.bench._toml import to_key, to_toml
 from lametta.bench.metrics import CELL, STREAM, check_cells, gains, refuse, require
 from lametta.types import Array, LamettaError
@@ -207,13 +207,7 @@ def write_selection(path: str | Path, selection: Mapping[str, str]) -> None:
         f"[{to_key(method)}]\nconfig = {to_toml(json.loads(config))}\n"
         for method, config in selection.items()
     )
-    path, text = Path(path), "\n".join(sections)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(Path(path), "\n".join(sections))
 
 
 def read_selection(path: str | Path) -> dict[str, dict[str, Any]]:

@@ -1,13 +1,12 @@
 """Files of features, predictions and labels: read, checked and written."""
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lametta._files import renamed
 from lametta.data.store import Header, decode_columns, read_layout
 from lametta.types import LamettaError
 
@@ -66,28 +65,18 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], name: str = "path") -> N
     lametta.types.LamettaError: path must end in .npz or .safetensors, got bank.csv
     """
     check_suffix(name, path)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix, delete=False
-    ) as file:
-        temporary = Path(file.name)
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import save_file
+    if path.suffix == ".npz":
+        with renamed(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        return
+    from safetensors.numpy import save_file
 
-            if "groups" in arrays and arrays["groups"].dtype.kind not in "iufb":
-                raise LamettaError(
-                    f"{name} must end in .npz to keep groups of type {arrays['groups'].dtype}, "
-                    f"got {path}"
-                )
-            save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
-        else:
-            np.savez(temporary, **arrays)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if "groups" in arrays and arrays["groups"].dtype.kind not in "iufb":
+        raise LamettaError(
+            f"{name} must end in .npz to keep groups of type {arrays['groups'].dtype}, got {path}"
+        )
+    with renamed(path) as temporary:
+        save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
 
 
 def check_suffix(name: str, path: Path) -> None:
