@@ -30,7 +30,10 @@ def solve_one(features, probs, **options):
 
 @pytest.mark.parametrize(
     ("n", "n_classes", "d", "k"),
-    [(1, 2, 3, 5), (3, 4, 5, 9), (17, 2, 33, 1), (65, 5, 70, 3), (12, 1001, 130, 5)],
+    [
+        *((1, 2, 3, 5), (3, 4, 5, 9), (17, 2, 33, 1), (63, 2, 9, 9), (65, 5, 70, 3)),
+        (12, 1001, 130, 5),
+    ],
 )
 def test_equals_the_core(n, n_classes, d, k):
     features, probs = make_batch(n, n_classes, d)
@@ -83,16 +86,18 @@ def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
 
 
 def test_streams_of_unequal_length_do_not_meet():
-    batches = [make_batch(7, 4, 8, seed) for seed in range(3)]
+    batches = [make_batch(7, 4, 8, seed) for seed in range(7)]
     features, probs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
-    lengths = [7, 4, 1]
+    lengths = [7, 4, 1, 0, 2, 7, 3]
     z, n_iter, _, energy = solve(features, probs, k=3, lengths=lengths)
     for b, length in enumerate(lengths):
+        np.testing.assert_allclose(z[b, length:], probs[b, length:], rtol=1e-6)
+        if length == 0:
+            continue
         alone = solve_one(features[b, :length], probs[b, :length], k=3)
         torch.testing.assert_close(z[b, :length], alone[0], atol=1e-6, rtol=0)
         assert int(n_iter[b]) == int(alone[1])
         assert float(energy[b]) == pytest.approx(float(alone[3]), abs=1e-5)
-        np.testing.assert_allclose(z[b, length:], probs[b, length:], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float16", 2e-3), ("bfloat16", 1e-2)])
