@@ -420,7 +420,7 @@ def test_a_step_on_a_gpu_never_waits(method):
         info = adapter.step(x).info
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(float(value) >= 0 for value in info.values())
+    assert all(float(info[name]) > 0 for name in ("forward_time", "optimization_time"))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
