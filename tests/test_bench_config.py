@@ -438,7 +438,7 @@ def test_parameters_are_those_of_the_methods(kind):
     fields = KINDS[kind].model_fields
     options = set(_options(_METHODS[kind]))
     if kind == "lame":  # the options of an affinity stand beside its name
-        options |= {"k", "row_sum", "symmetric"}
+        options |= {"k", "row_sum", "symmetric", "method"}
     assert set(fields) == options
     known = inspect.signature(LAME if kind == "lame" else _METHODS[kind]).parameters
     known = dict(inspect.signature(lametta.torch.NetworkAdapter).parameters) | dict(known)

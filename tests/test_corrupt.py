@@ -13,8 +13,6 @@ from lametta.data.loader import load_batches
 
 imagecorruptions = pytest.importorskip("imagecorruptions", reason="not installed")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:")
-
 
 def photo(width=64, height=48):
     """Edges, a smooth background and colors, so that each corruption has something to change."""

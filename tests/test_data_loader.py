@@ -15,9 +15,6 @@ from lametta.data.folders import arrays, image_folder, video_folder
 from lametta.data.loader import Batch, load_batches
 from lametta.torch.preprocess import Preprocess
 
-# JAX, which other tests use, warns whenever a process forks.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork:")
-
 TRANSFORM = Preprocess(resize=32, crop=28)
 
 

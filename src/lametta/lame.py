@@ -131,7 +131,7 @@ def lame(
     """
     xp = namespace(features=features, probs=probs)
     check_options(weight, max_iter, tol)
-    if features.ndim == 3 or probs.ndim == 3:
+    if features.ndim == 3:
         options = {"affinity": affinity, "weight": weight, "max_iter": max_iter, "tol": tol}
         return _streams(xp, features, probs, lengths, options)
     if lengths is not None:

@@ -56,13 +56,14 @@ class _Lame(Strict):
     k: PositiveInt = 5
     row_sum: PositiveFloat | None = None
     symmetric: bool = False
+    method: Annotated[str, one_of(("exact", "faiss"))] = "exact"
     weight: NonNegativeFloat = 1.0
     max_iter: NonNegativeInt = 100
     tol: NonNegativeFloat = 1e-5
 
     @model_validator(mode="after")
     def _affinity_takes_its_options(self) -> Self:
-        for name in ("k", "row_sum", "symmetric"):
+        for name in ("k", "row_sum", "symmetric", "method"):
             if name in self.model_fields_set and name not in _options(self.affinity):
                 raise LamettaError(f"{name} is no option of the affinity {self.affinity!r}")
         return self
@@ -142,7 +143,7 @@ def check_params(kind: str, params: Mapping[str, Any]) -> list[Problem]:
     --------
     >>> [problem.line for problem in check_params("lame", {"k": 0, "wieght": 1})]
     ['k: must be greater than 0, got 0', "wieght: must be one of affinity, k, row_sum, symmetric,
-    weight, max_iter, tol, got 'wieght'; did you mean 'weight'?"]
+    method, weight, max_iter, tol, got 'wieght'; did you mean 'weight'?"]
     """
     try:
         KINDS[kind].model_validate(dict(params))
@@ -159,8 +160,9 @@ def build(kind: str, params: Mapping[str, Any], model: Model) -> Adapter:
     kind : str
         One of `KINDS`.
     params : mapping
-        Its parameters: for LAME ``affinity`` by name with its options ``k``, ``row_sum`` and
-        ``symmetric`` beside it; for network methods ``layers`` by a name in `LAYERS`.
+        Its parameters: for LAME ``affinity`` by name with its options ``k``, ``row_sum``,
+        ``symmetric`` and ``method`` beside it; for network methods ``layers`` by a name in
+        `LAYERS`.
     model : Model
         What it works on; a `lametta.torch.Classifier` for all but output-only methods.
 

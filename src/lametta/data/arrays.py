@@ -28,6 +28,7 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Any], Header]
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "bank.npz")
     ...     write_arrays(path, {"features": np.eye(3), "logits": np.zeros((3, 2))})
