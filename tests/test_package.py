@@ -102,6 +102,7 @@ def test_examples_run(path, tmp_path):
         ("lame.py", "times faster"),
         ("networks.py", "x a plain TENT"),
         ("extract.py", "to the larger"),
+        ("many.py", "recall"),
     ],
 )
 def test_benchmarks_run(name, shows):
