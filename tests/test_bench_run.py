@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -119,19 +120,23 @@ def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
 
 
 def test_killed_runs_go_on(file, tmp_path, expected):
-    """Twenty kills at random moments, which come later and later."""
+    """Twenty kills: half at any moment, half just after a cell was written, amid the next ones."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lametta.bench.run", "lametta.torch", "sklearn.datasets"])
-    folder, moments = tmp_path / "results", random.Random(0)
+    folder, moments, amid_cells = tmp_path / "results", random.Random(0), 0
     for attempt in range(20):
         process = context.Process(target=start, args=(file, folder))
+        before = len(cell_files(folder))
         process.start()
-        process.join(moments.uniform(0, 0.1 + 0.08 * attempt))
+        while attempt % 2 and process.is_alive() and len(cell_files(folder)) == before:
+            time.sleep(0.001)
+        process.join(moments.uniform(0, 0.02 if attempt % 2 else 1))
+        amid_cells += process.is_alive() and 0 < len(cell_files(folder)) < len(expected)
         process.kill()
         process.join()
+    assert amid_cells >= 5
     assert run(Workspace(config.load(file), folder)) == []
     assert rows(folder).equals(expected)
-    assert all(path.suffix == ".parquet" for path in (folder / "cells").glob("[!.]*"))
 
 
 def test_a_finished_run_is_not_run_again(workspace, expected, monkeypatch):
