@@ -18,17 +18,20 @@ if __name__ == "__main__":
     ray.init(address=cluster.address, log_to_driver=False)
     node = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    killed = threading.Event()
+    running = True
 
     def kill():
         while len(list((folder / "cells").glob("*.parquet"))) < 5:
             time.sleep(0.01)
+        assert running
         cluster.remove_node(node, allow_graceful=False)
-        killed.set()
+        print("killed")
 
-    threading.Thread(target=kill, daemon=True).start()
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
     failed = run(Workspace(config.load(experiment), folder), ray=cluster.address)
-    assert killed.is_set()
+    running = False
     assert failed == []
+    killer.join()
     ray.shutdown()
     cluster.shutdown()
