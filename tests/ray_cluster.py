@@ -25,7 +25,7 @@ if __name__ == "__main__":
             time.sleep(0.01)
         assert running
         cluster.remove_node(node, allow_graceful=False)
-        print("killed")
+        sys.stdout.write("killed")
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()

@@ -1,5 +1,7 @@
 """The reduced iteration against the plain one."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,10 +78,12 @@ def test_the_bound_of_the_tail_holds(seed, n, weight):
     w = weight * knn_matrix(features, 5)
     head = np.arange(5)
     tail = _host._Tail(probs, neighbors(features, 5, weight), head)
-    rest = np.arange(5, 120)
     norm = 1 + rng.random(n)
-    for _ in range(3):
+    for limit in (np.inf, 0.1, 0.01):
+        tail.limit = limit
         tail.refresh(norm)
+        rest = np.flatnonzero(tail.member)
+        assert (tail.top[rest] <= limit).all()
         norm = norm * np.exp(rng.normal(scale=0.3, size=n))
         # The tail's z follow the norms; their exponents, and so the mass, move with them.
         z = tail.scaled[:, rest] / norm[:, None]
@@ -99,15 +103,34 @@ def test_without_rest_the_updates_are_those_of_the_equation():
 
 def test_resting_samples_are_left_alone(monkeypatch):
     features, probs = peaked_batch(300, 20, seed=1)
-    sizes = []
-    multiply = Neighbors.__matmul__
+    sizes, update = [], _host._Part.update
     monkeypatch.setattr(
-        Neighbors, "__matmul__", lambda w, z: sizes.append(len(w.index)) or multiply(w, z)
+        _host._Part, "update", lambda part, *z: sizes.append(len(part.mass)) or update(part, *z)
     )
     result = lametta.lame(features, probs, tol=1e-6)
     assert result.converged
     assert min(sizes) < 150, "later updates must be of few samples"
-    assert sizes[-2] == 300, "the last one must be of all"
+    assert sizes[-1] == 300, "the last one must be of all"
+
+
+def test_calls_share_memory_and_nothing_else():
+    """Results stay as they are while other batches, sizes and dtypes pass through."""
+    batches = [
+        (batch[0].astype(dtype), batch[1].astype(dtype))
+        for n in (64, 7, 200)
+        for n_classes in (30, 300)
+        for dtype in (np.float32, np.float64)
+        for batch in [peaked_batch(n, n_classes, seed=n)]
+    ]
+    results = [lametta.lame(*batch) for batch in batches]
+    copies = [result.probs.copy() for result in results]
+    with ThreadPoolExecutor(4) as pool:
+        others = list(pool.map(lambda batch: lametta.lame(*batch), 20 * batches))
+    for result, copy in zip(results, copies, strict=True):
+        assert np.array_equal(result.probs, copy)
+    for result, other in zip(20 * results, others, strict=True):
+        assert np.array_equal(result.probs, other.probs)
+        assert result.energy == other.energy
 
 
 BANKS = ["imagenette_val500_lite0", "tinyimagenet_1010_lite0", "imagenet_one_per_class_lite0"]

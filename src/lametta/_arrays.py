@@ -130,17 +130,15 @@ def unit_rows(xp: Any, x: Array) -> Array:
     return x / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def nearest(xp: Any, x: Array, k: int, norms: Array = None) -> Array:
+def nearest(xp: Any, x: Array, k: int) -> Array:
     """Indices [N, min(k, N - 1)] of the rows nearest to each row in direction, itself left out.
 
     The distance is Euclidean between rows of length 1, through inner products and a block of rows
-    at a time, so that memory grows with N and not with its square. Who has the lengths of the
-    rows already may give them.
+    at a time, so that memory grows with N and not with its square.
     """
     n = x.shape[0]
-    k = min(k, n - 1)
-    norms = row_norms(xp, x) if norms is None else norms
-    if squares_fit(xp, norms):  # then any factor on row i ranks its neighbors alike
+    norms = row_norms(xp, x)
+    if squares_fit(xp, norms):
         scale, shift = 1 / norms, None
     else:
         x = unit_rows(xp, x)
@@ -150,12 +148,20 @@ def nearest(xp: Any, x: Array, k: int, norms: Array = None) -> Array:
     found = []
     for start in range(0, max(n, 1), block):
         closeness = matmul(xp, x[start : min(start + block, n), :], x.T)
-        if shift is None:
-            closeness *= scale
-        else:
+        if shift is not None:
             closeness = closeness - shift
-        found.append(_k_largest(xp, _without_self(xp, closeness, start), k))
+        found.append(nearest_by_products(xp, closeness, k, scale, start))
     return found[0] if len(found) == 1 else xp.concat(found, axis=0)
+
+
+def nearest_by_products(xp: Any, products: Array, k: int, scale: Array, start: int = 0) -> Array:
+    """The same from inner products, which are overwritten, of all rows and those from ``start`` on.
+
+    ``scale`` is 1 over the length of each row; any factor on row i ranks its neighbors alike.
+    """
+    if scale is not None:
+        products *= scale
+    return _k_largest(xp, _without_self(xp, products, start), min(k, products.shape[1] - 1))
 
 
 def _without_self(xp: Any, closeness: Array, start: int) -> Array:

@@ -23,14 +23,14 @@ from lametta._arrays import (
     log,
     matmul,
     namespace,
-    nearest,
+    nearest_by_products,
     row_norms,
     softmax,
     squares_fit,
     widen,
 )
 from lametta._checks import check_options, check_shapes, check_streams, checked_values
-from lametta._host import Solution, solve
+from lametta._host import Solution, scratch, solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
@@ -40,8 +40,6 @@ _HAS_TRITON = find_spec("triton") is not None
 _UPDATES_PER_LOOK = 4
 # From this batch size on, W is a list of neighbors and not a matrix.
 _LARGE_BATCH = 2048
-# Up to this batch size BLAS compares all samples on one thread.
-_ONE_THREAD_BATCH = 64
 
 
 class LameResult(NamedTuple):
@@ -208,17 +206,31 @@ def _on_host(
 ) -> Solution:
     """The same for k neighbors in host memory, by way of NumPy and with much of the work spared."""
     host_x, host_q = np.asarray(x), np.asarray(q)
-    norms = row_norms(np, host_x)
+    products = None
+    if affinity.method == "exact" and x.shape[0] <= _LARGE_BATCH:
+        products = _products(xp, x, host_x)
+    norms = row_norms(np, host_x) if products is None else np.sqrt(products.diagonal())
+    fits = squares_fit(np, norms)
     # Where the norms are good, so are the values they come from.
-    host_q = checked_values(np, norms if squares_fit(np, norms) else host_x, host_q, dtype)
-    if affinity.method == "exact" and x.shape[0] <= _ONE_THREAD_BATCH:
-        index = nearest(np, host_x, affinity.k, norms)
-    else:  # NumPy's threads beside PyTorch's would stall both for milliseconds
+    host_q = checked_values(np, norms if fits else host_x, host_q, dtype)
+    if products is not None and fits:
+        index = nearest_by_products(np, products, affinity.k, 1 / norms)
+    else:
         index = np.asarray(affinity.neighbors(x).index)
     z, n_iter, converged, energy = solve(host_q, Neighbors(index, float(weight)), max_iter, tol)
     place = {"device": device(q)} if is_jax_array(q) else {}
     z, energy = (xp.asarray(np.asarray(array), **place) for array in (z, energy))
     return Solution(z, n_iter, converged, energy)
+
+
+def _products(xp: Any, x: Array, host_x: Any) -> Any:
+    """Inner products [N, N] of all rows, as a NumPy array."""
+    products = scratch("products", (x.shape[0], x.shape[0]), host_x.dtype)
+    if is_torch_array(x):  # NumPy's threads beside PyTorch's would stall both for milliseconds
+        xp.matmul(x, x.T, out=xp.from_numpy(products))
+        return products
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.matmul(host_x, host_x.T, out=products)
 
 
 def _on_cuda(
