@@ -1,20 +1,14 @@
 """LAME against a literal version of the computation that the paper's authors released.
 
 The literal version makes the full tensor of differences [N, N, d], and tests the energy after every
-update. Both run side by side in one process, on PyTorch (CPU) and on NumPy, and must predict the
-same classes. ``make bench`` runs this; ``--device cuda`` measures on a GPU instead; ``--quick`` is
-for the tests.
+update. Both run side by side in one process and must predict the same classes. ``make bench`` runs
+this on the CPU, with PyTorch and with NumPy; ``--device cuda`` runs the same on a GPU. The table is
+printed, ``--json`` keeps it, ``--figure`` draws how the cost grows; ``--quick`` is for the tests.
 """
 
 import argparse
 import json
 import os
-import re
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,54 +16,24 @@ from typing import Any
 import numpy as np
 import torch
 
+import growth
 import lametta
-from literal import literal_torch
+from devices import Cpu, Gpu, ours
+from literal import softmax
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("LAMETTA_SHARED", ROOT.parent / "shared"))
 BANK = SHARED / "data" / "banks" / "imagenette_val500_lite0.npz"
+MOST_MEMORY = 12 * 2**30  # of the literal version; bytes
+
+Device = Cpu | Gpu
 
 
-def literal_numpy(features: Any, probs: Any, k: int = 5, max_iter: int = 100) -> Any:
-    def softmax(x: Any) -> Any:
-        e = np.exp(x - x.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
-
-    unary = -np.log(probs + np.float32(1e-10))
-    x = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    distance = np.linalg.norm(x[:, None] - x[None], axis=-1)
-    neighbors = np.argsort(distance, axis=1)[:, 1 : k + 1]
-    w = np.zeros((len(x), len(x)), x.dtype)
-    np.put_along_axis(w, neighbors, 1, axis=1)
-    z, old = softmax(-unary), float("inf")
-    for n in range(max_iter):
-        pairwise = 1.0 * (w @ z)
-        z = softmax(-unary + pairwise)
-        terms = unary * z - 1.0 * pairwise * z + z * np.log(np.maximum(z, 1e-20))
-        energy = float(terms.sum())
-        if n > 1 and abs(energy - old) <= 1e-8 * abs(old):
-            break
-        old = energy
-    return z
-
-
-LITERAL: dict[str, Callable[[Any, Any], Any]] = {"torch": literal_torch, "numpy": literal_numpy}
-CONVERT: dict[str, Callable[[Any], Any]] = {"torch": torch.from_numpy, "numpy": np.asarray}
-
-
-def ours(features: Any, probs: Any) -> Any:
-    return lametta.lame(features, probs).probs
-
-
-def softmax(logits: Any) -> Any:
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
-
-
-def random_batch(n: int, d: int, n_classes: int = 1000) -> tuple[Any, Any]:
+def batch(*shape: int, d: int, n_classes: int = 1000) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    features = rng.standard_normal((n, d), dtype=np.float32)
-    return features, softmax(rng.standard_normal((n, n_classes), dtype=np.float32))
+    features = rng.standard_normal((*shape, d), dtype=np.float32)
+    logits = 2 * rng.standard_normal((np.prod(shape), n_classes), dtype=np.float32)
+    return features, softmax(logits).reshape(*shape, n_classes)
 
 
 def bank_batch(n: int) -> tuple[Any, Any]:
@@ -79,100 +43,146 @@ def bank_batch(n: int) -> tuple[Any, Any]:
     return features, softmax(logits)
 
 
-def timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def side_by_side(slow: Callable[[], Any], fast: Callable[[], Any], seconds: float) -> Any:
-    """Median seconds of both, in turns: five calls of the fast one for each of the slow one.
-
-    A call before each turn is not counted: threads that slept while the other ran wake up in it.
-    """
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 3:
-        slow()
-        times[0].append(timed(slow))
-        fast()
-        times[1].extend(timed(fast) for _ in range(5))
-    return tuple(map(statistics.median, times))
-
-
-def speed(seconds: float) -> None:
-    cases = {"random, N = 64, d = 2048": random_batch(64, 2048)}
-    if BANK.exists():
-        cases = {f"{BANK.stem}, N = {n}": bank_batch(n) for n in (64, 256)} | cases
-    else:
+def cases(device: Device, sizes: tuple[int, ...]) -> dict[str, tuple[Any, Any]]:
+    found = {f"random, N = {n}": batch(n, d=device.features) for n in sizes}
+    if not BANK.exists():
         print(f"(no {BANK.name} in {SHARED}: set LAMETTA_SHARED for the rows of a real network)")
-    print(f"{'K = 1000, float32, k = 5':<38}{'':<8}{'literal':>10}{'lametta':>10}  times faster")
-    for name, arrays in cases.items():
-        for library, convert in CONVERT.items():
-            batch = tuple(map(convert, arrays))
-            literal = partial(LITERAL[library], *batch)
-            slow, fast = side_by_side(literal, partial(ours, *batch), seconds)
-            same = bool((literal().argmax(1) == ours(*batch).argmax(1)).all())
-            times = f"{1e3 * slow:>7.2f} ms{1e3 * fast:>7.2f} ms{slow / fast:>14.1f}"
-            print(f"{name:<38}{library:<8}{times}{'' if same else '  PREDICTIONS DIFFER'}")
+        return found
+    return found | {f"real, N = {n}": bank_batch(n) for n in sizes if n <= 256}
 
 
-def memory(sizes: dict[int, int]) -> None:
-    title = "peak memory, K = 1000, d = 1280"
-    print(f"\n{title:<38}{'':<8}{'literal':>11}{'lametta':>11}  times less")
-    for n, with_literal in sizes.items():
-        for library in CONVERT:
-            fast = peak("lametta", library, n)
-            slow = peak("literal", library, n) if with_literal else None
-            shown = ("-", "") if slow is None else (f"{slow:.0f} MiB", f"{slow / fast:.0f}")
-            print(f"{f'N = {n}':<38}{library:<8}{shown[0]:>11}{fast:>7.0f} MiB{shown[1]:>12}")
+def compare(device: Device, cases: dict[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
+    titles = ("literal", "lametta", "times faster", "on the host", "literal", "lametta")
+    print(
+        f"{'':<25}" + "".join(f"{t:>13}" for t in titles) + "   times less   updates, off float64"
+    )
+    rows = []
+    for case, (features, probs) in cases.items():
+        core = lametta.lame(features.astype(float), probs.astype(float)).probs
+        for library, convert in device.convert.items():
+            x, q = convert(features), convert(probs)
+            row: dict[str, Any] = {"case": case, "library": library}
+            fast, slow = partial(ours, x, q), partial(device.literal[library], x, q)
+            copies = {"torch": 1, "numpy": 2}[library]  # of the differences
+            if 4 * copies * features.size * len(features) <= MOST_MEMORY:
+                times = device.side_by_side(slow, fast)
+                row |= {"literal_ms": 1e3 * times[0], "lametta_ms": 1e3 * times[1]}
+                row["literal_mib"] = device.peak("literal", library, x, q)
+            else:
+                row["lametta_ms"] = 1e3 * device.seconds(fast)
+            row["lametta_mib"] = device.peak("lametta", library, x, q)
+            if isinstance(device, Gpu):
+                row["host_ms"] = 1e3 * device.on_host(fast)
+            result = lametta.lame(x, q)
+            found = np.asarray(result.probs.cpu() if library == "torch" else result.probs)
+            row["updates"] = int(result.n_iter)
+            row["difference"] = float(np.abs(found - core).max())
+            row["same"] = bool((found.argmax(1) == core.argmax(1)).all())
+            rows.append(row)
+            print(as_line(row), flush=True)
+    return rows
 
 
-def peak(version: str, library: str, n: int) -> float:
-    """MiB that one call adds to a fresh process."""
-    command = [sys.executable, __file__, "--peak", version, library, str(n)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def as_line(row: dict[str, Any]) -> str:
+    def cell(key: str, unit: str, digits: int) -> str:
+        return f"{row[key]:.{digits}f} {unit}" if key in row else "-"
+
+    times, less = (
+        f"{row[f'literal_{unit}'] / row[f'lametta_{unit}']:.{digits}f}"
+        if f"literal_{unit}" in row
+        else "-"
+        for unit, digits in (("ms", 1), ("mib", 0))
+    )
+    cells = (
+        *(cell("literal_ms", "ms", 2), cell("lametta_ms", "ms", 3), times),
+        *(cell("host_ms", "ms", 2), cell("literal_mib", "MiB", 0), cell("lametta_mib", "MiB", 1)),
+    )
+    return (
+        f"{row['case']:<18}{row['library']:<7}" + "".join(f"{text:>13}" for text in cells)
+        + f"{less:>13}   {row['updates']}, {row['difference']:.0e}"
+        + ("" if row["same"] else "  PREDICTIONS DIFFER")
+    )  # fmt: skip
 
 
-def print_peak(version: str, library: str, n: int) -> None:
-    small, large = random_batch(8, 8, 10), random_batch(n, 1280)
-    call = ours if version == "lametta" else LITERAL[library]
-    call(*map(CONVERT[library], small))  # whatever the library loads at its first call
-    features, probs = map(CONVERT[library], large)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = resident_peak()
-    call(features, probs)
-    print(max(resident_peak() - before, 0.1))
+def many_streams(device: Device, streams: int) -> dict[str, Any]:
+    x, q = map(device.convert["torch"], batch(streams, 64, d=device.features))
+    seconds = device.seconds(partial(lametta.lame, x, q))
+    rate = streams * 64 / seconds
+    print(f"{streams} streams of 64 samples: {1e3 * seconds:.2f} ms, {rate:,.0f} samples a second")
+    return {"case": f"{streams} streams of 64", "lametta_ms": 1e3 * seconds}
 
 
-def resident_peak() -> float:
-    """MiB of physical memory that this process has held at most; of Linux alone."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(line) / 1024
+def whole_set(device: Device, n: int) -> dict[str, Any]:
+    x, q = map(device.convert["torch"], batch(n, d=device.many_features))
+    lametta.lame(x[:5000], q[:5000])
+    seconds = device.once(partial(lametta.lame, x, q))
+    memory = device.peak("lametta", "torch", x, q)
+    print(f"one graph of {n} samples, d = {x.shape[1]}: {seconds:.2f} s, {memory:.0f} MiB")
+    return {"case": f"{n} samples", "lametta_ms": 1e3 * seconds, "lametta_mib": memory}
+
+
+def share_of_a_step(device: Device) -> dict[str, Any]:
+    """LAME beside the forward pass of ResNet-50, each by itself."""
+    from lametta.torch import Classifier
+    from lametta.torch.resnet import ResNet
+
+    x = device.convert["torch"](np.zeros((64, 3, 224, 224), np.float32)).to(device.dtype)
+    net = ResNet(50).eval().to(x)
+    with torch.no_grad(), Classifier(net) as model:
+        output = model(torch.randn_like(x))
+        probs = output.logits.softmax(1)
+        forward = device.seconds(lambda: net(x))
+        own = device.seconds(lambda: lametta.lame(output.features, probs))
+    print(f"ResNet-50 in {device.dtype}, batch 64: forward {1e3 * forward:.2f} ms, "
+          f"LAME {1e3 * own:.3f} ms, {own / (forward + own):.2%} of the step")  # fmt: skip
+    return {"case": "share of a step", "forward_ms": 1e3 * forward, "lametta_ms": 1e3 * own}
+
+
+def growing(device: Device, sizes: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+    """How the cost grows with each size, the others as in `growth.BASE`."""
+    rows = []
+    for name, values in sizes.items():
+        for value in values:
+            at = growth.BASE | {name: value}
+            shape = (at["N"],) if at["B"] == 1 else (at["B"], at["N"])
+            x, q = map(device.convert["torch"], batch(*shape, d=at["d"], n_classes=at["K"]))
+            call = partial(lametta.lame, x, q, affinity=lametta.knn(at["k"]))
+            rows.append({"varied": name, "value": value, "lametta_ms": 1e3 * device.seconds(call)})
+        told = (f"{row['value']}: {row['lametta_ms']:.3f}" for row in rows[-len(values) :])
+        print(f"ms at {name} = " + ", ".join(told), flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a second instead of a minute")
-    parser.add_argument(
-        "--peak", nargs=3, metavar=("VERSION", "LIBRARY", "N"), help=argparse.SUPPRESS
-    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, help="where to write the figures of a GPU")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--figure", type=Path, help="where to draw how the cost grows")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args()
-    if options.device == "cuda":
-        import gpu
-
-        found = gpu.main(np.load(BANK) if BANK.exists() else None)
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
-        return
-    if options.peak:
-        version, library, n = options.peak
-        print_peak(version, library, int(n))
-        return
-    speed(0.05 if options.quick else 4.0)
-    memory({64: True} if options.quick else {1024: True, 4096: False})
+    device = Gpu() if options.device == "cuda" else Cpu(0.05 if options.quick else 4.0)
+    print(f"{device.name}, torch {torch.__version__}; K = 1000, k = 5, float32, "
+          f"random features d = {device.features}")  # fmt: skip
+    table = compare(device, cases(device, (64,) if options.quick else (64, 256, 1024)))
+    others = [
+        many_streams(device, 4 if options.quick else 256),
+        whole_set(device, 500 if options.quick else 50_000),
+    ]
+    if not options.quick:
+        others.append(share_of_a_step(device))
+    sizes = {name: values[:2] for name, values in growth.SIZES.items()}
+    grown = growing(device, sizes if options.quick else growth.SIZES)
+    found = {
+        "device": device.name,
+        "torch": torch.__version__,
+        "against_literal": table,
+        "others": others,
+        "growth": grown,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    if options.figure:
+        growth.draw([found], options.figure)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The reduced iteration against the plain one."""
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -131,6 +132,20 @@ def test_calls_share_memory_and_nothing_else():
     for result, other in zip(20 * results, others, strict=True):
         assert np.array_equal(result.probs, other.probs)
         assert result.energy == other.energy
+
+
+def test_no_matrix_of_all_samples_is_made():
+    """Not even where no class is likely, so that the head is empty."""
+    n = 4000
+    index = np.random.default_rng(0).integers(n, size=(n, 5))
+    probs = np.full((n, 200), 0.005)
+    assert len(_host._head(probs, Neighbors(index))) == 0
+    tracemalloc.start()
+    solution = _host.solve(probs, Neighbors(index), 100, 1e-5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * n * n / 2
+    assert np.allclose(solution.z, probs)
 
 
 BANKS = ["imagenette_val500_lite0", "tinyimagenet_1010_lite0", "imagenet_one_per_class_lite0"]

@@ -139,7 +139,7 @@ class _Tail:
         """Bound of the share by which any sample's norm is wrong."""
         ratio = self.norm / norm
         change = np.maximum(np.exp(self.top) * ratio.max() - 1, 1 - ratio.min()) * self.member
-        return (self.exponents @ (change * np.exp(change * self.top)) / norm).max()
+        return (np.vecdot(self.exponents, change * np.exp(change * self.top)) / norm).max()
 
 
 class _Part:
@@ -168,7 +168,7 @@ class _Part:
 def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
     """Iterate the update of `lametta.lame` from q [N, K] until it rests."""
     if max_iter == 0:
-        return Solution(q, 0, False, -np.vdot(q, w @ q) / 2)
+        return Solution(q, 0, False, -np.vecdot(q, w @ q).sum() / 2)
     head = None if max_iter <= _FEW_UPDATES else _head(q, w)
     tail = None if head is None else _Tail(q, w, head)
     z = q.copy() if head is None else q.take(head, axis=1)
@@ -213,11 +213,11 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
         next_look = n_iter + wait
 
     # log z - log q = a - log norm in every class.
-    energy = np.vdot(z, part.a) - np.log(norm).sum()
-    energy -= np.vdot(z, part.a if converged else _product(whole.w, z, part.a)) / 2
+    energy = np.vecdot(z, part.a).sum() - np.log(norm).sum()
+    energy -= np.vecdot(z, part.a if converged else _product(whole.w, z, part.a)).sum() / 2
     if tail is None:
         return Solution(z, n_iter, converged, energy)
-    energy += np.vdot(tail.exponents @ tail.member, 1 / norm) / 2
+    energy += (np.vecdot(tail.exponents, tail.member) / norm).sum() / 2
     tail.scaled *= (1 / norm)[:, None]
     tail.scaled[:, head] = z
     return Solution(tail.scaled, n_iter, converged, energy)
@@ -229,7 +229,7 @@ def _head(q: Any, w: Neighbors) -> Any:
     if n_classes <= _FEW_CLASSES:
         return None
     # No exponent begins above its k neighbors' largest q, nor above the sum of all samples' q.
-    total = np.ones(n, q.dtype) @ q
+    total = q.sum(axis=0)
     begin = np.minimum(q.max(axis=0) * w.index.shape[1], total) * w.value
     head = np.flatnonzero(begin > _LIKELY)
     ignored = begin @ total - begin[head] @ total[head]
@@ -241,8 +241,9 @@ def _whole(q: Any, w: Neighbors, head: Any, tail: _Tail | None) -> _Part:
     """All samples, in the classes of the head."""
     if head is not None:
         q = q.take(head, axis=1)
-    mass = np.zeros(q.shape[0], q.dtype) if tail is None else tail.mass
-    is_small = q.shape[0] * q.size <= _ONE_THREAD
+    n, n_classes = q.shape
+    mass = np.zeros(n, q.dtype) if tail is None else tail.mass
+    is_small = n * n * max(n_classes, 1) <= _ONE_THREAD
     return _Part(w.dense(q.dtype) if is_small else w, q, mass)
 
 
