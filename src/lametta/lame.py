@@ -135,10 +135,7 @@ def lame(
     if lengths is not None:
         raise LamettaError(f"lengths must come with several streams [B, N, d], got {lengths!r}")
     check_shapes(xp, features, probs)
-    x, q = widen(xp, features), widen(xp, probs)
-    if q.shape[0] == 0:
-        solution = Solution(q, 0, True, xp.sum(q))
-    elif _suits_cuda(affinity, weight, features, probs):
+    if probs.shape[0] > 0 and _suits_cuda(affinity, weight, features, probs):
         streams = _on_cuda(
             features[None],
             probs[None],
@@ -147,7 +144,10 @@ def lame(
             max_iter=max_iter,
             tol=tol,
         )
-        solution = Solution(*(tensor[0] for tensor in streams))
+        return LameResult(*(tensor[0] for tensor in streams))
+    x, q = widen(xp, features), widen(xp, probs)
+    if q.shape[0] == 0:
+        solution = Solution(q, 0, True, xp.sum(q))
     elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
         solution = _on_host(xp, x, q, probs.dtype, affinity, weight, max_iter, tol)
     else:
