@@ -409,6 +409,7 @@ def test_a_clock_adds_up_stages_and_finds_the_peak():
         assert Clock(torch.device("cpu")).info()["peak_memory"] < small + 2**26
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", [tent, shot_im])
 def test_a_step_on_a_gpu_never_waits(method):
