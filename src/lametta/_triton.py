@@ -6,13 +6,10 @@ import triton.language as tl
 
 @triton.jit
 def gram(
-    x_ptr, peak_ptr, gram_ptr, square_ptr, slot_ptr, n, d, per_split,
-    SPLITS: tl.constexpr, TILE: tl.constexpr, SLOTS: tl.constexpr,
+    x_ptr, peak_ptr, gram_ptr, square_ptr, n, d, per_split,
+    SPLITS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Inner products of rows, each scaled by its largest entry, over one of SPLITS parts of d.
-
-    It comes first, and so sets the slots of `updates` to 0.
-    """
+    """Inner products of rows, each scaled by its largest entry, over one of SPLITS parts of d."""
     tiles = tl.cdiv(n, TILE)
     tile, split, stream = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = (tile // tiles) * TILE + tl.arange(0, TILE)
@@ -50,9 +47,6 @@ def gram(
     )
     if tile % tiles == 0:
         tl.store(square_ptr + part * n + rows, squares, mask=rows < n)
-    if (tile == 0) & (split == 0):
-        slots = tl.arange(0, 8)
-        tl.store(slot_ptr + stream * SLOTS + slots, 0, mask=slots < SLOTS)
 
 
 @triton.jit
@@ -60,18 +54,9 @@ def neighbors(
     gram_ptr, square_ptr, length_ptr, index_ptr, n, RAGGED: tl.constexpr,
     SPLITS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the K rows nearest to each row."""
+    """The K rows nearest in direction to one row, itself left out; -1 where there are fewer."""
     row, stream = tl.program_id(0), tl.program_id(1).to(tl.int64)
     length = tl.load(length_ptr + stream) if RAGGED else n
-    _nearest(gram_ptr, square_ptr, index_ptr, stream, row, length, n, SPLITS, K, BLOCK)
-
-
-@triton.jit
-def _nearest(
-    gram_ptr, square_ptr, index_ptr, stream, row, length, n,
-    SPLITS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The K rows nearest in direction to one row, itself left out; -1 where there are fewer."""
     columns = tl.arange(0, BLOCK)
     product = tl.zeros((BLOCK,), tl.float32)
     square = tl.zeros((BLOCK,), tl.float32)
@@ -122,16 +107,11 @@ def _arrive_and_wait(slot_ptr, moved, team_size):
 
 @triton.jit
 def updates(
-    q_ptr, gram_ptr, square_ptr, index_ptr, length_ptr, z_ptr, slot_ptr, share_ptr,
-    out_ptr, n_iter_ptr, rests_ptr, energy_ptr,
+    q_ptr, index_ptr, length_ptr, z_ptr, slot_ptr, out_ptr, energy_ptr, n_iter_ptr, rests_ptr,
     streams, n, n_classes, weight, tol, max_iter, team_size, teams, scratch,
-    RAGGED: tl.constexpr, SPLITS: tl.constexpr, SLOTS: tl.constexpr, K: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_N: tl.constexpr,
+    RAGGED: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All updates of all streams: z_i <- q_i exp(w sum_j z_j) / norm, until z rests.
-
-    With SPLITS > 0 it first finds the neighbors, from inner products in so many parts.
-    """
+    """All updates of all streams: z_i <- q_i exp(w sum_j z_j) / norm, until z rests."""
     me = tl.program_id(0).to(tl.int64)  # wide enough for all that is counted from it
     team, me = me // team_size, me % team_size
     columns = tl.arange(0, BLOCK)
@@ -142,14 +122,12 @@ def updates(
         q = q_ptr + first * n_classes
         index = index_ptr + first * K
         z = z_ptr + first * n_classes
-        slots = slot_ptr + stream * SLOTS
+        slots = slot_ptr + stream * 4
         for i in range(me, length, team_size):
-            if SPLITS > 0:
-                _nearest(gram_ptr, square_ptr, index_ptr, stream, i, length, n, SPLITS, K, BLOCK_N)
             at = i * n_classes + columns
             q_i = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(z + at, q_i / tl.sum(q_i), mask=inside)
-        moved = _arrive_and_wait(slots, 1, team_size)  # also makes a program see its own stores
+        moved = _arrive_and_wait(slots, 1, team_size)
         step = 0
         while (step < max_iter) & (moved > 0):
             old = z + (step % 2) * scratch
@@ -177,21 +155,12 @@ def updates(
             z_i = tl.load(final + at, mask=inside, other=0.0)
             a = weight * _gathered(final, index, i, n_classes, columns, K)
             kl = z_i * tl.log(tl.where(z_i > 0, z_i / tl.where(q_i > 0, q_i, 1.0), 1.0))
-            tl.store(share_ptr + first + i, tl.sum(kl - z_i * a / 2))
+            tl.store(energy_ptr + first + i, tl.sum(kl - z_i * a / 2))
             tl.store(out_ptr + first * n_classes + at, z_i, mask=inside)
         for i in range(length + me, n, team_size):  # what pads a short stream stays as it came
             at = (first + i) * n_classes + columns
             tl.store(out_ptr + at, tl.load(q_ptr + at, mask=inside), mask=inside)
+            tl.store(energy_ptr + first + i, 0.0)
         if me == 0:
             tl.store(n_iter_ptr + stream, step)
             tl.store(rests_ptr + stream, moved == 0)
-        # Who comes last adds up, in an order that does not depend on who that is.
-        tl.debug_barrier()
-        before = tl.atomic_add(slots + 4, 1, sem="acq_rel", scope="gpu")
-        if before == team_size - 1:
-            energy = tl.zeros((BLOCK,), tl.float32)
-            for start in range(0, length, BLOCK):
-                at = start + columns
-                share = share_ptr + first + at
-                energy += tl.load(share, mask=at < length, other=0.0, cache_modifier=".cg")
-            tl.store(energy_ptr + stream, tl.sum(energy))
