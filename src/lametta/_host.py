@@ -208,6 +208,8 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
             rows = _awake(w, part.rows, np.vecdot(moved, moved) > (tol / 8) ** 2)
             some = 0 < rows.size <= 0.8 * len(norm)
             part = _Part(w, whole.q, whole.mass, rows) if some else whole
+            if most <= 20 * tol and 4 * len(part.mass) > len(norm):
+                wait = 1  # a look costs much less than an update of many
         if left <= wait + 1:  # there is a look before the last update, and that is one of all
             part, wait = whole, max(left - 1, 1)
         next_look = n_iter + wait
