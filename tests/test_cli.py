@@ -274,6 +274,7 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert re.search(r"embedded:digits_val +always", shown)
     assert f"looked below {tmp_path}" in shown
     assert run("list", "nothing").exit_code == 2
+    assert run("list", "models", "--data", tmp_path).exit_code == 2
 
 
 def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):

@@ -9,7 +9,8 @@ from lametta.types import Array
 
 # faiss asks for 39 samples a cluster to train on.
 _SAMPLES_PER_LIST = 39
-_LISTS_LOOKED_AT = 8  # or one of every 16, where these are more
+# One of every 16, within these bounds: with more, the cost would grow with the square of N again.
+_LISTS_LOOKED_AT = 8, 64
 
 
 def approximately_nearest(x: Array, k: int) -> Array:
@@ -25,7 +26,8 @@ def approximately_nearest(x: Array, k: int) -> Array:
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(d), d, lists, faiss.METRIC_INNER_PRODUCT)
     index.train(x[:: max(1, n // (64 * lists))])
     index.add(x)
-    index.nprobe = max(_LISTS_LOOKED_AT, lists // 16)
+    least, most = _LISTS_LOOKED_AT
+    index.nprobe = min(max(least, lists // 16), most)
     found = _without_self(index.search(x, k + 1)[1])
     short = np.flatnonzero((found < 0).any(axis=1))
     if len(short):

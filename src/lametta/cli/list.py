@@ -13,6 +13,7 @@ from rich.table import Table
 
 import lametta
 from lametta.cli._console import out, user_errors
+from lametta.types import LamettaError
 
 
 class Kind(StrEnum):
@@ -45,6 +46,8 @@ def list_(
     Example: lametta list datasets --data /data
     """
     with user_errors():
+        if data is not None and kind not in (None, Kind.datasets):
+            raise LamettaError(f"--data is of use with datasets alone, got it with {kind}")
         for wanted in Kind if kind is None else (kind,):
             if kind is None:
                 out.print(f"[bold underline]{wanted}[/]")
