@@ -1,7 +1,7 @@
 """One graph over a whole data set on the CPU: neighbors, updates, memory, and what faiss misses.
 
-``python benchmarks/many.py`` takes some minutes, ``--quick`` is for the tests, and a million samples
-are ``--sizes 1000000 --features 32 --classes 10 --methods faiss``.
+``python benchmarks/many.py`` takes some minutes; ``--quick`` is for the tests. A million samples:
+``--sizes 1000000 --features 32 --classes 10 --methods faiss``.
 """
 
 import argparse
