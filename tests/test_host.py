@@ -93,6 +93,34 @@ def test_the_bound_of_the_tail_holds(seed, n, weight):
         assert (wrong <= tail.wrong(norm) + 1e-12).all()
 
 
+def test_a_tail_that_is_not_right_is_refreshed_again(monkeypatch):
+    features, probs = peaked_batch(64, 300, seed=4)
+    probs[:, 5:30] *= 20  # classes between likely and unlikely
+    probs /= probs.sum(axis=1, keepdims=True)
+    monkeypatch.setattr(_host, "_LIMIT", 1.0)  # the first refresh sends none of them to the head
+    monkeypatch.setattr(_host, "_LIKELY", 1.0)
+    monkeypatch.setattr(_host, "_IGNORED", 1.0)
+    refreshes, refresh = [], _host._Tail.refresh
+    monkeypatch.setattr(
+        _host._Tail, "refresh", lambda tail, norm: refreshes.append(norm) or refresh(tail, norm)
+    )
+    solution = _host.solve(probs, neighbors(features, 5), 200, 1e-6)
+    assert solution.converged
+    assert len(refreshes) > 1
+    moved = one_update(solution.z, probs, knn_matrix(features, 5)) - solution.z
+    assert np.abs(moved).max() <= 5e-6
+
+
+def test_a_run_cut_short_has_its_tail(monkeypatch):
+    features, probs = peaked_batch(64, 300, seed=4)
+    monkeypatch.setattr(_host, "_FIRST_REFRESH", 0.0)
+    solution = _host.solve(probs, neighbors(features, 5), 21, 1e-12)
+    assert (solution.n_iter, solution.converged) == (21, False)
+    exact = lame_by_definition(probs, knn_matrix(features, 5), 21)
+    assert np.abs(solution.z - exact).max() < 1e-3
+    assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
+
+
 def test_without_rest_the_updates_are_those_of_the_equation():
     features, probs = peaked_batch(50, 200, seed=2)
     w = knn_matrix(features, 5)

@@ -206,7 +206,7 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
             part, wait = whole, 1  # it ends with an update of all samples
         elif whole.w is w:
             rows = _awake(w, part.rows, np.vecdot(moved, moved) > (tol / 8) ** 2)
-            some = 0 < rows.size <= 0.8 * len(norm)
+            some = 0 < rows.size <= 0.8 * len(norm)  # to pick out nearly all would not pay
             part = _Part(w, whole.q, whole.mass, rows) if some else whole
             if most <= 20 * tol and 4 * len(part.mass) > len(norm):
                 wait = 1  # a look costs much less than an update of many
