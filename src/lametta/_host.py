@@ -20,7 +20,7 @@ and so do the exponents, as W >= 0. The norm of sample i is then wrong by no mor
 It is of second order in the exponents: a refresh sends classes whose exponents are not that small
 to the head. Where it is at most 4 ``tol`` in the end, the last update is within 4 ``tol`` of the
 exact one; where it is not, another refresh follows, which keeps fewer classes, and the iteration
-goes on. A run that ``max_iter`` cuts short may be off by more, up to 2e-3 on real networks, since
+goes on. A run that ``max_iter`` cuts short may be off by more, up to 1e-3 on real networks, since
 its path began with another mass; where few updates are allowed there is no tail.
 
 **Most samples soon rest.** A sample none of whose neighbors moved has nothing to update. Before
