@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import nn
 
+import torch
 from lametta import LamettaError
-from lametta.data.bank import Bank
+from lametta.data.bank.bank import Bank
+from lametta.data.bank.extraction import extract
+from lametta.data.bank.rowfile import RowFile
 from lametta.data.dataset import Dataset
-from lametta.data.extract import extract
-from lametta.data.folders import image_folder
 from lametta.data.loader import load_batches
-from lametta.data.rowfile import RowFile
+from lametta.data.readers.folders import image_folder
 from lametta.torch import Classifier, zoo
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
+from torch import nn
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("LAMETTA_SHARED", ROOT.parent / "shared"))
@@ -58,7 +58,7 @@ def photos(folder: Path, n: int) -> Dataset:
     return image_folder(folder)
 
 
-def large() -> tuple[str, nn.Module, Preprocess]:
+def large() -> tuple[str, nn.Module, Preprocess | None]:
     try:
         loaded = zoo.load("efficientnet_lite0")
     except LamettaError:
@@ -66,7 +66,7 @@ def large() -> tuple[str, nn.Module, Preprocess]:
     return "EfficientNet-Lite0", loaded.net, loaded.preprocess
 
 
-def small() -> tuple[str, nn.Module, Preprocess]:
+def small() -> tuple[str, nn.Module, Preprocess | None]:
     net = nn.Sequential()
     net.body = nn.Sequential(nn.AvgPool2d(28), nn.Flatten())
     net.fc = nn.Linear(192, 10)

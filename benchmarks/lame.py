@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import growth
 import lametta
+import torch
 from devices import Cpu, Gpu, ours
 from literal import softmax
 

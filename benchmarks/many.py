@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 import lametta
-from lametta._host import solve
+import torch
+from lametta._solvers.host import solve
 from lametta.affinity import Neighbors, knn
 
 

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
 import lametta
+import torch
 from lametta.torch import Classifier, tent
 from lametta.torch.clock import Clock
 from lametta.torch.norm import is_batch_norm
 from lametta.torch.resnet import ResNet
+from torch import nn
 
 
 def timm_model(name: str) -> nn.Module:

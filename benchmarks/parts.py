@@ -9,7 +9,7 @@ import numpy as np
 
 import lametta
 from lame import BANK, bank_batch, batch
-from lametta import _host
+from lametta._solvers import host as _host
 
 CALLS = 200
 

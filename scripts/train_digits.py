@@ -1,4 +1,4 @@
-"""Train the network of `lametta.data.embedded` and write its weights into the package.
+"""Train the network of `lametta.data.readers.digits` and write its weights into the package.
 
 Seeded and on one thread, so that a machine gives the same weights each time; it takes seconds. With
 ``--check`` nothing is written: the new network has to be as accurate as the stored one, to a point.
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 from safetensors.torch import save
+
+import torch
+from lametta.data.readers import digits as embedded
+from lametta.data.readers.digit_shifts import warp
+from lametta.torch.digits import DigitsNet, digits_net
+from lametta.types import Array
 from torch import nn
 
-from lametta.data import embedded
-from lametta.data._digits_net import DigitsNet
-from lametta.data._digits_shifts import warp
-from lametta.types import Array
-
-WEIGHTS = Path(__file__).parents[1] / "src/lametta/data/assets/digits_cnn.safetensors"
+WEIGHTS = Path(__file__).parents[1] / "src/lametta/torch/assets/digits_cnn.safetensors"
 EPOCHS = 40
 BATCH_SIZE = 60
 LEARNING_RATE = 3e-3
@@ -76,7 +76,7 @@ def main() -> None:
     if not check:
         WEIGHTS.write_bytes(save(net.state_dict()))
     for name in ("digits_val", "digits_v2"):
-        new, stored = accuracy(net, name), accuracy(embedded.network(), name)
+        new, stored = accuracy(net, name), accuracy(digits_net(), name)
         sys.stdout.write(f"{name}: {new:.3f}, stored {stored:.3f}\n")
         if abs(new - stored) > TOLERANCE:
             sys.exit(f"{name}: the new network and the stored one differ by more than {TOLERANCE}")

@@ -10,8 +10,9 @@ import array_api_strict
 import jax
 import numpy as np
 import pytest
-import torch
 from hypothesis import settings
+
+import torch
 
 jax.config.update("jax_enable_x64", True)
 if not torch.cuda.is_available():  # before anything imports Triton

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
 import lametta
+import torch
 from lametta import LAME, Corrected, LamettaError, Output, Prediction, Source
 from lametta.signals import signals
 from lametta.testing import check_adapter, check_corrector
-
-from .conftest import Library, make_batch, softmax
+from tests.conftest import Library, make_batch, softmax
 
 HEAD = np.random.default_rng(5).normal(size=(6, 4))
 INPUTS = np.random.default_rng(6).normal(size=(40, 6))

@@ -6,8 +6,7 @@ import pytest
 import lametta
 from lametta import LamettaError
 from lametta.affinity import Neighbors, knn
-
-from .conftest import Library, knn_matrix, make_batch
+from tests.conftest import Library, knn_matrix, make_batch
 
 
 def features_of(n, d=8, seed=0):

@@ -2,13 +2,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import torch
 from lametta import ClassMap, LamettaError
-
-from .conftest import Library, shared, softmax
+from tests.conftest import Library, shared, softmax
 
 POOLINGS = ("mean", "sum", "max")
 

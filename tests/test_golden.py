@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 import lametta
-
-from .conftest import shared, softmax
+import torch
+from tests.conftest import shared, softmax
 
 CONVERTERS = {"numpy": np.asarray, "torch": torch.tensor}
 

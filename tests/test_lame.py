@@ -6,15 +6,14 @@ import array_api_strict
 import jax
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lametta
+import torch
 from lametta import LamettaError, lame
-
-from .conftest import (
+from tests.conftest import (
     Library,
     energy_by_definition,
     knn_matrix,

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import lametta
-
-from .conftest import shared
+from tests.conftest import shared
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,11 +7,11 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from lametta import testing
+from lametta._lame import LameResult, lame
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
 from lametta.correctors import LAME
-from lametta.lame import LameResult, lame
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 __version__ = "0.1.0"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_torch_array
 
-from lametta.bench.config import Cell
+from lametta.bench.experiment import Cell
 from lametta.bench.methods import build, is_output_only
 from lametta.bench.metrics import Tally
-from lametta.bench.prepare import Workspace
+from lametta.bench.workspace import Workspace
 from lametta.stream import Scenario, Stream
 from lametta.types import Adapter, Array, Model, Output
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from lametta.bench.config import Cell, Experiment
+from lametta.bench.experiment import Cell, Experiment
 from lametta.data import catalog
-from lametta.data.layout import PathLike
+from lametta.data.readers.layout import PathLike
 
 # What names of networks and data sets that begin so take beside torch: a module, and its wheel.
 _PACKAGES = {
@@ -95,7 +95,7 @@ def dry_run(experiment: Experiment, root: PathLike | None = None) -> DryRun:
 
     Examples
     --------
-    >>> from lametta.bench.config import bundled, load
+    >>> from lametta.bench.experiment import bundled, load
     >>> plan = dry_run(load(bundled("paper")), "/no/data")
     >>> plan.counts[2], plan.missing[0].where
     (Count(phase='validation', method='TENT', cells=1944), '/no/data/ilsvrc12/val')

@@ -24,7 +24,7 @@ from pydantic import (
 
 from lametta.adapters import Corrected, Source
 from lametta.affinity import Affinity, knn, linear, rbf
-from lametta.bench._checks import Problem, Strict, expected, find_problems, one_of
+from lametta.bench.problems import Problem, Strict, expected, find_problems, one_of
 from lametta.correctors import LAME
 from lametta.types import Adapter, LamettaError, Model
 

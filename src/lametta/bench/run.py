@@ -21,11 +21,11 @@ from joblib import Parallel, delayed
 import lametta
 from lametta._files import renamed, write_text
 from lametta.bench.cell import run_cell
-from lametta.bench.config import Cell
+from lametta.bench.experiment import Cell
 from lametta.bench.methods import is_output_only
 from lametta.bench.pools import Pool, cluster, local
-from lametta.bench.prepare import Workspace
 from lametta.bench.select import read_selection, select, write_selection
+from lametta.bench.workspace import Workspace
 from lametta.types import LamettaError
 
 # A node of a cluster may die and take cells with it: those run again, so often at the most.

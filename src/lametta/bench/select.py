@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from lametta._files import write_text
-from lametta.bench._toml import to_key, to_toml
 from lametta.bench.metrics import CELL, STREAM, check_cells, gains, refuse, require
+from lametta.bench.toml import to_key, to_toml
 from lametta.types import Array, LamettaError
 
 Order = Mapping[str, Sequence[str]]

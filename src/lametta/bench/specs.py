@@ -13,11 +13,11 @@ from pydantic import (
     model_validator,
 )
 
-from lametta.bench._checks import Strict, expected, one_of, unique
 from lametta.bench.methods import KINDS
+from lametta.bench.problems import Strict, expected, one_of, unique
 from lametta.classmap import ClassMap
 from lametta.data import catalog
-from lametta.data.corrupt import SETS
+from lametta.data.corruption import SETS
 from lametta.stream import Scenario
 from lametta.types import LamettaError
 

@@ -1,17 +1,13 @@
 """The ``lametta`` command: one module for each subcommand."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import lametta
-from lametta.cli.correct import correct
-from lametta.cli.extract import extract
-from lametta.cli.list import list_
-from lametta.cli.map import map_
-from lametta.cli.report import compare, report
-from lametta.cli.run import demo, run
+from lametta.cli import correct, extract, report, run
+from lametta.cli import list as list_
+from lametta.cli import map as map_
 
 app = typer.Typer(
     help="Correct a frozen classifier's predictions at test time.",
@@ -37,15 +33,8 @@ def _main(
     pass
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo,
-    "run": run,
-    "report": report,
-    "compare": compare,
-    "correct": correct,
-    "extract": extract,
-    "map": map_,
-    "list": list_,
-}
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+for _command in (
+    *(run.demo, run.run, report.report, report.compare, correct.correct),
+    *(extract.extract, map_.map_, list_.list_),
+):
+    app.command(_command.__name__.rstrip("_"))(_command)

@@ -14,8 +14,8 @@ import lametta
 from lametta._arrays import softmax
 from lametta.affinity import Affinity
 from lametta.cli._console import err, out, user_errors
-from lametta.data.arrays import check_suffix, read_arrays, write_arrays
-from lametta.data.bank import unpack_class_map
+from lametta.data.bank.bank import unpack_class_map
+from lametta.data.bank.files import check_suffix, read_arrays, write_arrays
 from lametta.types import LamettaError
 
 

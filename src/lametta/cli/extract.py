@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lametta.cli._console import err, out, user_errors
-from lametta.data.bank import Bank
+from lametta.data.bank.bank import Bank
+from lametta.data.bank.extraction import extract as run
+from lametta.data.bank.extraction import weights_hash
 from lametta.data.catalog import datasets, load
 from lametta.data.dataset import Dataset
-from lametta.data.extract import extract as run
-from lametta.data.extract import weights_hash
-from lametta.data.folders import image_folder
+from lametta.data.readers.folders import image_folder
 from lametta.types import LamettaError, Output
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from lametta.classmap import ClassMap
 from lametta.cli._console import out, user_errors
-from lametta.data.hierarchy import Choice, ancestral_map, load, resolve
-from lametta.data.imagenet import IMAGENET, IMAGENET_NAMES
+from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
+from lametta.data.classes.wordnet import Choice, ancestral_map, load, resolve
 from lametta.types import LamettaError
 
 

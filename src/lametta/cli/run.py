@@ -16,10 +16,10 @@ from lametta.cli.report import report
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
-    from lametta.bench.config import Experiment
-    from lametta.bench.prepare import Workspace
+    from lametta.bench.experiment import Experiment
     from lametta.bench.run import Progress as State
     from lametta.bench.run import Report
+    from lametta.bench.workspace import Workspace
 
 Jobs = Annotated[int, typer.Option(min=1, help="How many cells run at once.")]
 Results = Annotated[
@@ -66,8 +66,8 @@ def run(
     """
     with user_errors():
         require_bench()
-        from lametta.bench import config
-        from lametta.bench.prepare import Workspace
+        from lametta.bench import experiment as config
+        from lametta.bench.workspace import Workspace
 
         given = Path(experiment)
         path = given if given.suffix == ".toml" or given.exists() else config.bundled(experiment)
@@ -93,8 +93,8 @@ def demo(
     """
     with user_errors():
         require_bench()
-        from lametta.bench import config
-        from lametta.bench.prepare import Workspace
+        from lametta.bench import experiment as config
+        from lametta.bench.workspace import Workspace
 
         path = config.bundled("demo_full" if full else "demo")
         loaded = config.load(path)

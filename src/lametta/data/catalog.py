@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lametta.data import embedded, folders, imagenets, tao, vid
 from lametta.data.dataset import Dataset
-from lametta.data.layout import Layout, PathLike
+from lametta.data.readers import digits as embedded
+from lametta.data.readers import folders, tao, vid
+from lametta.data.readers import imagenet as imagenets
+from lametta.data.readers.layout import Layout, PathLike
 from lametta.types import LamettaError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from lametta._packages import package
 from lametta.data.dataset import Dataset
-from lametta.data.images import UnreadableImageError
-from lametta.data.layout import check_choice
+from lametta.data.readers.images import UnreadableImageError
+from lametta.data.readers.layout import check_choice
 from lametta.types import Array, LamettaError
 
 
@@ -94,7 +94,7 @@ def load_batches(
 
     Examples
     --------
-    >>> from lametta.data.folders import arrays
+    >>> from lametta.data.readers.folders import arrays
     >>> data = arrays(np.eye(4), [0, 1, 2, 3])
     >>> for batch in load_batches(data, [[3, 0], [2]], workers=0):
     ...     print(batch.y, tuple(batch.x.shape))

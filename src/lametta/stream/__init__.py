@@ -3,9 +3,9 @@
 from lametta.stream._table import options, orders, priors
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
+from lametta.stream.parallel import interleaved
 from lametta.stream.prior import Prior, as_is, effective_classes, ratios, zipf
 from lametta.stream.scenario import Scenario, Stream
-from lametta.stream.sources import interleaved
 
 __all__ = [
     "Order",

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
+from lametta.stream.parallel import interleaved
 from lametta.stream.prior import Prior, as_is, effective_classes, ratios, zipf
-from lametta.stream.sources import interleaved
 from lametta.types import LamettaError
 
 _Table: TypeAlias = Mapping[str, type[Any]]

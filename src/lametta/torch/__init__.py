@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
 
 from lametta.torch.adapt import NetworkAdapter, adabn, pseudo_label, shot_im, tent
 from lametta.torch.model import Classifier
-from lametta.torch.wrap import Wrapped, wrap
+from lametta.torch.wrapped import Wrapped, wrap
 
 __all__ = [
     "Classifier",

@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-
 from lametta.signals import signals
 from lametta.torch import losses
 from lametta.torch.clock import Clock
@@ -23,6 +21,7 @@ from lametta.torch.model import Classifier, check_ready
 from lametta.torch.norm import batch_statistics, is_batch_norm
 from lametta.torch.select import Selector, layers_of, norm
 from lametta.types import LamettaError, Output, Prediction
+from torch import nn
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+import torch
 from lametta.torch.resnet import DEPTHS, ResNet
 from lametta.torch.weights import first_line, misfit, safetensors_module
 from lametta.types import LamettaError

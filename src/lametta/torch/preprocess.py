@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
+import torch
 from lametta._packages import package
 from lametta.types import LamettaError
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-
 from lametta.torch.norm import is_batch_norm
+from torch import nn
 
 _OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)

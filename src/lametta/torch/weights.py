@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-
 from lametta._packages import package
 from lametta.types import LamettaError
+from torch import nn
 
 
 def first_line(error: BaseException) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-
 from lametta._packages import package
+from lametta.torch.digits import digits_net
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from lametta.torch.weights import first_line, with_weights
 from lametta.types import LamettaError
+from torch import nn
 
 __all__ = ["Loaded", "load", "names"]
 
@@ -28,8 +28,8 @@ class Loaded:
     ----------
     net : torch.nn.Module
         The network, in eval mode.
-    preprocess : Preprocess
-        Makes its input from a PIL image.
+    preprocess : Preprocess or None
+        Makes its input from a PIL image; None where samples are its input as they are.
     name : str
         The name it was asked for by.
 
@@ -41,9 +41,11 @@ class Loaded:
     """
 
     net: nn.Module
-    preprocess: Preprocess
+    preprocess: Preprocess | None
     name: str
 
+
+_EMBEDDED = "embedded:digits"
 
 # The sides the networks were trained on; all are enlarged by the same 256 / 224 first.
 _LITE = {
@@ -143,6 +145,7 @@ def names() -> dict[str, str]:
             for name, prepare in _LITE.items()
         },
         **{f"paper:{name}": preset.line for name, preset in _PAPER.items()},
+        _EMBEDDED: "a small network for the embedded digits, which comes with the package",
     }
 
 
@@ -189,8 +192,12 @@ def load(
     if file is not None and not file.is_file():
         raise LamettaError(f"weights must be a file, got {str(file)!r}, which is none")
     family, _, rest = name.partition(":")
+    net: nn.Module
+    preprocess: Preprocess | None
     if name in _LITE:
         net, preprocess = _load_lite(name, file)
+    elif name == _EMBEDDED:
+        net, preprocess = with_weights(digits_net(), file), None
     elif family in _FAMILIES and rest:
         net, preprocess = _FAMILIES[family](name, rest, file)
     else:

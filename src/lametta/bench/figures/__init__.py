@@ -2,10 +2,10 @@
 
 from lametta.bench.figures.accuracy import batch_size, boxes
 from lametta.bench.figures.cost import runtime
+from lametta.bench.figures.courses import curves
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.radar import kernels, radar
+from lametta.bench.figures.radars import kernels, radar
 from lametta.bench.figures.shifts import cross_shift
-from lametta.bench.figures.streams import curves
 from lametta.bench.figures.style import Mark, marks
 
 __all__ = [

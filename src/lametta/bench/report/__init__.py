@@ -1,10 +1,10 @@
 """The report of an experiment: a page, figures and tables, from a folder of results."""
 
-from lametta.bench.report.compare import Comparison, compare
+from lametta.bench.report.comparison import Comparison, compare
+from lametta.bench.report.content import Section, headline_rows, sections
 from lametta.bench.report.page import headline
-from lametta.bench.report.results import Part, Results, read, read_cells
-from lametta.bench.report.sections import Section, headline_rows, sections
-from lametta.bench.report.write import write
+from lametta.bench.report.writing import write
+from lametta.bench.results import Part, Results, read, read_cells
 
 __all__ = [
     "Comparison",

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from lametta.bench import tables
 from lametta.bench.figures import marks
-from lametta.bench.report.results import Results
-from lametta.bench.report.sections import Section
+from lametta.bench.report.content import Section
+from lametta.bench.results import Results
 from lametta.bench.tables import Table, number
 
 

@@ -1,0 +1,86 @@
+"""Checks across the tables of an experiment: what one names, another has to define."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from lametta.bench.methods import check_params
+from lametta.bench.problems import Problem, expected
+
+if TYPE_CHECKING:
+    from lametta.bench.experiment import Experiment
+    from lametta.bench.specs import Study, Validation
+
+
+def find_inconsistencies(experiment: "Experiment") -> list[Problem]:
+    """Find what does not fit together in an experiment whose tables are right by themselves."""
+    found = [*_sources(experiment), *_parameters(experiment), *_references(experiment)]
+    return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
+
+
+def _sources(experiment: "Experiment") -> Iterator[Problem]:
+    """There is one baseline, which gains are counted from."""
+    n = sum(method.kind == "source" for method in experiment.methods.values())
+    if n != 1:
+        yield Problem(("methods",), f"must have one method of kind 'source', got {n}")
+
+
+def _parameters(experiment: "Experiment") -> Iterator[Problem]:
+    for name, method in experiment.methods.items():
+        in_grids = {key for grid in method.grid for key in grid}
+        for key in in_grids & method.params.keys():
+            yield Problem(("methods", name, "grid", key), "must not be in params too, got both")
+        for params in method.configurations():
+            for keys, message in check_params(method.kind, params):
+                table = ("grid" if key in in_grids else "params" for key in keys)
+                yield Problem(("methods", name, *table, *keys), message)
+        configs = experiment.configs(name)
+        if len(set(configs)) < len(configs):
+            yield Problem(("methods", name, "grid"), "must give each configuration once, got more")
+
+
+def _references(experiment: "Experiment") -> Iterator[Problem]:
+    for name, scenario in experiment.scenarios.items():
+        yield from _defined(("scenarios", name, "dataset"), [scenario.dataset], experiment.datasets)
+    if not experiment.studies and not experiment.validation.seeds:
+        yield Problem((), "must have a validation or a study, got none")
+    for keys, phase in _phases(experiment):
+        yield from _defined((*keys, "models"), phase.models, experiment.models)
+        yield from _defined((*keys, "scenarios"), phase.scenarios, experiment.scenarios)
+        yield from _defined((*keys, "methods"), phase.methods, experiment.methods)
+        kinds = {experiment.methods[m].kind for m in phase.methods if m in experiment.methods}
+        if "source" not in kinds and phase.seeds:
+            message = f"must have the method of kind 'source', got {', '.join(phase.methods)}"
+            yield Problem((*keys, "methods"), message)
+
+
+def _defined(keys: tuple[str, ...], names: Iterable[str], known: Iterable[str]) -> list[Problem]:
+    return [Problem(keys, expected(known, name)) for name in names if name not in known]
+
+
+def _phases(
+    experiment: "Experiment",
+) -> "Iterator[tuple[tuple[str, ...], Validation | Study]]":
+    yield ("validation",), experiment.validation
+    for name, study in experiment.studies.items():
+        yield ("studies", name), study
+
+
+def _unselected(experiment: "Experiment") -> Iterator[Problem]:
+    """A study runs one configuration of each method, so somebody has to choose it."""
+    for name, study in experiment.studies.items():
+        for method in study.methods:
+            n = len(experiment.configs(method))
+            if n > 1 and method not in experiment.validation.methods:
+                message = f"must be in validation.methods too, or have one configuration, got {n}"
+                yield Problem(("studies", name, "methods"), f"{method!r} {message}")
+
+
+def _timed(experiment: "Experiment") -> Iterator[Problem]:
+    """A cell that is timed would be there a second time, untimed."""
+    studies = experiment.studies.values()
+    timed = {name for study in studies if study.live for name in study.scenarios}
+    for keys, phase in _phases(experiment):
+        for name in phase.scenarios:
+            if name in timed and not phase.live:
+                message = f"must not have what a runtime study has, got {name!r}"
+                yield Problem((*keys, "scenarios"), message)

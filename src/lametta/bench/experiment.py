@@ -1,0 +1,282 @@
+"""Experiments as TOML files, and the cells that they are run in."""
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from lametta.bench.consistency import find_inconsistencies
+from lametta.bench.methods import check_params
+from lametta.bench.problems import Strict, expected, find_problems
+from lametta.bench.specs import (
+    DatasetSpec,
+    MethodSpec,
+    ModelSpec,
+    ScenarioSpec,
+    Study,
+    Validation,
+)
+from lametta.data.readers.layout import PathLike
+from lametta.types import LamettaError
+
+# What files and folders of results are named by.
+_FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+_NO_VALIDATION = Validation.model_construct(models=(), scenarios=(), methods=(), seeds=())
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one configuration on one stream.
+
+    Attributes
+    ----------
+    method, model, scenario : str
+        As the experiment calls them.
+    kind : str
+        Of the method.
+    config : str
+        Its parameters, as `canonical` writes them.
+    seed, batch_size : int
+        Of the stream.
+    live : bool
+        Whether the network runs even where a bank of its outputs would do: to be timed.
+    id : str
+        16 hexadecimal digits of a hash over all of this and what the names stand for.
+
+    Examples
+    --------
+    >>> Cell("LAME", "lame", '{"k": 3}', "net", "iid", 0, 64, False, "0123456789abcdef").params
+    {'k': 3}
+    """
+
+    method: str
+    kind: str
+    config: str
+    model: str
+    scenario: str
+    seed: int
+    batch_size: int
+    live: bool
+    id: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the method."""
+        params: dict[str, Any] = json.loads(self.config)
+        return params
+
+
+class Experiment(Strict):
+    """An experiment: what there is, what is chosen from it, and what is run with the choice.
+
+    `load` reads it from a file; ``experiments/demo.toml`` is one to start from.
+
+    Examples
+    --------
+    >>> experiment = load(bundled("demo"))
+    >>> experiment.source, len(experiment.validation.scenarios), list(experiment.studies)[0]
+    ('Source', 12, 'main')
+    """
+
+    name: _FileName
+    title: str = ""
+    models: Annotated[dict[_FileName, ModelSpec], Field(min_length=1)]
+    datasets: Annotated[dict[_FileName, DatasetSpec], Field(min_length=1)]
+    scenarios: Annotated[dict[str, ScenarioSpec], Field(min_length=1)]
+    methods: Annotated[dict[str, MethodSpec], Field(min_length=1)]
+    validation: Validation = _NO_VALIDATION
+    studies: dict[str, Study] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, content: Any) -> Any:
+        """Add what goes without saying: a key is its own label, and a phase runs all methods."""
+        if not isinstance(content, dict):
+            return content
+        methods = content.get("methods")
+        every = {"methods": list(methods)} if isinstance(methods, dict) else {}
+        filled = {"title": str(content.get("name", ""))} | content
+        for section in {"models", "scenarios"} & content.keys():
+            filled[section] = _each(content[section], lambda key: {"label": key})
+        filled["studies"] = _each(content.get("studies", {}), lambda key: {"title": key} | every)
+        filled["validation"] = _with(every, content.get("validation", _NO_VALIDATION))
+        return filled
+
+    @property
+    def source(self) -> str:
+        """The name of the baseline."""
+        return next(name for name, method in self.methods.items() if method.kind == "source")
+
+    def configurations(self, method: str) -> tuple[dict[str, Any], ...]:
+        """Give the parameters that a method can be run with, in the order of the file."""
+        return tuple(self.methods[method].configurations())
+
+    def configs(self, method: str) -> list[str]:
+        """Give the same as text, as `canonical` writes it."""
+        return [canonical(params) for params in self.configurations(method)]
+
+    def validation_cells(self) -> list[Cell]:
+        """Give the cells that configurations are chosen by; none where nothing is to be chosen."""
+        phase = self.validation
+        configs = [(method, text) for method in phase.methods for text in self.configs(method)]
+        return list(self._cells(phase, configs, [phase.batch_size]))
+
+    def study_cells(self, study: str, selected: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+        """Give the cells of a study.
+
+        Parameters
+        ----------
+        study : str
+            Its name.
+        selected : mapping of str to mapping
+            The parameters that were chosen for each method; those with a single configuration
+            need none.
+        """
+        phase = self.studies[study]
+        configs = [(method, self._chosen(method, selected)) for method in phase.methods]
+        return list(self._cells(phase, configs, phase.batch_sizes))
+
+    def test_cells(self, selected: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+        """Give the cells of all studies, each once."""
+        cells = (self.study_cells(study, selected) for study in self.studies)
+        return list(dict.fromkeys(itertools.chain.from_iterable(cells)))
+
+    def _chosen(self, method: str, selected: Mapping[str, Mapping[str, Any]]) -> str:
+        if method in selected:
+            if problems := check_params(self.methods[method].kind, selected[method]):
+                raise LamettaError(f"selected must fit {method}, got {problems[0].line}")
+            return canonical(selected[method])
+        configs = self.configs(method)
+        if len(configs) > 1:
+            raise LamettaError(
+                f"selected must have {method}, which has {len(configs)} configurations, "
+                f"got {', '.join(selected) or 'none'}"
+            )
+        return configs[0]
+
+    def _cells(
+        self,
+        phase: Validation | Study,
+        configs: Iterable[tuple[str, str]],
+        batch_sizes: Iterable[int],
+    ) -> Iterator[Cell]:
+        for model, scenario in itertools.product(phase.models, phase.scenarios):
+            definition = self._definition(model, scenario)
+            for seed, size, (method, config) in itertools.product(
+                phase.seeds, batch_sizes, configs
+            ):
+                kind = self.methods[method].kind
+                key = (method, kind, config, model, scenario, seed, size, phase.live)
+                text = canonical([definition, *key])
+                yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    def _definition(self, model: str, scenario: str) -> list[dict[str, Any]]:
+        """What the names stand for, so that an edit of it makes other cells."""
+        spec = self.scenarios[scenario]
+        parts = (self.models[model], self.datasets[spec.dataset], spec)
+        return [part.identity() for part in parts]
+
+
+def canonical(value: Any) -> str:
+    """Write parameters as JSON, the same for all ways to say the same.
+
+    Examples
+    --------
+    >>> canonical({"lr": 1.0, "layers": "everything"})
+    '{"layers": "everything", "lr": 1}'
+    """
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
+
+
+def load(path: PathLike) -> Experiment:
+    """Read an experiment from a TOML file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Raises
+    ------
+    LamettaError
+        With a line for each thing that is wrong: the file, the key, what was expected and what
+        came.
+
+    Examples
+    --------
+    >>> load("no/such.toml")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: path must be a TOML file, got no/such.toml: No such file or
+    directory
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LamettaError(f"path must be a TOML file, got {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise LamettaError(f"path must be a TOML file, got {path}: {error}") from None
+    try:
+        experiment = Experiment.model_validate(content)
+    except ValidationError as error:
+        problems = find_problems(error, _known)
+    else:
+        problems = find_inconsistencies(experiment)
+        if not problems:
+            return experiment
+    raise LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))
+
+
+def bundled(name: str) -> Path:
+    """Find an experiment that comes with lametta.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, without ``.toml``.
+
+    Examples
+    --------
+    >>> bundled("demo").name
+    'demo.toml'
+    """
+    folder = Path(str(resources.files("lametta.bench"))) / "experiments"
+    known = sorted(file.stem for file in folder.glob("*.toml"))
+    if name not in known:
+        raise LamettaError(f"name {expected(known, name)}")
+    return folder / f"{name}.toml"
+
+
+def _known(keys: tuple[str, ...]) -> Iterable[str]:
+    """The fields of the table that the last of the keys is in."""
+    if len(keys) == 1:
+        return Experiment.model_fields
+    section: Any = Experiment.model_fields[keys[0]].annotation
+    table = get_args(section)[-1] if get_args(section) else section
+    return list(table.model_fields)
+
+
+def _each(tables: Any, defaults: Callable[[str], dict[str, Any]]) -> Any:
+    if not isinstance(tables, dict):
+        return tables
+    return {key: _with(defaults(key), table) for key, table in tables.items()}
+
+
+def _with(defaults: dict[str, Any], table: Any) -> Any:
+    return defaults | table if isinstance(table, dict) else table
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    # 1 and 1.0 are the same parameter: they must not make two configurations.
+    return int(value) if isinstance(value, float) and value.is_integer() else value

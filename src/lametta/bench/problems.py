@@ -1,0 +1,118 @@
+"""Checks of what an experiment says, put as lametta puts it: what was expected and what came."""
+
+import reprlib
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from lametta.bench.toml import to_key
+from lametta.types import LamettaError
+
+# Where pydantic speaks of Python, a reader of TOML knows other words.
+_WORDS = {
+    "missing": "must be given",
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must be letters, digits, dots, - and _",
+}
+
+
+class Strict(BaseModel):
+    """What a table of the file may hold, and nothing else: no other keys, no text for numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Problem(NamedTuple):
+    """What is wrong, and the keys that lead there.
+
+    Examples
+    --------
+    >>> Problem(("methods", "TENT + LAME", "kind"), "must be given, got none").line
+    'methods."TENT + LAME".kind: must be given, got none'
+    """
+
+    keys: tuple[str, ...]
+    message: str
+
+    @property
+    def line(self) -> str:
+        """The dotted key, as TOML writes it, and what is wrong."""
+        key = ".".join(map(to_key, self.keys))
+        return f"{key}: {self.message}" if key else self.message
+
+
+def find_problems(
+    error: ValidationError, known: Callable[[tuple[str, ...]], Iterable[str]]
+) -> list[Problem]:
+    """Give what pydantic found; ``known`` says which keys there are beside an unknown one."""
+    problems = []
+    for found in error.errors():
+        if found["type"] == "too_short" and found["input"]:
+            continue  # it is not empty, but what is in it is wrong, which was said already
+        # Which item of a list is wrong is seen from what came.
+        keys = tuple(part for part in found["loc"] if isinstance(part, str) and part != "[key]")
+        extra = found["type"] == "extra_forbidden"
+        problems.append(Problem(keys, expected(known(keys), keys[-1]) if extra else _say(found)))
+    return problems
+
+
+def expected(known: Iterable[str], got: object) -> str:
+    """Say which names there are, with a guess at the one that was meant.
+
+    Examples
+    --------
+    >>> expected(["lame", "tent"], "tant")
+    "must be one of lame, tent, got 'tant'; did you mean 'tent'?"
+    """
+    known = list(known)
+    near = get_close_matches(str(got), known, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    return f"must be one of {', '.join(known) or 'none'}, got {got!r}{guess}"
+
+
+def one_of(known: Iterable[str]) -> AfterValidator:
+    """Refuse text that is not among the known names; capitals after a colon stand for any.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from pydantic import TypeAdapter
+    >>> names = TypeAdapter(Annotated[str, one_of(["imagenet_v2", "folder:PATH"])])
+    >>> names.validate_python("folder:photos")
+    'folder:photos'
+    """
+    known = list(known)
+    open_ended = {name.partition(":")[0] for name in known if name.partition(":")[2].isupper()}
+
+    def check(name: str) -> str:
+        family, _, rest = name.partition(":")
+        if name not in known and not (rest and family in open_ended):
+            raise LamettaError(expected(known, name))
+        return name
+
+    return AfterValidator(check)
+
+
+def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise LamettaError(f"must have each once, got {value!r} twice")
+    return values
+
+
+unique = AfterValidator(_check_unique)
+
+
+def _say(found: Any) -> str:
+    if "error" in found.get("ctx", {}):  # raised by a check of ours, in our own words
+        key = found["loc"][-1] if found["loc"] else ""
+        return str(found["ctx"]["error"]).removeprefix(f"{key} ")
+    message = _WORDS.get(found["type"]) or found["msg"].replace("Input should be", "must be")
+    got = "none" if found["type"] == "missing" else reprlib.repr(found["input"])
+    return f"{message}, got {got}"

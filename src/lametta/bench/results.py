@@ -1,0 +1,186 @@
+"""Reading a folder of results, and the rows of it that belong together."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lametta.bench.experiment import Cell, Experiment, load
+from lametta.bench.metrics import STREAM
+from lametta.bench.select import read_selection
+from lametta.types import LamettaError
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The cells of the validation or of a study.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        One row a cell that is there, in the order of the experiment file and with its labels.
+        Streams on which the source was not run are left out: there is no gain to tell.
+    total, found, unpaired : int
+        How many cells there should be, how many there are, and how many of those are left out.
+    problem : str
+        Why it is not known which cells there should be, where that is so.
+    """
+
+    rows: pl.DataFrame
+    total: int = 0
+    found: int = 0
+    unpaired: int = 0
+    problem: str = ""
+
+    @property
+    def lack(self) -> str:
+        """What was not run, in words; empty if nothing."""
+        if self.problem or self.found == self.total:
+            return self.problem
+        absent = f"{self.total - self.found} of {self.total} cells were not run"
+        if not self.unpaired:
+            return absent
+        return f"{absent}; {self.unpaired} more are left out, since their stream has no source"
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A folder of results: the experiment, the rows of its cells, and how they came about.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        What was run.
+    frame : DataFrame
+        One row a cell, with the ``id`` that names its file.
+    selected : mapping
+        The parameters that were chosen for each method.
+    environment : mapping
+        Where it was run.
+    failures : tuple of mapping
+        The cells that failed, each with its traceback.
+    """
+
+    folder: Path
+    experiment: Experiment
+    frame: pl.DataFrame = field(repr=False)
+    selected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The name of the baseline."""
+        return self.experiment.source
+
+    @cached_property
+    def validation(self) -> Part:
+        """The cells that configurations are chosen by."""
+        return self._part(self.experiment.validation_cells())
+
+    @cached_property
+    def studies(self) -> dict[str, Part]:
+        """The cells of each study."""
+        return {name: self._study(name) for name in self.experiment.studies}
+
+    def _study(self, name: str) -> Part:
+        try:
+            cells = self.experiment.study_cells(name, self.selected)
+        except LamettaError as error:  # nothing is selected yet
+            return Part(self.frame.clear(), problem=str(error))
+        return self._part(cells)
+
+    def _part(self, cells: Sequence[Cell]) -> Part:
+        ids = pl.DataFrame({"id": [cell.id for cell in cells]}, schema={"id": pl.String})
+        rows = ids.join(self.frame, on="id", maintain_order="left")
+        sources = rows.filter(method=self.source)
+        paired = rows.join(sources, on=STREAM, how="semi", maintain_order="left")
+        return Part(self._labeled(paired), len(cells), len(rows), len(rows) - len(paired))
+
+    def _labeled(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put labels for names, and add what is known of models and scenarios."""
+        models, scenarios = self.experiment.models, self.experiment.scenarios
+        architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
+        trainings = {name: spec.training or spec.label for name, spec in models.items()}
+        iid = [name for name, spec in scenarios.items() if _kind(spec.order) == "iid"]
+        return rows.with_columns(
+            pl.col("model").replace(_labels(models)),
+            pl.col("scenario").replace(_labels(scenarios)),
+            architecture=pl.col("model").replace(architectures),
+            training=pl.col("model").replace(trainings),
+            iid=pl.col("scenario").is_in(iid),
+        )
+
+
+def read(folder: str | Path) -> Results:
+    """Read a folder that ``lametta run`` wrote.
+
+    Examples
+    --------
+    >>> read("no/such/folder")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: results must be a folder, got no/such/folder
+    """
+    folder = Path(folder)
+    frame = read_cells(folder)
+    run, selected = folder / "run.json", folder / "selected.toml"
+    return Results(
+        folder,
+        load(folder / "experiment.toml"),
+        frame,
+        read_selection(selected) if selected.exists() else {},
+        _json(run) if run.exists() else {},
+        tuple(_json(path) for path in sorted(folder.glob("failed/*.json"))),
+    )
+
+
+def read_cells(folder: str | Path) -> pl.DataFrame:
+    """Read the rows of all cells in a folder, with the ``id`` that names the file of each.
+
+    Examples
+    --------
+    >>> read_cells(".")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: results must have files cells/*.parquet, got none in .
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise LamettaError(f"results must be a folder, got {folder}")
+    files = sorted(folder.glob("cells/*.parquet"))
+    if not files:
+        raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
+    return pl.concat([_read_cell(file) for file in files], how="diagonal_relaxed")
+
+
+def _read_cell(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path).with_columns(id=pl.lit(path.stem))
+    except pl.exceptions.PolarsError as error:
+        raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LamettaError(f"results must have JSON files, got {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise LamettaError(f"results must have a JSON object in {path}, got {content!r}")
+    return content
+
+
+def _labels(specs: Mapping[str, Any]) -> dict[str, str]:
+    """What to show for each name; a label that several share is told apart by the name."""
+    labels = [spec.label for spec in specs.values()]
+    return {
+        name: spec.label if labels.count(spec.label) == 1 else f"{spec.label} ({name})"
+        for name, spec in specs.items()
+    }
+
+
+def _kind(order: Any) -> str:
+    return str(order["kind"] if isinstance(order, Mapping) else order)

@@ -1,0 +1,168 @@
+"""What cells share: data sets, networks, banks of outputs and decoded images, each made once."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lametta.bench.experiment import Experiment, canonical
+from lametta.bench.specs import DatasetSpec, ModelSpec
+from lametta.classmap import ClassMap
+from lametta.data import catalog, corrupt
+from lametta.data.bank.bank import Bank
+from lametta.data.bank.build import Progress
+from lametta.data.bank.extraction import extract, weights_hash
+from lametta.data.bank.images import cache_images, open_images
+from lametta.data.dataset import Dataset
+from lametta.types import Array, LamettaError
+
+if TYPE_CHECKING:
+    import torch
+    from lametta.torch import Classifier
+    from lametta.torch.preprocess import Preprocess
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """An experiment and where it works; each process makes what it needs from this.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        What to run.
+    folder : Path
+        The results.
+    root : Path or None
+        The data root.
+    device : str
+        Where networks run.
+    """
+
+    experiment: Experiment
+    folder: Path
+    root: Path | None = None
+    device: str = "cpu"
+
+    def bank(self, model: str, dataset: str) -> Bank:
+        """What a network says of a data set, pooled onto its classes; `prepare` makes it."""
+        bank = _open_bank(self._file("banks", model, dataset))
+        return bank.mapped(bank.class_map)
+
+    @contextmanager
+    def classifier(self, model: str, classes: ClassMap | None) -> Iterator["Classifier"]:
+        """The network itself, pooled onto the classes of a data set."""
+        from lametta.torch import Classifier
+
+        with Classifier(self._network(model)[0], classes=classes) as network:
+            yield network
+
+    def samples(self, model: str, dataset: str) -> Dataset:
+        """The data set as arrays: as it is, or of decoded images, which `prepare` makes."""
+        if self._network(model)[1] is None:
+            return self.dataset(dataset)
+        return _open_images(self._file("images", model, dataset))
+
+    def inputs(self, model: str, samples: Dataset) -> "Callable[[Array], torch.Tensor]":
+        """From positions in `samples` to the network's input, on its device."""
+        import torch
+
+        _, preprocess = self._network(model)
+
+        def batch(index: Array) -> torch.Tensor:
+            x = torch.from_numpy(np.stack([samples.samples[int(i)] for i in index]))
+            return (x if preprocess is None else preprocess.standardize(x)).to(self.device)
+
+        return batch
+
+    def dataset(self, name: str) -> Dataset:
+        """The data set, as its reader gives it."""
+        return _dataset(self.experiment.datasets[name].model_dump_json(), self.root)
+
+    def prepare(
+        self, model: str, dataset: str, *, images: bool, progress: Progress | None = None
+    ) -> None:
+        """Run the network over the data set once; decode it once too, if ``images`` are needed."""
+        import torch
+
+        data, (net, preprocess) = self.dataset(dataset), self._network(model)
+        header = {"model": self.experiment.models[model].zoo, "weights_hash": weights_hash(net)}
+        file = self._file("banks", model, dataset)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with self.classifier(model, None) as network, torch.no_grad():
+            extract(
+                lambda x: network(x.to(self.device)),
+                data,
+                preprocess,
+                file,
+                workers=0 if preprocess is None else 1,
+                header=header,
+                progress=progress,
+            )
+        if images and preprocess is not None:
+            file = self._file("images", model, dataset)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            cache_images(data, preprocess.pixels, file, progress=progress)
+
+    def _network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
+        return _network(self.experiment.models[name].model_dump_json(), self.root, self.device)
+
+    def _file(self, kind: str, model: str, dataset: str) -> Path:
+        specs = (self.experiment.models[model], self.experiment.datasets[dataset])
+        text = canonical([spec.identity() for spec in specs])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return self.folder / kind / f"{model}-{dataset}-{digest}.safetensors"
+
+
+# A process runs many cells on the same network and data.
+
+
+@cache
+def _dataset(spec_json: str, root: Path | None) -> Dataset:
+    spec = DatasetSpec.model_validate_json(spec_json)
+    data = catalog.load(spec.reader, root, **spec.options)
+    if spec.part is not None:
+        first, step = spec.part
+        data = data.take(np.arange(first, len(data), step))
+    if spec.corruptions is not None:
+        data = corrupt(data, spec.corruptions, severity=spec.severity)
+    if spec.classes is not None:
+        data = _super_classes(data, spec.classes)
+    if data.class_map is None:
+        return data
+    return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
+
+
+def _super_classes(data: Dataset, classes: dict[str, list[int]]) -> Dataset:
+    """The samples of these classes, labeled by what they are grouped to."""
+    if data.class_map is not None:
+        raise LamettaError(f"classes must not be given for {data.name}, which has its own")
+    class_map = ClassMap(classes, n_source=len(data.classes))
+    target_of = np.full(len(data.classes), -1)
+    for target, members in enumerate(class_map.groups):
+        target_of[list(members)] = target
+    targets = target_of[np.asarray(data.labels)]
+    kept = np.flatnonzero(targets >= 0)
+    chosen = data.take(kept)
+    return replace(chosen, labels=targets[kept], classes=class_map.names, class_map=class_map)
+
+
+@cache
+def _network(
+    spec_json: str, root: Path | None, device: str
+) -> "tuple[nn.Module, Preprocess | None]":
+    from lametta.torch import zoo
+
+    spec = ModelSpec.model_validate_json(spec_json)
+    weights = None if spec.weights is None else catalog.data_root(root) / spec.weights
+    loaded = zoo.load(spec.zoo, weights=weights, device=device)
+    return loaded.net, loaded.preprocess
+
+
+_open_bank = cache(Bank.open)
+_open_images = cache(open_images)

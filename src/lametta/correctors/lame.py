@@ -1,0 +1,58 @@
+"""LAME as a corrector: a batch at a time, no memory."""
+
+from dataclasses import dataclass
+
+from lametta._lame import lame
+from lametta.affinity import Affinity, knn
+from lametta.signals import signals
+from lametta.types import Array, Prediction
+
+
+@dataclass
+class LAME:
+    """The paper's method: similar samples of a batch pull each other's predictions together.
+
+    This is `lametta.lame` as a `Corrector`, with no memory of the batch before.
+
+    Parameters
+    ----------
+    affinity, weight, max_iter, tol
+        As for `lametta.lame`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> features = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.1]])
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
+    >>> prediction = LAME().correct(features, probs)
+    >>> prediction.probs.argmax(axis=1)
+    array([0, 0, 0])
+    >>> prediction.info["converged"], round(float(prediction.info["changed"]), 2)
+    (True, 0.33)
+    """
+
+    affinity: Affinity = knn(5)
+    weight: float = 1.0
+    max_iter: int = 100
+    tol: float = 1e-5
+
+    def correct(self, features: Array, probs: Array, /) -> Prediction:
+        """Correct one batch: features [N, d] and probs [N, K]."""
+        result = lame(
+            features,
+            probs,
+            affinity=self.affinity,
+            weight=self.weight,
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        info = {
+            "n_iter": result.n_iter,
+            "converged": result.converged,
+            "energy": result.energy,
+            **signals(result.probs, probs),
+        }
+        return Prediction(result.probs, features, info)
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""

@@ -1,0 +1,1 @@
+"""Banks: what a network says of a data set, extracted once and replayed."""

@@ -1,0 +1,143 @@
+"""Banks: what a network says of a data set, extracted once and replayed without it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from lametta.classmap import ClassMap
+from lametta.data.bank.files import check_arrays, read_arrays
+from lametta.data.bank.store import Header
+from lametta.data.readers.layout import PathLike
+from lametta.types import Array, LamettaError, Output
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """The features and logits of a data set, which stand in for the network that gave them.
+
+    A bank is a `Model` whose input is positions in it, so that every method that sees outputs
+    alone runs on it as on the network: ``Corrected(bank, LAME()).step(positions)``.
+
+    Parameters
+    ----------
+    features : array [N, d]
+        The inputs of the classifier head. Those of a file are read when rows are asked for, as in
+        ``bank.features[:10]``; ``np.asarray`` reads them all.
+    logits : array [N, K]
+        The class scores, over the network's own classes; read as the features are.
+    labels : array of int [N], optional
+        The class of each sample.
+    groups : array [N], optional
+        Where each sample comes from.
+    keys : tuple of str
+        A name for each sample, where they have any.
+    header : dict
+        What the file says of itself: ``model``, ``weights_hash``, ``preprocess``, ``dataset``,
+        ``fingerprint``, ``classes``, ``failed`` and more for one by `extract`.
+    classes : ClassMap, optional
+        Pools the logits of what a call gives.
+
+    Examples
+    --------
+    >>> from lametta import LAME, Corrected
+    >>> bank = Bank(np.array([[1.0, 0], [0, 1], [0, 2]]), np.array([[2.0, 0], [0, 2], [0.1, 0]]))
+    >>> Corrected(bank, LAME()).step([1, 2]).probs.argmax(axis=1)
+    array([1, 1])
+    """
+
+    features: Array
+    logits: Array
+    labels: Array = None
+    groups: Array = None
+    keys: tuple[str, ...] = ()
+    header: Header = field(default_factory=dict)
+    classes: ClassMap | None = None
+
+    def __post_init__(self) -> None:
+        names = ("features", "logits", "labels", "groups")
+        check_arrays({name: x for name in names if (x := getattr(self, name)) is not None})
+        if self.keys and len(self.keys) != len(self):
+            raise LamettaError(
+                f"keys must have one entry a sample, {len(self)}, got {len(self.keys)}"
+            )
+
+    @classmethod
+    def open(cls, path: PathLike) -> Self:
+        """Open a ``.safetensors`` file, as `extract` writes it, or read an ``.npz`` file.
+
+        It has to hold ``features`` [N, d] and ``logits`` [N, K]; ``labels`` and ``groups`` are
+        optional. Of a ``.safetensors`` file only what has one entry a sample is read at once.
+        """
+        arrays, header = read_arrays(Path(path))
+        if "logits" not in arrays:
+            raise LamettaError(f"path must hold logits, got {', '.join(sorted(arrays))} in {path}")
+        return cls(
+            arrays["features"],
+            arrays["logits"],
+            arrays.get("labels"),
+            arrays.get("groups"),
+            tuple(arrays["keys"].tolist()) if "keys" in arrays else (),
+            header,
+        )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __call__(self, index: Any, /) -> Output:
+        """Give the features and logits at these positions, in float32 where stored as float16."""
+        positions = np.asarray(index)
+        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
+            raise LamettaError(
+                f"index must be integers [N], got {positions.dtype} of shape {positions.shape}"
+            )
+        if positions.size and not 0 <= positions.min() <= positions.max() < len(self):
+            raise LamettaError(
+                f"index must lie in 0..{len(self) - 1}, got {positions.min()}..{positions.max()}"
+            )
+        positions = positions.astype(np.intp)
+        features, logits = _wide(self.features[positions]), _wide(self.logits[positions])
+        return Output(features, logits if self.classes is None else self.classes(logits))
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes that a call gives logits for."""
+        return int(self.logits.shape[1]) if self.classes is None else len(self.classes)
+
+    @cached_property
+    def class_map(self) -> ClassMap | None:
+        """The map from the network's classes onto those of the labels, where these are others."""
+        return unpack_class_map(self.header.get("class_map"))
+
+    def mapped(self, classes: ClassMap | None) -> Self:
+        """The same bank with pooled logits; with None, as the network gave them."""
+        return replace(self, classes=classes)
+
+
+def pack_class_map(classes: ClassMap | None) -> dict[str, Any] | None:
+    """Give a class map as a header can hold it, in which its targets keep their order.
+
+    Examples
+    --------
+    >>> packed = pack_class_map(ClassMap({"cat": [0, 1], "dog": [2]}))
+    >>> packed["names"], unpack_class_map(packed).groups
+    (('cat', 'dog'), ((0, 1), (2,)))
+    """
+    if classes is None:
+        return None
+    return {name: getattr(classes, name) for name in ("names", "groups", "n_source", "pooling")}
+
+
+def unpack_class_map(packed: Mapping[str, Any] | None) -> ClassMap | None:
+    """Make a class map from what `pack_class_map` gave."""
+    if packed is None:
+        return None
+    groups = dict(zip(packed["names"], packed["groups"], strict=True))
+    return ClassMap(groups, n_source=packed["n_source"], pooling=packed["pooling"])
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.result_type(x, np.float32), copy=False)

@@ -1,0 +1,155 @@
+"""Extraction: a network's features and logits of a data set, written to a bank."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import is_cupy_array, is_torch_array
+
+from lametta._arrays import check_matrix, namespace, widen
+from lametta.data.bank.bank import Bank
+from lametta.data.bank.build import Options, Progress, build
+from lametta.data.dataset import Dataset
+from lametta.data.readers.layout import PathLike, check_choice
+from lametta.types import Array, LamettaError, Model, Output
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DTYPES = ("float32", "float16")
+
+_FORMAT = "lametta.Bank/1"
+
+
+def extract(
+    model: Model,
+    dataset: Dataset,
+    transform: Callable[[Any], Any] | None,
+    path: PathLike,
+    *,
+    batch_size: int = 64,
+    workers: int = 1,
+    dtype: str = "float32",
+    header: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> Bank:
+    """Run a model over a data set and keep what it gives.
+
+    Until all is done, the file is called ``<path>.partial``. Where a run was killed, the same call
+    goes on from there, and the file comes out the same, byte for byte; where the file is there
+    already, there is nothing to do.
+
+    Parameters
+    ----------
+    model : Model
+        From a batch of inputs to `Output`, such as ``lametta.torch.Classifier(net)``.
+    dataset : Dataset
+        The samples.
+    transform : callable, optional
+        Makes an input from a sample, such as ``lametta.torch.preprocess.Preprocess``. None takes
+        samples as they are.
+    path : path
+        Where to, a ``.safetensors`` file.
+    batch_size : int
+        Samples that the model sees together. Rounding may depend on it.
+    workers : int
+        Processes that read and prepare samples ahead of the model; 0 for none. One is best where
+        the model runs on the same cores; where it runs elsewhere, take one a core.
+    dtype : {"float32", "float16"}
+        How numbers are stored.
+    header : mapping, optional
+        What the file shall say of itself, as JSON can hold it: ``model`` and ``weights_hash``, say.
+        A run goes on only where it is the same.
+    on_error : {"raise", "report"}
+        What to do about images that cannot be read: raise an error, or leave them out and name
+        their keys as ``failed`` in the header.
+    restart : bool
+        Delete what is there, finished or not, and begin anew.
+    progress : callable, optional
+        Called with the number of samples done and of all, at first and after each batch.
+
+    Returns
+    -------
+    Bank
+        What was written, opened.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lametta.data.readers.folders import arrays
+    >>> model = lambda x: Output(features=x, logits=2 * x)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data = arrays(np.eye(3), [0, 1, 2])
+    ...     bank = extract(model, data, None, f"{folder}/bank.safetensors", workers=0)
+    ...     bank([2, 0]).logits
+    array([[0., 0., 2.],
+           [2., 0., 0.]], dtype=float32)
+    """
+    check_choice("dtype", dtype, DTYPES)
+    file = build(
+        path,
+        dataset,
+        transform,
+        lambda x: _outputs(model, x, dtype),
+        {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype},
+        Options(batch_size, workers, on_error, restart, progress),
+    )
+    return Bank.open(file)
+
+
+def weights_hash(net: "nn.Module") -> str:
+    """SHA-256 of a network's parameters and buffers, with their names, types and shapes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = torch.nn.Linear(2, 2)
+    >>> before = weights_hash(net)
+    >>> _ = net.bias.data.add_(1)
+    >>> weights_hash(net) == before
+    False
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, value in sorted(net.state_dict().items()):
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\n".encode())
+            # As bytes, since NumPy does not have every type that PyTorch has.
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _outputs(model: Model, x: Any, dtype: str) -> dict[str, Array]:
+    output = model(x)
+    if not isinstance(output, Output):
+        raise LamettaError(f"model must return lametta.Output, got {type(output).__name__}")
+    xp = namespace(features=output.features, logits=output.logits)
+    rows = {}
+    for name, shape in (("features", "[N, d]"), ("logits", "[N, K]")):
+        value = getattr(output, name)
+        check_matrix(xp, name, shape, value)
+        if len(value) != len(x):
+            raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
+        rows[name] = _stored(name, _on_host(widen(xp, value)), dtype)
+    return rows
+
+
+def _on_host(x: Array) -> Array:
+    if is_torch_array(x):
+        return x.detach().cpu().numpy()
+    return x.get() if is_cupy_array(x) else np.asarray(x)
+
+
+def _stored(name: str, x: Array, dtype: str) -> Array:
+    try:
+        with np.errstate(over="raise"):
+            return x.astype(dtype, copy=False)
+    except FloatingPointError:
+        raise LamettaError(
+            f"dtype must be wide enough for {name} up to {np.abs(x).max():g}, got {dtype!r}"
+        ) from None

@@ -1,0 +1,115 @@
+"""Decoded images on disk, so that no image is decoded twice."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lametta.data.bank.bank import unpack_class_map
+from lametta.data.bank.build import Options, Progress, build
+from lametta.data.bank.store import decode_columns, read_layout
+from lametta.data.dataset import Dataset
+from lametta.data.readers.layout import PathLike
+from lametta.types import Array, LamettaError
+
+_FORMAT = "lametta.Images/1"
+
+
+def cache_images(
+    dataset: Dataset,
+    pixels: Callable[[Any], Array],
+    path: PathLike,
+    *,
+    workers: int = 2,
+    header: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Decode the images of a data set once, and give the data set of what came out.
+
+    As with `lametta.data.extract.extract`, a killed run is gone on with by the same call, and a
+    file that is there already is taken as it is.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of images.
+    pixels : callable
+        From a sample to uint8 [H, W, 3], of one size, such as the method ``pixels`` of
+        ``lametta.torch.preprocess.Preprocess``. Its ``standardize`` then takes the samples of what
+        comes back, one by one or in batches.
+    path : path
+        Where to, a ``.safetensors`` file.
+    workers : int
+        Processes that decode; 0 for none.
+    header : mapping, optional
+        What the file shall say of itself. ``preprocess`` stands for ``pixels``, whose fields it
+        names by default; networks that differ in the second half alone share a file under a
+        ``preprocess`` that says as much.
+    on_error, restart, progress
+        As for `lametta.data.extract.extract`.
+
+    Returns
+    -------
+    Dataset
+        The same samples, labels, keys and groups; each sample is read from the file when asked
+        for.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from PIL import Image
+    >>> from lametta.data.readers.folders import arrays
+    >>> data = arrays([Image.new("RGB", (4, 3), "red")], [0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cached = cache_images(data, np.array, f"{folder}/images.safetensors", workers=0)
+    ...     cached[0].x.shape, cached[0].x[0, 0]
+    ((3, 4, 3), array([255,   0,   0], dtype=uint8))
+    """
+    file = build(
+        path,
+        dataset,
+        pixels,
+        _rows,
+        {"format": _FORMAT, **(header or {})},
+        Options(workers=workers, on_error=on_error, restart=restart, progress=progress),
+    )
+    return open_images(file)
+
+
+def open_images(path: PathLike) -> Dataset:
+    """Open a file that `cache_images` wrote.
+
+    Examples
+    --------
+    >>> open_images("no/such.safetensors")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: path must be a file, got no/such.safetensors, which does not exist
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise LamettaError(f"path must be a file, got {path}, which does not exist")
+    stored, header = read_layout(path)
+    if header.get("format") != _FORMAT:
+        raise LamettaError(f"path must be a file that cache_images wrote, got {path}")
+    columns = decode_columns({name: x[...] for name, x in stored.items() if x.ndim == 1})
+    return Dataset(
+        header["dataset"],
+        stored["pixels"],
+        columns["labels"],
+        tuple(header["classes"]),
+        tuple(columns["keys"].tolist()),
+        columns.get("groups"),
+        unpack_class_map(header["class_map"]),
+        tuple(header["failed"]),
+    )
+
+
+def _rows(x: Any) -> dict[str, Array]:
+    rows = x.numpy()
+    if rows.dtype != "uint8" or rows.ndim != 4 or rows.shape[-1] != 3:
+        raise LamettaError(
+            f"pixels must give uint8 [H, W, 3], got {rows.dtype} of shape {rows.shape[1:]}"
+        )
+    return {"pixels": rows}

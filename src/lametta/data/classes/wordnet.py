@@ -1,0 +1,272 @@
+"""From ImageNet's classes to coarser ones along the nouns of WordNet: the paper's class mapping."""
+
+import difflib
+import lzma
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from typing import Self
+
+from lametta.classmap import ClassMap
+from lametta.data.classes.imagenet import C16, IMAGENET
+from lametta.types import LamettaError
+
+
+@dataclass(frozen=True, eq=False)
+class WordNet:
+    """Nouns and what they are kinds of. `load` gives WordNet 3.0's.
+
+    Parameters
+    ----------
+    hypernyms : mapping of str to tuple of str
+        For each synset those that it is a kind or an instance of, in WordNet's order.
+    entries : mapping of str to str
+        For each synset its words with a space between them, ``dog:1 domestic_dog``; a word of
+        several senses has the number of this one.
+
+    Examples
+    --------
+    >>> graph = load()
+    >>> graph.words("n02084071")
+    ('dog', 'domestic dog', 'Canis familiaris')
+    >>> [graph.words(synset)[0] for synset in graph.hypernyms["n02084071"]]
+    ['canine', 'domestic animal']
+    >>> graph.senses["turtle"]  # the sweater comes first
+    ('n04502197', 'n01662784')
+    """
+
+    hypernyms: Mapping[str, tuple[str, ...]]
+    entries: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read lines of ``synset TAB hypernyms TAB words``."""
+        rows = [line.split("\t") for line in text.splitlines()]
+        return cls(
+            {synset: tuple(parents.split()) for synset, parents, _ in rows},
+            {synset: words for synset, _, words in rows},
+        )
+
+    @cached_property
+    def senses(self) -> Mapping[str, tuple[str, ...]]:
+        """The synsets of each word, the most frequent sense first; words as in ``domestic_cat``."""
+        numbered: dict[str, list[tuple[int, str]]] = {}
+        for synset, entry in self.entries.items():
+            for item in entry.lower().split():
+                word, _, number = item.partition(":")
+                numbered.setdefault(word, []).append((int(number or 1), synset))
+        return {
+            word: tuple(synset for _, synset in sorted(senses)) for word, senses in numbered.items()
+        }
+
+    def words(self, synset: str) -> tuple[str, ...]:
+        """The words of a synset; the first is its usual name."""
+        self._check(synset)
+        items = self.entries[synset].split()
+        return tuple(item.partition(":")[0].replace("_", " ") for item in items)
+
+    def ancestors(self, synset: str) -> dict[str, int]:
+        """All that a synset is, itself included, each with the fewest steps that lead there."""
+        self._check(synset)
+        steps = {synset: 0}
+        queue = [synset]
+        for child in queue:  # grows on the way
+            for parent in self.hypernyms[child]:
+                if parent not in steps:
+                    steps[parent] = steps[child] + 1
+                    queue.append(parent)
+        return steps
+
+    def tree(self) -> Self:
+        """The same nouns, each with its first hypernym alone."""
+        return replace(self, hypernyms={synset: up[:1] for synset, up in self.hypernyms.items()})
+
+    def _check(self, synset: str) -> None:
+        if synset not in self.hypernyms:
+            raise LamettaError(
+                f"synset must be a noun of WordNet 3.0, n02084071 say, got {synset!r}"
+            )
+
+
+@cache
+def load() -> WordNet:
+    """The nouns of WordNet 3.0, read at the first call.
+
+    Examples
+    --------
+    >>> len(load().hypernyms)
+    82115
+    """
+    packed = (resources.files("lametta.data") / "assets" / "wordnet-nouns.txt.xz").read_bytes()
+    return WordNet.parse(lzma.decompress(packed).decode())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The synset that a name was taken for.
+
+    Attributes
+    ----------
+    name : str
+        The name as it was given.
+    synset : str
+        The sense that covers the most source classes, the most frequent one of several such.
+    senses : mapping of str to int
+        The synsets that were considered, the most frequent sense first, and how many source classes
+        are a kind of each.
+
+    Examples
+    --------
+    >>> choice = resolve("car")
+    >>> choice.synset, choice.covered, list(choice.senses.values())
+    ('n02958343', 10, [10, 2, 0, 0, 0])
+    """
+
+    name: str
+    synset: str
+    senses: Mapping[str, int]
+
+    @property
+    def covered(self) -> int:
+        """How many source classes are a kind of the synset."""
+        return self.senses[self.synset]
+
+
+def resolve(
+    target: str, sources: Sequence[str] = IMAGENET, *, graph: WordNet | None = None
+) -> Choice:
+    """Find the synset that a name stands for.
+
+    Parameters
+    ----------
+    target : str
+        A noun (``"red panda"``), a numbered sense (``"tiger.n.02"``) or a synset (``"n02129604"``),
+        in upper or lower case, with spaces or underscores.
+    sources : sequence of str
+        The synsets of the model's classes, ImageNet's 1000 by default.
+    graph : WordNet, optional
+        Another hierarchy than that of `load`.
+
+    Examples
+    --------
+    >>> resolve("tiger")  # the person comes first, but is no class of ImageNet
+    Choice(name='tiger', synset='n02129604', senses={'n10710632': 0, 'n02129604': 1})
+    """
+    graph = load() if graph is None else graph
+    covered = _covered(graph, tuple(sources))
+    senses = {synset: covered[synset] for synset in _candidates(target, graph, covered)}
+    return Choice(target, max(senses, key=senses.__getitem__), senses)
+
+
+def ancestral_map(
+    targets: Sequence[str] | Mapping[str, str],
+    sources: Sequence[str] = IMAGENET,
+    *,
+    drop_empty: bool = False,
+    pooling: str = "mean",
+    graph: WordNet | None = None,
+) -> ClassMap:
+    """Map each source class to its closest ancestor among the targets, or to none.
+
+    The closest is the one in the fewest is-a steps, and of several such the lowest synset id.
+
+    Parameters
+    ----------
+    targets : sequence of str, or mapping of str to str
+        Names or synsets as `resolve` takes them; a mapping gives each a name for the class map.
+    sources : sequence of str
+        The synsets of the model's classes, ImageNet's 1000 by default.
+    drop_empty : bool
+        Leave out targets that no source class goes to. Otherwise they are an error.
+    pooling : {"mean", "sum", "max"}
+        As in `ClassMap`.
+    graph : WordNet, optional
+        Another hierarchy than that of `load`.
+
+    Examples
+    --------
+    >>> ancestral_map(["fox", "red panda", "elephant"]).groups
+    ((277, 278, 279, 280), (387,), (385, 386))
+    """
+    if isinstance(targets, str):
+        raise LamettaError(f"targets must be several names, got the string {targets!r}")
+    graph = load() if graph is None else graph
+    names = _by_synset(targets, sources, graph)
+    members: dict[str, list[int]] = {synset: [] for synset in names}
+    for index, source in enumerate(sources):
+        steps = graph.ancestors(source)
+        if reached := [(steps[synset], synset) for synset in names if synset in steps]:
+            members[min(reached)[1]].append(index)
+    empty = [names[synset] for synset, group in members.items() if not group]
+    if empty and not drop_empty:
+        raise LamettaError(
+            "targets must each be the closest ancestor of a source class, "
+            f"got none for {', '.join(empty)}; drop_empty leaves such targets out"
+        )
+    groups = {names[synset]: group for synset, group in members.items() if group}
+    return ClassMap(groups, n_source=len(sources), pooling=pooling)
+
+
+def c16() -> ClassMap:
+    """ImageNet-C16: 16 super-classes, each with its first classes, as many as the smallest has.
+
+    Classes go up along first hypernyms alone, so that an accordion is a free-reed instrument and no
+    keyboard instrument. This gives the 32 classes of the paper's data set.
+
+    Examples
+    --------
+    >>> dict(zip(c16().names, c16().groups))["keyboard instrument"]
+    (579, 687)
+    """
+    whole = ancestral_map(C16, graph=load().tree())
+    size = min(map(len, whole.groups))
+    groups = {name: group[:size] for name, group in zip(whole.names, whole.groups, strict=True)}
+    return ClassMap(groups, n_source=whole.n_source)
+
+
+@lru_cache(maxsize=8)
+def _covered(graph: WordNet, sources: tuple[str, ...]) -> Counter[str]:
+    """How many of the sources are a kind of each synset."""
+    return Counter(synset for source in sources for synset in graph.ancestors(source))
+
+
+def _candidates(target: str, graph: WordNet, covered: Counter[str]) -> tuple[str, ...]:
+    """The synsets that a name can stand for."""
+    word = "_".join(target.lower().replace("_", " ").split())
+    if word in graph.hypernyms:
+        return (word,)
+    if word in graph.senses:
+        return graph.senses[word]
+    if match := re.fullmatch(r"(.+)\.n\.(\d+)", word):
+        word = match[1]
+        senses = graph.senses.get(word, ())
+        if 1 <= int(match[2]) <= len(senses):
+            return (senses[int(match[2]) - 1],)
+        if senses:
+            raise LamettaError(
+                f"target must be one of the {len(senses)} senses of {word}, got {target!r}"
+            )
+    # Only what covers a source is worth proposing, and it is far less to compare with.
+    known = {name.lower() for synset in covered for name in graph.words(synset)}
+    near = difflib.get_close_matches(word.replace("_", " "), sorted(known), n=3)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    raise LamettaError(f"target must be a noun or a synset of WordNet 3.0, got {target!r}{hint}")
+
+
+def _by_synset(
+    targets: Sequence[str] | Mapping[str, str], sources: Sequence[str], graph: WordNet
+) -> dict[str, str]:
+    """The name of each target by its synset, in the order given."""
+    named = targets.items() if isinstance(targets, Mapping) else zip(targets, targets, strict=True)
+    names: dict[str, str] = {}
+    for name, target in named:
+        synset = resolve(target, sources, graph=graph).synset
+        if synset in names:
+            raise LamettaError(
+                f"targets must be different synsets, got {synset} for {names[synset]} and {name}"
+            )
+        names[synset] = name
+    return names

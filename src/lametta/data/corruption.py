@@ -1,0 +1,206 @@
+"""ImageNet-C's corruptions of any images, made when the images are read."""
+
+import hashlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lametta._packages import package
+from lametta.data.dataset import Dataset, Samples
+from lametta.data.readers.layout import check_choice
+from lametta.types import LamettaError
+
+VALIDATION = (
+    "brightness",
+    "contrast",
+    "defocus_blur",
+    "elastic_transform",
+    "fog",
+    "frost",
+    "gaussian_blur",
+    "gaussian_noise",
+    "zoom_blur",
+)
+TEST = (
+    "glass_blur",
+    "impulse_noise",
+    "jpeg_compression",
+    "motion_blur",
+    "pixelate",
+    "saturate",
+    "shot_noise",
+    "snow",
+    "spatter",
+    "speckle_noise",
+)
+SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST}
+"""The paper's corruptions for validation and for the test, and all 19."""
+
+_SEEDED = ("glass_blur", "impulse_noise")  # the others draw from NumPy's global state
+_LEAST = 32  # pixels, which the package asks for
+
+
+def corrupt(
+    dataset: Dataset,
+    corruptions: str | Sequence[str] = "test",
+    *,
+    severity: int = 5,
+    seed: int = 0,
+    size: int | None = None,
+) -> Dataset:
+    """Every image under every corruption, one corruption after the other.
+
+    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. What is
+    random depends on the seed, the corruption, the severity and the key alone, not on the order or
+    the process that images are read in. Needs imagecorruptions-imaug.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of PIL images, at least 32 x 32 pixels.
+    corruptions : str or sequence of str
+        "val", "test" or "all" for those of `SETS`, or names.
+    severity : int
+        1 to 5.
+    seed : int
+        Another one gives other noise.
+    size : int, optional
+        Side of the square that is cut from the middle first, once the shorter side is 256 / 224 of
+        it. Corruptions are defined in pixels, and ImageNet-C's are of squares of 224. None
+        corrupts images as large as they are.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> from lametta.data.readers.folders import arrays
+    >>> data = corrupt(arrays([Image.new("RGB", (48, 32))], [0]), ["fog", "snow"])
+    >>> data.keys, data[1].x.size, data[1].group
+    (('fog/5/0', 'snow/5/0'), (48, 32), 'snow')
+    """
+    names = SETS.get(corruptions, (corruptions,)) if isinstance(corruptions, str) else corruptions
+    for name in names:
+        check_choice("corruptions", name, SETS["all"])
+    if not names:
+        raise LamettaError("corruptions must not be empty, got none")
+    check_choice("severity", severity, range(1, 6))
+    if size is not None and size < _LEAST:
+        raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
+    samples = _Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size)
+    return Dataset(
+        f"{dataset.name}_c",
+        samples,
+        np.tile(dataset.labels, len(names)),
+        dataset.classes,
+        tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
+        np.repeat(np.array(names), len(dataset)),
+        dataset.class_map,
+        dataset.skipped,
+    )
+
+
+def corrupt_image(image: Any, corruption: str, *, severity: int = 5, seed: int = 0) -> Any:
+    """Corrupt one image.
+
+    Parameters
+    ----------
+    image : PIL.Image.Image
+        At least 32 x 32 pixels.
+    corruption : str
+        One of the 19.
+    severity : int
+        1 to 5.
+    seed : int
+        From 0 to 2**32 - 1; the same gives the same.
+
+    Returns
+    -------
+    PIL.Image.Image
+        RGB, of the same size.
+
+    Examples
+    --------
+    >>> from PIL import Image
+    >>> corrupt_image(Image.new("RGB", (48, 32), "gray"), "brightness").getpixel((0, 0))
+    (255, 255, 255)
+    """
+    check_choice("corruption", corruption, SETS["all"])
+    check_choice("severity", severity, range(1, 6))
+    if not 0 <= seed < 2**32:
+        raise LamettaError(f"seed must lie in 0..2**32 - 1, got {seed}")
+    pixels = np.array(_upright(image))
+    height, width, _ = pixels.shape
+    if min(height, width) < _LEAST:
+        raise LamettaError(
+            f"image must be at least {_LEAST} x {_LEAST} pixels, got {width} x {height}"
+        )
+    options = {"seed": seed} if corruption in _SEEDED else {}
+    try:
+        with _global_seed(seed), np.errstate(invalid="raise"):
+            pixels = _package().corrupt(pixels, severity, corruption, **options)
+    except FloatingPointError:
+        if corruption != "spatter":
+            raise
+        # No drop fell on a small image, and 0 was divided by 0: the image stays as it is.
+    return package("PIL.Image", "pillow", "a corruption").fromarray(pixels)
+
+
+@dataclass(frozen=True)
+class _Corrupted:
+    samples: Samples
+    keys: tuple[str, ...]
+    corruptions: tuple[str, ...]
+    severity: int
+    seed: int
+    size: int | None
+
+    def __len__(self) -> int:
+        return len(self.samples) * len(self.corruptions)
+
+    def __getitem__(self, i: int, /) -> Any:
+        which, sample = divmod(i, len(self.samples))
+        corruption, key = self.corruptions[which], self.keys[sample]
+        text = f"{self.seed}/{corruption}/{self.severity}/{key}"
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+        image = self.samples[sample]
+        try:
+            image = image if self.size is None else _square(image, self.size)
+            return corrupt_image(image, corruption, severity=self.severity, seed=seed)
+        except LamettaError as error:
+            raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
+
+
+def _upright(image: Any) -> Any:
+    """The image as RGB, turned as its EXIF tag says: arrays have no tags."""
+    if not isinstance(image, package("PIL.Image", "pillow", "a corruption").Image):
+        raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
+    return package("PIL.ImageOps", "pillow", "a corruption").exif_transpose(image).convert("RGB")
+
+
+def _square(image: Any, side: int) -> Any:
+    image = _upright(image)
+    ratio = side * 256 / 224 / min(image.size)
+    bilinear = package("PIL.Image", "pillow", "a corruption").Resampling.BILINEAR
+    image = image.resize([round(length * ratio) for length in image.size], bilinear)
+    left, top = ((length - side) // 2 for length in image.size)
+    return image.crop((left, top, left + side, top + side))
+
+
+@contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Seed the state that the package draws from, and give it back as it was."""
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def _package() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # at import, of the packages that it needs
+        return package("imagecorruptions", "imagecorruptions-imaug", "a corruption")

@@ -1,0 +1,1 @@
+"""Readers: from files in their published layouts to a `Dataset`."""

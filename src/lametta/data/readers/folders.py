@@ -1,0 +1,227 @@
+"""Any folder of images or videos, and arrays in memory."""
+
+import json
+import re
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lametta.classmap import ClassMap
+from lametta.data.classes.imagenet import IMAGENET
+from lametta.data.dataset import Dataset
+from lametta.data.readers.images import image_dataset, list_images
+from lametta.data.readers.layout import PathLike, check_choice
+from lametta.types import Array, LamettaError
+
+
+def image_folder(
+    path: PathLike, *, classes: str = "auto", n_classes: int | None = None, name: str | None = None
+) -> Dataset:
+    """Images in one folder a class, ``<class>/**/<image>``.
+
+    Parameters
+    ----------
+    path : path
+        The folder of folders, or a ``.zip`` file of them.
+    classes : {"auto", "synset", "index", "name"}
+        How the folders are named: by synset, which makes the labels ImageNet's 1000; by the
+        class's number; or by any name, which makes the labels their rank in sorted order. Where
+        all folders are ImageNet's synsets or all are numbers, "auto" takes them as that.
+    n_classes : int, optional
+        Number of classes where folders are numbered; by default one more than the largest number.
+    name : str, optional
+        What tables call it; by default the folder's name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as pets:
+    ...     for folder in ("cat", "dog"):
+    ...         Path(pets, folder).mkdir()
+    ...         Path(pets, folder, "1.jpg").touch()
+    ...     data = image_folder(pets)
+    >>> data.classes, data.labels
+    (('cat', 'dog'), array([0, 1]))
+    """
+    root = _existing(path)
+    paths = list_images(root)
+    _check_depth(root, paths, 2, "<class>/<image>")
+    folders = [image.partition("/")[0] for image in paths]
+    _check_filled(root, set(folders))
+    names, labels = number_classes(root, folders, classes, n_classes)
+    return image_dataset(name or _name(root), root, paths, labels, names)
+
+
+def video_folder(
+    path: PathLike,
+    labels: Mapping[str, int | str] | PathLike | None = None,
+    *,
+    classes: str = "auto",
+    n_classes: int | None = None,
+    name: str | None = None,
+) -> Dataset:
+    """Frames in one folder a video, ``<class>/<video>/<frame>`` or ``<video>/<frame>``.
+
+    The frames of a video come in natural order: ``2.jpg`` before ``10.jpg``. The group of a frame
+    is its video.
+
+    Parameters
+    ----------
+    path : path
+        The folder of folders, or a ``.zip`` file of them.
+    labels : mapping or path, optional
+        The class of each video by the name of its folder, as a dict or a JSON file. Where it is
+        missing, a ``labels.json`` in the folder is taken; without that, videos have to lie in
+        folders of classes.
+    classes, n_classes, name
+        As for `image_folder`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as videos:
+    ...     Path(videos, "blackswan").mkdir()
+    ...     Path(videos, "blackswan", "00000.jpg").touch()
+    ...     data = video_folder(videos, {"blackswan": 100}, n_classes=1000)
+    >>> data.labels, data.groups
+    (array([100]), array(['blackswan'], dtype='<U9'))
+    """
+    root = _existing(path)
+    paths = list_images(root)
+    labels = _read_labels(root, labels)
+    if labels is None:
+        _check_depth(root, paths, 3, "<class>/<video>/<frame>, or have labels")
+        groups = ["/".join(frame.split("/")[:2]) for frame in paths]
+        named = [frame.partition("/")[0] for frame in paths]
+    else:
+        _check_depth(root, paths, 2, "<video>/<frame>")
+        groups = [frame.partition("/")[0] for frame in paths]
+        unlabeled = sorted(set(groups) - set(labels))
+        if unlabeled:
+            raise LamettaError(f"labels must name every video, got none for {unlabeled[0]!r}")
+        named = [str(labels[video]) for video in groups]
+    names, numbers = number_classes(root, named, classes, n_classes)
+    return image_dataset(name or _name(root), root, paths, numbers, names, groups)
+
+
+def arrays(
+    x: Array,
+    y: Sequence[int] | Array,
+    groups: Sequence[str] | Array = None,
+    *,
+    classes: Sequence[str] | None = None,
+    class_map: ClassMap | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Samples that are in memory already.
+
+    Parameters
+    ----------
+    x : array [N, ...]
+        The inputs.
+    y : array of int [N]
+        Their classes.
+    groups : array of str [N], optional
+        Where they come from.
+    classes : sequence of str, optional
+        Names of the classes; by default their numbers.
+    class_map : ClassMap, optional
+        From a model's classes onto these.
+    name : str
+        What tables call it.
+
+    Examples
+    --------
+    >>> data = arrays(np.zeros((3, 8)), [0, 2, 1])
+    >>> data.classes, data.keys
+    (('0', '1', '2'), ('0', '1', '2'))
+    """
+    labels = np.asarray(y)
+    if classes is None:
+        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
+    keys = tuple(str(i) for i in range(len(x)))
+    groups = None if groups is None else np.asarray(groups).astype(str)
+    return Dataset(name, x, labels, tuple(classes), keys, groups, class_map)
+
+
+def number_classes(
+    root: Path, folders: Sequence[str], kind: str, n_classes: int | None = None
+) -> tuple[tuple[str, ...], list[int]]:
+    """Names of all classes, and for each of the folders the label that it stands for.
+
+    Parameters
+    ----------
+    root : Path
+        Where the folders lie, for messages.
+    folders : sequence of str
+        Their names, one a sample.
+    kind, n_classes
+        The ``classes`` and ``n_classes`` of `image_folder`.
+
+    Examples
+    --------
+    >>> number_classes(Path("pets"), ["dog", "cat", "dog"], "auto")
+    (('cat', 'dog'), [1, 0, 1])
+    >>> number_classes(Path("pets"), ["2", "0"], "auto")
+    (('0', '1', '2'), [2, 0])
+    """
+    check_choice("classes", kind, ("auto", "synset", "index", "name"))
+    found = set(folders)
+    numbers = {folder: int(folder) for folder in found if re.fullmatch("[0-9]+", folder)}
+    if kind == "auto":
+        numbered = len(numbers) == len(found)
+        kind = "synset" if found <= set(IMAGENET) else "index" if numbered else "name"
+    if n_classes is not None and kind != "index":
+        raise LamettaError(f"n_classes must be None where classes have names, got {n_classes}")
+    if kind == "index":
+        top = max(numbers.values(), default=-1)
+        names = tuple(str(i) for i in range(top + 1 if n_classes is None else n_classes))
+    else:
+        names = IMAGENET if kind == "synset" else tuple(sorted(found))
+        numbers = {name: i for i, name in enumerate(names)}
+    if strange := sorted(found - numbers.keys()):
+        raise LamettaError(f"{root} must name classes by {kind}, got {strange[0]!r}")
+    return names, [numbers[folder] for folder in folders]
+
+
+def _existing(path: PathLike) -> Path:
+    root = Path(path)
+    if not root.is_dir() and not zipfile.is_zipfile(root):
+        raise LamettaError(f"path must be a folder or a .zip file, got {str(path)!r}")
+    return root
+
+
+def _name(root: Path) -> str:
+    return root.stem if root.is_file() else root.resolve().name
+
+
+def _check_depth(root: Path, paths: Sequence[str], least: int, layout: str) -> None:
+    for path in paths:
+        if path.count("/") + 1 < least:
+            raise LamettaError(f"{root} must hold {layout}, got {path}")
+
+
+def _check_filled(root: Path, found: Collection[str]) -> None:
+    """An empty class would shift the labels of all that sort after it, without a word."""
+    if root.is_dir():
+        for folder in sorted(root.iterdir()):
+            if folder.is_dir() and folder.name not in found and not folder.name.startswith("."):
+                raise LamettaError(f"{root} must hold images in every folder, got none in {folder}")
+
+
+def _read_labels(
+    root: Path, labels: Mapping[str, int | str] | PathLike | None
+) -> Mapping[str, int | str] | None:
+    if labels is None and (root / "labels.json").is_file():
+        labels = root / "labels.json"
+    if labels is None or isinstance(labels, Mapping):
+        return labels
+    try:
+        content = json.loads(Path(labels).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LamettaError(f"labels must be a JSON file, got {labels}: {error}") from None
+    if not isinstance(content, dict):
+        raise LamettaError(f"labels must be a JSON object, got a {type(content).__name__}")
+    return content

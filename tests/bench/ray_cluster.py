@@ -1,0 +1,37 @@
+"""Run an experiment on a cluster of two nodes, one of which is killed: EXPERIMENT RESULTS."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from lametta.bench import experiment as config
+from lametta.bench.run import run
+from lametta.bench.workspace import Workspace
+
+if __name__ == "__main__":
+    experiment, folder = sys.argv[1], Path(sys.argv[2])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    ray.init(address=cluster.address, log_to_driver=False)
+    node = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    running = True
+
+    def kill():
+        while len(list((folder / "cells").glob("*.parquet"))) < 5:
+            time.sleep(0.01)
+        assert running
+        cluster.remove_node(node, allow_graceful=False)
+        sys.stdout.write("killed")
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    failed = run(Workspace(config.load(experiment), folder), ray=cluster.address)
+    running = False
+    assert failed == []
+    killer.join()
+    ray.shutdown()
+    cluster.shutdown()

@@ -1,0 +1,336 @@
+import statistics
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+import torch
+from lametta.bench.metrics import Tally, curves, gains, online_accuracy, summary, worst_drop
+from lametta.types import LamettaError
+from tests.conftest import softmax
+
+
+def tallied(probs, labels, cuts=()):
+    tally = Tally(probs.shape[1])
+    parts = zip(np.split(probs, cuts), np.split(labels, cuts), strict=True)
+    hits = sum(tally.add(*part) for part in parts)
+    return tally.values() | {"hits": hits}
+
+
+def predictions(n=500, n_classes=7, seed=0, scale=2.0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(n_classes, size=n)
+    logits = scale * np.eye(n_classes)[labels] + rng.normal(size=(n, n_classes)) * scale
+    return softmax(logits), labels
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_agrees_with_other_libraries(seed, scale):
+    probs, labels = predictions(seed=seed, scale=scale)
+    found = tallied(probs, labels, cuts=[64, 128, 129])
+    predicted = probs.argmax(axis=1)
+    ece = multiclass_calibration_error(
+        torch.tensor(probs), torch.tensor(labels), num_classes=7, n_bins=20, norm="l1"
+    )
+    assert found["n"] == 500
+    assert found["hits"] == (predicted == labels).sum()
+    assert found["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert found["class_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted))
+    assert found["nll"] == pytest.approx(log_loss(labels, probs, labels=range(7)))
+    assert found["ece"] == pytest.approx(float(ece), abs=1e-6)
+
+
+def test_classes_that_never_occur_do_not_count():
+    probs, labels = predictions()
+    probs, labels = probs[labels < 3], labels[labels < 3]
+    recall = recall_score(labels, probs.argmax(axis=1), labels=[0, 1, 2], average="macro")
+    assert tallied(probs, labels)["class_accuracy"] == pytest.approx(recall)
+
+
+@st.composite
+def dyadic(draw):
+    """Probabilities in 64ths, so that the edges of bins at 1/4, 1/2, 3/4 and 1 are met exactly."""
+    n_classes = draw(st.integers(1, 4))
+    n = draw(st.integers(1, 12))
+    cuts = st.lists(st.integers(0, 64), min_size=n_classes - 1, max_size=n_classes - 1)
+    rows = [np.diff([0, *sorted(draw(cuts)), 64]) / 64 for _ in range(n)]
+    labels = draw(st.lists(st.integers(0, n_classes - 1), min_size=n, max_size=n))
+    return np.array(rows, draw(st.sampled_from([np.float64, np.float32, np.float16]))), labels
+
+
+@given(dyadic(), st.integers(0, 12))
+def test_calibration_by_definition(batch, cut):
+    probs, labels = batch
+    bins = {}
+    for row, label in zip(probs.tolist(), labels, strict=True):
+        top = Fraction(max(row))
+        right = row.index(max(row)) == label
+        bins.setdefault(min(int(top * 20), 19), []).append(top - right)
+    ece = sum(abs(sum(gaps)) for gaps in bins.values()) / len(labels)
+    assert tallied(probs, np.array(labels), [cut])["ece"] == pytest.approx(float(ece))
+
+
+@given(st.lists(st.integers(0, 60), max_size=5), st.sampled_from([np.float32, np.float64]))
+def test_batches_do_not_matter(cuts, dtype):
+    probs, labels = predictions(60)
+    probs = probs.astype(dtype)
+    found = tallied(probs, labels, sorted(cuts))
+    assert found == pytest.approx(tallied(probs, labels), rel=1e-12)
+    # Sums are in float64 whatever came.
+    expected = -np.log(probs[np.arange(60), labels].astype(np.float64)).mean()
+    assert found["nll"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_impossible_classes_have_a_finite_loss():
+    found = tallied(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1]))
+    assert found["nll"] == pytest.approx(-np.log(np.finfo(np.float32).tiny) / 2)
+    assert found["ece"] == 0.5
+
+
+def test_a_diverged_network_is_wrong():
+    probs = np.array([[np.nan, np.nan], [0.2, np.nan], [0.75, 0.25]])
+    found = tallied(probs, np.array([0, 0, 0]))
+    assert found["hits"] == 1
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["nll"] == pytest.approx((2 * 87.3365 - np.log(0.75)) / 3, rel=1e-4)
+    assert found["ece"] == pytest.approx(0.25 / 3)
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "message"),
+    [
+        (np.ones((2, 4)) / 4, [0, 1], r"probs must be \[N, 3\], got shape \(2, 4\)"),
+        (np.ones(3), [0], r"probs must be \[N, 3\]"),
+        (np.eye(3), [0, 1], r"labels must be 3 integers, got int64 \(2,\)"),
+        (np.eye(3), [0.0, 1.0, 2.0], "labels must be 3 integers, got float64"),
+        (np.eye(3), [0, 1, 3], "labels must lie in 0..2, got 0..3"),
+        (np.eye(3), [0, -1, 2], "labels must lie in 0..2, got -1..2"),
+        (np.eye(3) * 7, [0, 1, 2], "probs must lie in 0..1, got rows with a top of 7.0"),
+        (np.eye(3) - 2, [0, 1, 2], "probs must lie in 0..1"),
+        (np.full((1, 3), np.inf), [0], "probs must lie in 0..1"),
+    ],
+)
+def test_tally_names_what_is_wrong(probs, labels, message):
+    with pytest.raises(LamettaError, match=message):
+        Tally(3).add(probs, np.array(labels))
+
+
+def test_a_tally_needs_classes_and_samples():
+    with pytest.raises(LamettaError, match="n_classes must be >= 1, got 0"):
+        Tally(0)
+    tally = Tally(3)
+    assert tally.add(np.zeros((0, 3)), np.zeros(0, int)) == 0
+    with pytest.raises(LamettaError, match="at least one sample"):
+        tally.values()
+
+
+def cells(accuracies, **same):
+    """A frame of cells from accuracies by (method, scenario, seed), or with a config in front."""
+    rows = []
+    for key, accuracy in accuracies.items():
+        method, config, scenario, seed = key if len(key) == 4 else (key[0], "{}", *key[1:])
+        row = {"method": method, "config": config, "model": "net", "scenario": scenario}
+        row |= {"seed": seed, "batch_size": 64, "fingerprint": f"{scenario}/{seed}"}
+        rows.append(row | {"accuracy": accuracy} | same)
+    return pl.DataFrame(rows)
+
+
+def results(methods=("LAME", "Source", "TENT"), scenarios="abc", seeds=range(4), seed=0):
+    """Accuracies in which seeds differ much, and methods on the same seed little."""
+    rng = np.random.default_rng(seed)
+    level = {(scenario, s): rng.uniform(0.3, 0.7) for scenario in scenarios for s in seeds}
+    return {
+        (method, *stream): level[stream] + 0.01 * rng.normal()
+        for method in methods
+        for stream in level
+    }
+
+
+def test_gains_are_over_the_source_on_the_same_stream():
+    accuracies = results()
+    frame = cells(accuracies).sample(fraction=1, shuffle=True, seed=0)
+    gained = gains(frame)
+    assert gained.drop("gain").equals(frame)  # no row moved
+    for row in gained.iter_rows(named=True):
+        source = accuracies["Source", row["scenario"], row["seed"]]
+        assert row["gain"] == row["accuracy"] - source
+
+
+def test_gains_keep_models_and_batch_sizes_apart():
+    frame = pl.concat(
+        cells({("Source", "a", 0): base, ("LAME", "a", 0): 0.5}, model=model, batch_size=size)
+        for model, size, base in [("x", 16, 0.5), ("x", 64, 0.25), ("y", 16, 0.125)]
+    )
+    assert gains(frame).filter(method="LAME")["gain"].to_list() == [0.0, 0.25, 0.375]
+    assert gains(frame, source="LAME").filter(method="LAME")["gain"].to_list() == [0.0] * 3
+
+
+def broken(name, value, row=0):
+    frame = cells(results())
+    column = frame[name].to_list()
+    column[row] = value
+    return frame.with_columns(pl.Series(name, column))
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (
+            cells(results()).filter(~((pl.col("method") == "Source") & (pl.col("seed") == 2))),
+            "one row of the source 'Source' for each stream; not so for 3: "
+            r"\(model='net', scenario='a', seed=2, batch_size=64, sources=0\), ",
+        ),
+        (
+            broken("fingerprint", "other", row=1),
+            r"one fingerprint, for all methods; not so for 1: \(model='net', scenario='a', seed=1, "
+            r"batch_size=64, fingerprint=\['other', 'a/1'\], method=\['LAME', 'Source', 'TENT'\]\)",
+        ),
+        (
+            pl.concat([cells(results())] * 2),
+            r"each cell once; not so for 36: \(method='LAME'.*seed=2, batch_size=64\), \.\.\.$",
+        ),
+        (broken("accuracy", float("nan")), r"a number for accuracy; not so for 1: .*accuracy=nan"),
+        (broken("accuracy", None), r"a number for accuracy; not so for 1: .*accuracy=None"),
+        (cells(results()).drop("seed", "config"), "the columns config, seed, got method, model"),
+    ],
+)
+def test_gains_names_the_cells_that_are_wrong(frame, message):
+    with pytest.raises(LamettaError, match=message):
+        gains(frame)
+
+
+def test_summary_has_students_intervals_paired_by_seed():
+    accuracies = results()
+    found = summary(gains(cells(accuracies)), by=["method", "scenario"])
+    assert found["method"].to_list() == ["LAME"] * 3 + ["Source"] * 3 + ["TENT"] * 3
+    for row in found.filter(pl.col("method") != "Source").iter_rows(named=True):
+        own, source = (
+            [accuracies[method, row["scenario"], seed] for seed in range(4)]
+            for method in (row["method"], "Source")
+        )
+        interval = stats.ttest_rel(own, source).confidence_interval(0.95)
+        assert row["gain"] - row["gain_ci"] == pytest.approx(interval.low)
+        assert row["gain"] + row["gain_ci"] == pytest.approx(interval.high)
+        low, _ = stats.t.interval(0.95, 3, loc=np.mean(own), scale=stats.sem(own))
+        assert row["accuracy"] == pytest.approx(np.mean(own))
+        assert row["accuracy_ci"] == pytest.approx(np.mean(own) - low)
+        assert row["gain_ci"] < row["accuracy_ci"] / 2  # what pairing is for
+        assert (row["scenarios"], row["runs"]) == (1, 4)
+
+
+def test_scenarios_weigh_the_same():
+    accuracies = results()
+    found = summary(gains(cells(accuracies)))
+    for row in found.iter_rows(named=True):
+        per_seed = [
+            statistics.fmean(accuracies[row["method"], scenario, seed] for scenario in "abc")
+            for seed in range(4)
+        ]
+        half = stats.t.ppf(0.975, 3) * statistics.stdev(per_seed) / 2
+        assert row["accuracy"] == pytest.approx(statistics.fmean(per_seed))
+        assert row["accuracy_ci"] == pytest.approx(half)
+        assert (row["scenarios"], row["runs"]) == (3, 4)
+
+
+def test_a_scenario_with_more_seeds_weighs_no_more():
+    accuracies = {("Source", "a", 0): 0.5, ("Source", "a", 1): 0.7, ("Source", "b", 0): 0.2}
+    row = summary(gains(cells(accuracies))).row(0, named=True)
+    assert row["accuracy"] == pytest.approx((0.6 + 0.2) / 2)
+    assert row["accuracy_ci"] is None
+    assert (row["scenarios"], row["runs"]) == (2, 2)
+    # As many cells a seed, but of different scenarios.
+    row = summary(gains(cells({("Source", "a", 0): 0.5, ("Source", "b", 1): 0.7}))).row(
+        0, named=True
+    )
+    assert (row["accuracy_ci"], row["gain_ci"]) == (None, None)
+
+
+def test_one_seed_has_no_interval():
+    frame = gains(cells(results(seeds=[3])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = summary(frame)
+    assert found["accuracy_ci"].to_list() == [None] * 3
+    assert summary(gains(cells(results())), by=["method", "seed"])["gain_ci"].null_count() == 12
+
+
+def test_summary_averages_what_else_was_measured():
+    frame = gains(cells(results(), ece=0.1)).with_columns(
+        peak_memory=pl.lit(None, pl.Float64), step_time=pl.col("seed") * 0.5, other=1.0
+    )
+    found = summary(frame)
+    assert found["ece"].to_list() == pytest.approx([0.1] * 3)
+    assert found["step_time"].to_list() == pytest.approx([0.75] * 3)
+    assert found["peak_memory"].to_list() == [None] * 3
+    assert "other" not in found.columns
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [([], "by must name at least one column"), (["kind"], "must have the columns kind, got")],
+)
+def test_summary_names_what_is_wrong(by, message):
+    with pytest.raises(LamettaError, match=message):
+        summary(gains(cells(results())), by)
+    with pytest.raises(LamettaError, match="must have the columns gain"):
+        summary(cells(results()))
+
+
+def test_worst_drop_is_the_lowest_mean_gain():
+    accuracies = results(scenarios="abcde", seed=1)
+    found = worst_drop(gains(cells(accuracies)))
+    assert found["method"].to_list() == ["LAME", "Source", "TENT"]
+    for row in found.filter(pl.col("method") != "Source").iter_rows(named=True):
+        drops = {
+            scenario: statistics.fmean(
+                accuracies[row["method"], scenario, s] - accuracies["Source", scenario, s]
+                for s in range(4)
+            )
+            for scenario in "abcde"
+        }
+        assert row["scenario"] == min(drops, key=drops.get)
+        assert row["gain"] == pytest.approx(min(drops.values()))
+        assert row["gain_ci"] > 0
+    assert found.filter(method="Source")["scenario"].to_list() == ["a"]  # a tie: the first
+    with pytest.raises(LamettaError, match="by must not name the scenario"):
+        worst_drop(gains(cells(accuracies)), by=["scenario"])
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9))
+def test_online_accuracy_by_definition(steps):
+    n = [size for size, _ in steps]
+    hits = [min(right, size) for size, right in steps]
+    found = online_accuracy({"step_n": n, "step_hits": hits})
+    expected = [Fraction(sum(hits[: t + 1]), sum(n[: t + 1])) for t in range(len(n))]
+    assert found.tolist() == pytest.approx([float(x) for x in expected])
+
+
+def test_curves_have_a_row_for_each_batch():
+    steps = {
+        "step_n": [[4, 4, 2], [8]],
+        "step_hits": [[1, 4, 0], [2]],
+        "step_entropy": [[0.3, 0.2, 0.1], [0.7]],
+        "step_diversity": [[1.3, 1.2, 1.1], [1.7]],
+    }
+    frame = cells({("LAME", "a", 0): 0.5, ("TENT", "a", 0): 0.25}).with_columns(
+        *(pl.Series(name, lists) for name, lists in steps.items())
+    )
+    found = curves(frame)
+    assert found["method"].to_list() == ["LAME"] * 3 + ["TENT"]
+    assert found["step"].to_list() == [1, 2, 3, 1]
+    assert found["samples"].to_list() == [4, 8, 10, 8]
+    assert found["entropy"].to_list() == [0.3, 0.2, 0.1, 0.7]
+    assert found["diversity"].to_list() == [1.3, 1.2, 1.1, 1.7]
+    expected = [x for row in frame.iter_rows(named=True) for x in online_accuracy(row)]
+    assert found["online_accuracy"].to_list() == pytest.approx(expected)
+    assert found["online_accuracy"][2] == frame["accuracy"][0]  # ends at the whole
+    with pytest.raises(LamettaError, match="must have the columns step_hits"):
+        curves(frame.drop("step_hits"))

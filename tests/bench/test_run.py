@@ -1,0 +1,282 @@
+"""Experiments run to their end: in parallel, through kills, on a cluster, once each network."""
+
+import itertools
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import lametta
+import torch
+from lametta.bench import cell as cells
+from lametta.bench import experiment as config
+from lametta.bench.run import results, run
+from lametta.bench.workspace import Workspace
+from lametta.data.readers import digits as embedded
+from lametta.stream import Scenario
+from lametta.torch import Classifier, tent
+from lametta.torch.digits import digits_net
+
+MEASURED = (  # what differs from run to run
+    *("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory"),
+)
+
+TINY = """
+name = "tiny"
+[models.digits]
+zoo = "embedded:digits"
+[datasets.val]
+reader = "embedded:digits_val"
+[datasets.super]
+reader = "embedded:digits_super"
+[scenarios.A]
+dataset = "val"
+limit = 192
+[scenarios.B]
+dataset = "super"
+order = "by_class"
+limit = 192
+[methods.Source]
+kind = "source"
+[methods.LAME]
+kind = "lame"
+grid = { k = [1, 3, 5] }
+[methods.TENT]
+kind = "tent"
+grid = { lr = [0.001, 0.1] }
+[validation]
+models = ["digits"]
+scenarios = ["A", "B"]
+seeds = [0, 1]
+[studies.main]
+models = ["digits"]
+scenarios = ["B"]
+seeds = [5]
+batch_sizes = [16, 64]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def workspace(file, tmp_path):
+    return Workspace(config.load(file), tmp_path / "results")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """The rows of an uninterrupted run in one process."""
+    folder = tmp_path_factory.mktemp("expected")
+    (folder / "tiny.toml").write_text(TINY)
+    assert run(Workspace(config.load(folder / "tiny.toml"), folder)) == []
+    return rows(folder)
+
+
+def rows(folder):
+    return results(folder).drop(MEASURED)
+
+
+def start(file, folder, halts):
+    """Run an experiment; one that halts does so with its second cell computed, not written."""
+    true_run_cell, calls = cells.run_cell, itertools.count()
+
+    def run_cell(workspace, cell):
+        row = true_run_cell(workspace, cell)
+        if halts and next(calls) == 1:
+            time.sleep(600)
+        return row
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lametta.bench.run.run_cell", run_cell)
+        run(Workspace(config.load(file), folder))
+
+
+def test_rows_are_those_of_the_methods_run_by_hand(expected):
+    data, net = embedded.load("digits_super"), digits_net()
+    stream = Scenario("by_class", batch_size=64, seed=0, limit=192)(
+        data.labels, data.groups, keys=data.keys
+    )
+    x = torch.from_numpy(np.asarray(data.samples))
+    adapter = tent(Classifier(net, classes=data.class_map), lr=0.1)
+    hits = [(adapter.step(x[i]).probs.argmax(1).numpy() == data.labels[i]).sum() for i in stream]
+    (row,) = expected.filter(
+        method="TENT", config='{"lr": 0.1}', scenario="B", seed=0, batch_size=64
+    ).to_dicts()
+    assert row["step_hits"] == hits
+    assert row["accuracy"] == sum(hits) / 192
+    assert row["fingerprint"] == stream.fingerprint
+
+
+def test_every_method_sees_the_same_stream(expected):
+    streams = expected.group_by("scenario", "seed", "batch_size").agg(
+        pl.col("fingerprint").n_unique()
+    )
+    assert streams["fingerprint"].to_list() == [1] * len(streams)
+
+
+def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
+    assert run(workspace, jobs=2) == []
+    assert rows(workspace.folder).equals(expected)
+
+
+def test_killed_runs_go_on(file, tmp_path, expected):
+    """Twenty kills: half amid a cell after one was written, half at any moment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lametta.bench.run", "lametta.torch", "sklearn.datasets"])
+    folder, moments = tmp_path / "results", random.Random(0)
+    for attempt in range(20):
+        halts = attempt < 10
+        process = context.Process(target=start, args=(file, folder, halts))
+        process.start()
+        while halts and process.is_alive() and len(cell_files(folder)) == attempt:
+            time.sleep(0.001)
+        process.join(moments.uniform(0, 0.02 if halts else 1))
+        if halts:
+            assert process.is_alive()
+            assert len(cell_files(folder)) == attempt + 1
+        process.kill()
+        process.join()
+    assert run(Workspace(config.load(file), folder)) == []
+    assert rows(folder).equals(expected)
+
+
+def test_a_finished_run_is_not_run_again(workspace, expected, monkeypatch):
+    assert run(workspace) == []
+    monkeypatch.setattr("lametta.bench.run.run_cell", None)
+    states = []
+    assert run(workspace, report=states.append) == []
+    assert rows(workspace.folder).equals(expected)
+
+
+def test_a_failing_cell_is_recorded_and_the_rest_goes_on(workspace, expected, monkeypatch):
+    true_run_cell = cells.run_cell
+
+    def run_cell(workspace, cell):
+        if cell.method == "LAME" and cell.seed == 5:
+            raise RuntimeError("out of luck")
+        return true_run_cell(workspace, cell)
+
+    monkeypatch.setattr("lametta.bench.run.run_cell", run_cell)
+    states = []
+    failed = run(workspace, report=states.append)
+    assert [(cell.method, cell.batch_size) for cell in failed] == [("LAME", 16), ("LAME", 64)]
+    assert (states[-1].phase, states[-1].failed) == ("test", 2)
+    assert len(results(workspace.folder)) == len(expected) - 2
+    for cell in failed:
+        note = json.loads((workspace.folder / "failed" / f"{cell.id}.json").read_text())
+        assert note["method"] == "LAME"
+        assert "out of luck" in note["traceback"]
+    monkeypatch.undo()
+    assert run(workspace) == []
+    assert rows(workspace.folder).equals(expected)
+    assert list((workspace.folder / "failed").iterdir()) == []
+
+
+def test_no_selection_from_an_incomplete_validation(workspace, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("lametta.bench.run.run_cell", fail)
+    assert len(run(workspace)) == len(workspace.experiment.validation_cells())
+    assert not (workspace.folder / "selected.toml").exists()
+
+
+def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
+    text = TINY.replace("k = [1, 3, 5]", "k = [1, 2, 3, 4, 5, 6], weight = [0.5, 1.0]")
+    text = text.replace('[methods.TENT]\nkind = "tent"\ngrid = { lr = [0.001, 0.1] }\n', "")
+    (tmp_path / "tiny.toml").write_text(text)
+    seen = []
+    true_forward = Classifier.forward
+
+    def forward(self, x):
+        seen.append(len(x))
+        return true_forward(self, x)
+
+    monkeypatch.setattr(Classifier, "forward", forward)
+    assert run(Workspace(config.load(tmp_path / "tiny.toml"), tmp_path / "results")) == []
+    assert len(results(tmp_path / "results")) == 13 * 2 * 2 + 2 * 2
+    assert sum(seen) == sum(len(embedded.load(name)) for name in ("digits_val", "digits_super"))
+
+
+def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
+    file.write_text(TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"'))
+    file.write_text(file.read_text() + '[scenarios.C]\ndataset = "super"\nlimit = 192\n')
+    workspace = Workspace(config.load(file), tmp_path / "results")
+    assert run(workspace) == []
+    frame = results(workspace.folder).filter(seed=5)
+    assert frame["forward_time"].min() > 0
+    assert frame.filter(method="LAME")["optimization_time"].min() > 0
+    assert (frame["step_time"] >= frame["forward_time"]).all()
+    if sys.platform == "linux":
+        assert frame["peak_memory"].min() > 2**20
+
+
+def test_the_folder_says_where_results_come_from(workspace):
+    assert run(workspace) == []
+    found = json.loads((workspace.folder / "run.json").read_text())
+    assert found["lametta"] == lametta.__version__
+    assert found["packages"]["torch"] == torch.__version__
+    frame = results(workspace.folder)
+    manifests = {path.stem for path in (workspace.folder / "streams").iterdir()}
+    assert manifests == set(frame["fingerprint"])
+
+
+def test_an_edited_experiment_runs_what_changed(workspace, tmp_path):
+    assert run(workspace) == []
+    before = {path.name: path.stat().st_mtime_ns for path in cell_files(workspace.folder)}
+    (tmp_path / "tiny.toml").write_text(TINY.replace("lr = [0.001, 0.1]", "lr = [0.001, 0.2]"))
+    assert run(Workspace(config.load(tmp_path / "tiny.toml"), workspace.folder)) == []
+    after = {path.name: path.stat().st_mtime_ns for path in cell_files(workspace.folder)}
+    assert before.items() <= after.items()
+    new = pl.concat(
+        [
+            pl.read_parquet(workspace.folder / "cells" / name)
+            for name in after.keys() - before.keys()
+        ]
+    )
+    assert set(new["method"]) == {"TENT"}
+    assert len(new.filter(config='{"lr": 0.2}')) >= 4
+
+
+def cell_files(folder):
+    return sorted((folder / "cells").glob("*.parquet"))
+
+
+def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
+    pytest.importorskip("ray")
+    script = Path(__file__).with_name("ray_cluster.py")
+    done = subprocess.run(
+        [sys.executable, script, file, tmp_path / "results"],
+        capture_output=True,
+        text=True,
+        timeout=900,  # Ray gives way to whatever else runs
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "killed" in done.stdout  # while it ran
+    assert rows(tmp_path / "results").equals(expected)
+
+
+def test_workers_that_keep_dying_end_the_run(workspace, monkeypatch):
+    class DeadError(Exception):
+        pass
+
+    def run_nothing(tasks):
+        raise DeadError
+
+    monkeypatch.setattr("lametta.bench.run.local", lambda _: lambda: nullcontext(DeadError))
+    monkeypatch.setattr("lametta.bench.run.Parallel", lambda: run_nothing)
+    with pytest.raises(lametta.LamettaError, match="workers must stay alive"):
+        run(workspace)

@@ -1,0 +1,283 @@
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+import lametta
+from lametta.cli import app
+from lametta.cli.correct import _batches
+from tests.conftest import make_batch, shared, softmax
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def bank(tmp_path):
+    """A stream of four classes in runs, as a .npz file, and its arrays."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 50)
+    features = (np.eye(4)[labels] + 0.3 * rng.normal(size=(200, 4))).astype(np.float32)
+    logits = (np.eye(4)[labels] + rng.normal(size=(200, 4))).astype(np.float32)
+    arrays = {"features": features, "logits": logits, "labels": labels}
+    np.savez(tmp_path / "in.npz", **arrays)
+    return arrays
+
+
+def run(*arguments):
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def expected(arrays, batch_size, **options):
+    probs = softmax(arrays["logits"])
+    return np.concatenate(
+        [
+            lametta.lame(
+                arrays["features"][i : i + batch_size], probs[i : i + batch_size], **options
+            ).probs
+            for i in range(0, len(probs), batch_size)
+        ]
+    )
+
+
+def test_correct(bank, tmp_path):
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as out:
+        assert np.allclose(out["probs"], expected(bank, 64), atol=1e-6)
+        assert out["probs"].dtype == np.float32
+        assert np.array_equal(out["labels"], bank["labels"])
+        after = np.mean(out["probs"].argmax(axis=1) == bank["labels"])
+    before = np.mean(bank["logits"].argmax(axis=1) == bank["labels"])
+    assert f"accuracy before      {before:.2%}" in result.output
+    assert f"accuracy after       {after:.2%}" in result.output
+    assert after > before + 0.1
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["--affinity", "kNN", "--k", "3"], {"affinity": lametta.knn(3)}),
+        (
+            ["--symmetric", "--weight", "0.5"],
+            {"affinity": lametta.knn(symmetric=True), "weight": 0.5},
+        ),
+        (["--affinity", "rbf", "--k", "2"], {"affinity": lametta.rbf(2)}),
+        (["--affinity", "rbf", "--row-sum", "5"], {"affinity": lametta.rbf(row_sum=5)}),
+        (["--affinity", "linear", "--row-sum", "3"], {"affinity": lametta.linear(row_sum=3)}),
+        (["--max-iter", "2", "--tol", "0"], {"max_iter": 2, "tol": 0}),
+    ],
+)
+def test_every_option_acts(bank, tmp_path, arguments, options):
+    out = tmp_path / "out.npz"
+    result = run("correct", tmp_path / "in.npz", "-o", out, "--batch-size", 40, *arguments)
+    assert result.exit_code == 0, result.output
+    with np.load(out) as archive:
+        assert np.allclose(archive["probs"], expected(bank, 40, **options), atol=1e-6)
+        assert not np.allclose(archive["probs"], expected(bank, 40), atol=1e-6)
+
+
+def test_safetensors_and_probs(bank, tmp_path):
+    arrays = {"features": bank["features"], "probs": softmax(bank["logits"])}
+    save_file(arrays, tmp_path / "in.safetensors")
+    result = run("correct", tmp_path / "in.safetensors", "-o", tmp_path / "out.safetensors")
+    assert result.exit_code == 0, result.output
+    assert "accuracy" not in result.output
+    out = load_file(tmp_path / "out.safetensors")
+    assert np.allclose(out["probs"], expected(bank, 64), atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [np.arange(200) // 70, np.array(list("ba" * 100))])
+def test_batches_never_cross_a_group(bank, tmp_path, groups):
+    np.savez(tmp_path / "in.npz", **bank, groups=groups)
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as archive:
+        out, kept = archive["probs"], archive["groups"]
+    assert np.array_equal(kept, groups)
+    for group in np.unique(groups):
+        mask = groups == group
+        alone = expected({name: bank[name][mask] for name in ("features", "logits")}, 64)
+        assert np.allclose(out[mask], alone, atol=1e-6)
+
+
+def test_batches_of_groups():
+    groups = np.array([7, 7, 3, 7, 3, 3, 7])
+    batches = [batch.tolist() for batch in _batches(7, groups, 3)]
+    assert batches == [[0, 1, 3], [6], [2, 4, 5]]
+    assert [batch.tolist() for batch in _batches(3, None, 2)] == [[0, 1], [2]]
+
+
+def test_half_precision_file(bank, tmp_path):
+    arrays = {name: bank[name].astype(np.float16) for name in ("features", "logits")}
+    np.savez(tmp_path / "half.npz", **arrays)
+    result = run("correct", tmp_path / "half.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as out:
+        assert out["probs"].dtype == np.float32
+        assert np.abs(out["probs"] - expected(bank, 64)).max() < 0.05
+
+
+def test_empty_file(tmp_path):
+    np.savez(tmp_path / "in.npz", features=np.zeros((0, 4)), probs=np.zeros((0, 3)))
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as out:
+        assert out["probs"].shape == (0, 3)
+
+
+def test_real_bank(tmp_path):
+    bank = shared("data", "banks", "cifar10_resnet20_clean.npz")
+    result = run("correct", bank, "-o", tmp_path / "out.npz")
+    assert "accuracy before      81.04%" in result.output
+    assert "accuracy after       89.82%" in result.output
+
+
+FEATURES, PROBS = make_batch(10, 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "arguments", "message"),
+    [
+        ({"features": FEATURES}, [], "must hold features, and logits or probs, got features"),
+        ({}, [], "must hold features, and logits or probs, got nothing"),
+        (
+            {"features": FEATURES, "probs": PROBS[:9]},
+            [],
+            "probs must have shape [N, K] with N = 10",
+        ),
+        ({"features": FEATURES[0], "probs": PROBS}, [], "features must have shape [N, d]"),
+        (
+            {"features": FEATURES, "probs": 2 * PROBS},
+            [],
+            "probs must have rows that sum to 1, got 2",
+        ),
+        ({"features": FEATURES, "logits": PROBS * np.nan}, [], "logits must be finite"),
+        ({"features": FEATURES * np.inf, "probs": PROBS}, [], "features must be finite"),
+        ({"features": FEATURES.astype(int), "probs": PROBS}, [], "features must be of a floating"),
+        (
+            {"features": FEATURES, "probs": PROBS, "labels": np.full(10, 3)},
+            [],
+            "labels must lie in 0..2, got 3..3",
+        ),
+        (
+            {"features": FEATURES, "probs": PROBS, "labels": np.zeros(10)},
+            [],
+            "labels must be integers, got float64",
+        ),
+        (
+            {"features": FEATURES, "probs": PROBS, "groups": np.zeros(3)},
+            [],
+            "groups must have shape [N] with N = 10, got (3,)",
+        ),
+        (
+            {"features": FEATURES, "probs": PROBS, "groups": np.array([{}] * 10)},
+            [],
+            "must be a readable .npz file",
+        ),
+        ({"features": FEATURES, "probs": PROBS}, ["--k", "0"], "k must be an integer >= 1, got 0"),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--batch-size", "-1"],
+            "--batch-size must be >= 0",
+        ),
+        ({"features": FEATURES, "probs": PROBS}, ["--row-sum", "3"], "--row-sum must not be given"),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--affinity", "linear", "--k", "3"],
+            "--k must not be given",
+        ),
+        ({"features": FEATURES, "probs": PROBS}, ["--weight", "-1"], "weight must be a finite"),
+    ],
+)
+def test_errors_name_what_is_wrong(tmp_path, arrays, arguments, message):
+    np.savez(tmp_path / "in.npz", **arrays)
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_errors_in_paths(bank, tmp_path):
+    good, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    (tmp_path / "text.npz").write_text("no zip")
+    for source, target, message in [
+        (tmp_path / "absent.npz", out, "IN must be a file"),
+        (tmp_path / "in.csv", out, "IN must end in .npz or .safetensors"),
+        (tmp_path / "text.npz", out, "IN must be a readable .npz file"),
+        (good, tmp_path / "out.csv", "--output must end in .npz or .safetensors"),
+        (good, good, "--output must not be IN itself"),
+        (good, tmp_path / "absent" / "out.npz", "No such file or directory"),
+    ]:
+        result = run("correct", source, "-o", target)
+        assert result.exit_code == 2
+        assert message in " ".join(result.stderr.split())
+    assert np.load(good)["features"].shape == (200, 4)
+
+
+def test_text_groups_need_npz(bank, tmp_path):
+    np.savez(tmp_path / "in.npz", **bank, groups=np.array(["a"] * 200))
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.safetensors")
+    assert result.exit_code == 2
+    assert "--output must end in .npz to keep groups" in " ".join(result.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
+
+
+def test_list():
+    result = run("list")
+    assert result.exit_code == 0
+    for name in ("LAME", "Source", "knn", "rbf", "linear", "mean, sum, max", "NumPy"):
+        assert name in result.output
+
+
+def test_version():
+    assert run("--version").output.strip() == f"lametta {lametta.__version__}"
+
+
+def test_command_in_a_terminal(bank, tmp_path):
+    command = [sys.executable, "-m", "lametta", "correct", "in.npz", "-o", "out.npz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "wrote out.npz" in done.stdout
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(name='typer')")
+    done = subprocess.run(
+        [sys.executable, "-m", "lametta", "list"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip() == ("lametta: the command needs 'typer': pip install 'lametta[cli]'")
+
+
+def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
+    monkeypatch.delenv("LAMETTA_DATA", raising=False)
+    assert "paper:resnet50_msra" in run("list", "models").stdout
+    scenarios = run("list", "scenarios").stdout
+    assert "dirichlet" in scenarios
+    assert "gamma=0.1" in scenarios
+    assert "no data root" in run("list", "datasets").stdout
+    (tmp_path / "ilsvrc12" / "val").mkdir(parents=True)
+    shown = run("list", "datasets", "--data", tmp_path).stdout
+    assert re.search(r"imagenet_val +yes", shown)
+    assert re.search(r"imagenet_v2 +no", shown)
+    assert re.search(r"embedded:digits_val +always", shown)
+    assert f"looked below {tmp_path}" in shown
+    assert run("list", "nothing").exit_code == 2
+    assert run("list", "models", "--data", tmp_path).exit_code == 2
+
+
+def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):
+    assert run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--batch-size", 0)
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_allclose(out["probs"], expected(bank, 200), atol=1e-6)
+    assert [len(b) for b in _batches(5, np.array([0, 1, 0, 1, 0]), 0)] == [3, 2]

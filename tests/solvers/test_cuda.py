@@ -1,0 +1,147 @@
+"""The GPU's kernels, run by Triton's interpreter where there is no GPU."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lametta
+import torch
+from tests.conftest import energy_by_definition, knn_matrix, lame_by_definition, make_batch
+
+pytest.importorskip("triton")
+_cuda = pytest.importorskip("lametta._solvers.cuda")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def solve(features, probs, k=5, weight=1.0, max_iter=100, tol=1e-5, lengths=None, dtype="float32"):
+    x, q = (torch.tensor(a, dtype=getattr(torch, dtype), device=DEVICE) for a in (features, probs))
+    if lengths is not None:
+        lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    found = _cuda.solve(x, q, k, weight, max_iter, tol, lengths)
+    return tuple(tensor.cpu() for tensor in found)
+
+
+def solve_one(features, probs, **options):
+    return tuple(tensor[0] for tensor in solve(features[None], probs[None], **options))
+
+
+@pytest.mark.parametrize(
+    ("n", "n_classes", "d", "k"),
+    [
+        *((1, 2, 3, 5), (3, 4, 5, 9), (17, 2, 33, 1), (63, 2, 9, 9), (65, 5, 70, 3)),
+        (12, 1001, 130, 5),
+    ],
+)
+def test_equals_the_core(n, n_classes, d, k):
+    features, probs = make_batch(n, n_classes, d)
+    z, _, rests, energy = solve_one(features, probs, k=k)
+    core = lametta.lame(features, probs, affinity=lametta.knn(k))
+    np.testing.assert_allclose(z, core.probs, atol=2e-5)
+    assert (z.argmax(1).numpy() == core.probs.argmax(1)).all()
+    assert bool(rests)
+    assert float(energy) == pytest.approx(float(core.energy), abs=1e-4)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 9), st.integers(2, 6), st.integers(1, 9), st.integers(0, 10**6), st.booleans()
+)
+def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates):
+    features, probs = make_batch(n, n_classes, 4, seed)
+    if duplicates:
+        features[: n // 2] = features[0]
+    weight = 0.7
+    x = torch.tensor(features, dtype=torch.float32, device=DEVICE)
+    index = _cuda.neighbors(x[None], min(k, n - 1), None)[0].cpu().numpy()
+    w = np.zeros((n, n))
+    np.put_along_axis(w, index.astype(int), weight, axis=1)
+    assert (w > 0).sum() == n * min(k, n - 1)
+    assert not w.diagonal().any()
+    z, n_iter, rests, energy = solve_one(features, probs, k=k, weight=weight, max_iter=6, tol=0)
+    np.testing.assert_allclose(z, lame_by_definition(probs, w, 6), atol=1e-5)
+    assert (int(n_iter), bool(rests)) == (6, False)
+    assert float(energy) == pytest.approx(energy_by_definition(z.numpy(), probs, w), abs=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1, 1e-25, 1e25])
+def test_neighbors_are_those_of_the_definition(scale):
+    features, _ = make_batch(20, 3, 6)
+    x = torch.tensor(features * scale, dtype=torch.float32, device=DEVICE)[None]
+    index = _cuda.neighbors(x, 4, None)[0]
+    w = np.zeros((20, 20))
+    np.put_along_axis(w, index.cpu().numpy().astype(int), 1, axis=1)
+    np.testing.assert_array_equal(w, knn_matrix(features, 4))
+
+
+def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
+    features, _ = make_batch(6, 3, 6)
+    features[2] = 0
+    x = torch.tensor(features, dtype=torch.float32, device=DEVICE)[None]
+    index = _cuda.neighbors(x, 5, None)[0].cpu()
+    for row in range(6):
+        assert sorted(index[row].tolist()) == [j for j in range(6) if j != row]
+
+
+def test_streams_of_unequal_length_do_not_meet():
+    batches = [make_batch(7, 4, 8, seed) for seed in range(7)]
+    features, probs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
+    lengths = [7, 4, 1, 0, 2, 7, 3]
+    z, n_iter, _, energy = solve(features, probs, k=3, lengths=lengths)
+    for b, length in enumerate(lengths):
+        np.testing.assert_allclose(z[b, length:], probs[b, length:], rtol=1e-6)
+        if length == 0:
+            continue
+        alone = solve_one(features[b, :length], probs[b, :length], k=3)
+        torch.testing.assert_close(z[b, :length], alone[0], atol=1e-6, rtol=0)
+        assert int(n_iter[b]) == int(alone[1])
+        assert float(energy[b]) == pytest.approx(float(alone[3]), abs=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float16", 2e-3), ("bfloat16", 1e-2)])
+def test_half_precision_is_computed_in_float32(dtype, atol):
+    features, probs = make_batch(9, 4, 8)
+    z, _, _, _ = solve_one(features, probs, dtype=dtype)
+    assert z.dtype is getattr(torch, dtype)
+    np.testing.assert_allclose(z.float(), lametta.lame(features, probs).probs, atol=atol)
+
+
+def test_max_iter_0_gives_the_source_back():
+    features, probs = make_batch(9, 4, 8)
+    z, n_iter, rests, _ = solve_one(features, probs, max_iter=0)
+    np.testing.assert_allclose(z, probs, rtol=1e-6)
+    assert (int(n_iter), bool(rests)) == (0, False)
+
+
+def test_what_the_kernels_cannot_do_is_left_to_pytorch():
+    x, q = torch.rand(4, 3), torch.rand(4, 3)
+    assert _cuda.fits(x, q, 5, 1.0)
+    assert not _cuda.fits(x, q, 33, 1.0)
+    assert not _cuda.fits(x, q, 5, 11.0)
+    assert not _cuda.fits(x.double(), q, 5, 1.0)
+    assert not _cuda.fits(x, q.requires_grad_(), 5, 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_lame_takes_this_path_and_never_waits():
+    features, probs = (torch.tensor(a, device=DEVICE).float() for a in make_batch(64, 10))
+    lametta.lame(features, probs)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        result = lametta.lame(features, probs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert isinstance(result.n_iter, torch.Tensor)
+    core = lametta.lame(features.cpu().double(), probs.cpu().double())
+    torch.testing.assert_close(result.probs.cpu().double(), core.probs, atol=1e-5, rtol=0)
+
+
+def test_the_plain_version_agrees_with_the_kernels():
+    """What runs on a GPU without Triton: the core's iteration, which has no look at the host."""
+    features, probs = make_batch(12, 5, 8)
+    x, q = (torch.tensor(a, dtype=torch.float32) for a in (features, probs))
+    plain = lametta.lame(x, q, tol=0, max_iter=20).probs
+    z, _, _, _ = solve_one(features, probs, max_iter=20, tol=0)
+    torch.testing.assert_close(z, plain, atol=1e-5, rtol=0)
