@@ -73,7 +73,7 @@ def small() -> tuple[str, nn.Module, Preprocess | None]:
     return "a linear layer", net.eval(), Preprocess()
 
 
-def parts(data: Dataset, model: Any, prepare: Preprocess, workers: int, rounds: int) -> list[float]:
+def parts(data: Dataset, model: Any, prepare: Any, workers: int, rounds: int) -> list[float]:
     """Seconds of decoding alone, the network alone, and extraction."""
     index = [range(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH)]
 

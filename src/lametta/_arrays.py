@@ -8,6 +8,7 @@ from array_api_compat import (
     array_namespace,
     device,
     is_array_api_obj,
+    is_cupy_array,
     is_jax_array,
     is_jax_namespace,
     is_numpy_array,
@@ -62,6 +63,14 @@ def _is_floating(xp: Any, x: Array) -> bool:
 def widen(xp: Any, x: Array) -> Array:
     """Half precision to float32; float32 and float64 as they are."""
     return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float32)
+
+
+def to_numpy(x: Array) -> Any:
+    """The values as a NumPy array: off their device, without gradient, bfloat16 as float32."""
+    if is_torch_array(x):
+        x = x.detach().cpu()
+        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    return x.get() if is_cupy_array(x) else np.asarray(x)
 
 
 def is_host_array(x: Array) -> bool:

@@ -1,71 +1,116 @@
-"""What `lametta.lame` takes, and what it says of anything else."""
+"""What an argument has to be: each check names the argument, what was expected and what came."""
 
-from numbers import Integral
-from typing import Any
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
 
-from array_api_compat import is_jax_array
-
-from lametta._arrays import check_matrix, row_sums
-from lametta.types import Array, LamettaError
+from lametta.types import LamettaError
 
 
-def check_shapes(xp: Any, features: Array, probs: Array) -> None:
-    """Raise unless these are features [N, d] and probs [N, K] of the same samples."""
-    check_matrix(xp, "features", "[N, d]", features)
-    check_matrix(xp, "probs", "[N, K]", probs)
-    if features.shape[0] != probs.shape[0]:
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise unless the value is one of the choices; propose the one that was meant.
+
+    Examples
+    --------
+    >>> check_choice("split", "tset", ("val", "test"))
+    Traceback (most recent call last):
+    lametta.types.LamettaError: split must be one of 'val', 'test', got 'tset'; did you mean 'test'?
+    """
+    choices = tuple(choices)
+    if not any(_is(value, choice) for choice in choices):
+        known = ", ".join(map(repr, choices)) or "none"
         raise LamettaError(
-            "features and probs must have one row for each sample, "
-            f"got {features.shape[0]} and {probs.shape[0]} rows"
+            f"{name} must be one of {known}, got {value!r}{did_you_mean(value, choices)}"
         )
 
 
-def check_streams(xp: Any, features: Array, probs: Array, lengths: Any) -> None:
-    """Raise unless these are batches of several streams, with a length for each or none."""
-    shapes = tuple(features.shape), tuple(probs.shape)
-    if [len(shape) for shape in shapes] != [3, 3] or shapes[0][:2] != shapes[1][:2]:
-        raise LamettaError(
-            f"features and probs must be [B, N, d] and [B, N, K], got shapes {shapes[0]} and "
-            f"{shapes[1]}"
-        )
-    streams = features.shape[0]
-    if streams == 0:
-        raise LamettaError("features must hold a stream or more, got none")
-    check_shapes(xp, features[0, :, :], probs[0, :, :])
-    if lengths is not None and (getattr(lengths, "ndim", 1) != 1 or len(lengths) != streams):
-        raise LamettaError(f"lengths must have one entry a stream, {streams}, got {lengths!r}")
-
-
-def check_options(weight: float, max_iter: int, tol: float) -> None:
-    """Raise unless these are options of `lametta.lame`."""
-    if not 0 <= weight < float("inf"):
-        raise LamettaError(f"weight must be a finite number >= 0, got {weight!r}")
-    if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or max_iter < 0:
-        raise LamettaError(f"max_iter must be an integer >= 0, got {max_iter!r}")
-    if not 0 <= tol < float("inf"):
-        raise LamettaError(f"tol must be a finite number >= 0, got {tol!r}")
-
-
-def checked_values(xp: Any, x: Array, q: Array, dtype: Any) -> Array:
-    """Return q with rows that sum to 1, or say what is wrong with the values of x or q."""
-    half = str(dtype).endswith("float16")
-    slack = 2e-2 if half else 1e-3
-    sums = row_sums(xp, q)
-    off = xp.max(xp.abs(sums - 1))
+def _is(value: object, choice: object) -> bool:
     try:
-        if bool(xp.all(xp.isfinite(x)) & (xp.min(q) >= 0) & (off <= slack)):
-            return q / sums[:, None] if half else q
-    except TypeError:
-        if is_jax_array(q):
-            raise LamettaError("tol must be 0 under jax.jit, got a traced array") from None
-        raise
-    for name, array in ("features", x), ("probs", q):
-        if not bool(xp.all(xp.isfinite(array))):
-            what = "NaN" if bool(xp.any(xp.isnan(array))) else "infinity"
-            raise LamettaError(f"{name} must be finite, got {what}")
-    if bool(xp.min(q) < 0):
-        raise LamettaError(f"probs must be >= 0, got {float(xp.min(q))}")
-    row = int(xp.argmax(xp.abs(sums - 1)))
-    raise LamettaError(
-        f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}"
-    )
+        return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
+    except ValueError:  # an array, which is no choice whatever is in it
+        return False
+
+
+def did_you_mean(value: object, choices: Iterable[object]) -> str:
+    """Give the end of a message that proposes the nearest of the names; empty where none is near.
+
+    Examples
+    --------
+    >>> did_you_mean("tant", ["lame", "tent"])
+    "; did you mean 'tent'?"
+    """
+    near = get_close_matches(str(value), [x for x in choices if isinstance(x, str)], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_integer(name: str, value: object, least: int) -> None:
+    """Raise unless the value is an integer from ``least``.
+
+    Examples
+    --------
+    >>> check_integer("k", 0, 1)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: k must be an integer >= 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise LamettaError(f"{name} must be an integer >= {least}, got {value!r}")
+
+
+def check_number(
+    name: str,
+    value: object,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raise unless the value is a finite number in a range: ``least`` and ``most`` belong to it.
+
+    Examples
+    --------
+    >>> check_number("lr", "fast", 0)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: lr must be a finite number >= 0, got 'fast'
+    >>> check_number("threshold", 1, 0, below=1)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: threshold must be a finite number >= 0 and < 1, got 1
+    """
+    fine = is_number(value)
+    if fine and isinstance(value, Real):
+        fine = least <= value <= most
+        fine = fine and (above is None or value > above) and (below is None or value < below)
+    if not fine:
+        limits = {">=": least, ">": above, "<=": most, "<": below}
+        words = [
+            f"{sign} {limit:g}"
+            for sign, limit in limits.items()
+            if limit is not None and math.isfinite(limit)
+        ]
+        raise LamettaError(f"{name} must be a finite number {' and '.join(words)}, got {value!r}")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite real number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise unless the value is True or False: the text "false" would count as true."""
+    if not isinstance(value, bool):
+        raise LamettaError(f"{name} must be True or False, got {value!r}")
+
+
+def check_callable(name: str, value: object, expected: str) -> None:
+    """Raise unless the value can be called; ``expected`` says what it is called with.
+
+    Examples
+    --------
+    >>> check_callable("affinity", "knn", "a callable from features [N, d] to W [N, N]")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: affinity must be a callable from features [N, d] to W [N, N], got
+    'knn'
+    """
+    if not callable(value) or isinstance(value, type):
+        raise LamettaError(f"{name} must be {expected}, got {value!r}")

@@ -29,7 +29,7 @@ from lametta._arrays import (
     squares_fit,
     widen,
 )
-from lametta._checks import check_options, check_shapes, check_streams, checked_values
+from lametta._inputs import check_options, check_shapes, check_streams, checked_values
 from lametta._solvers.host import Solution, scratch, solve
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
