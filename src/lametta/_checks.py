@@ -77,11 +77,9 @@ def check_number(
     Traceback (most recent call last):
     lametta.types.LamettaError: threshold must be a finite number >= 0 and < 1, got 1
     """
-    fine = is_number(value)
-    if fine and isinstance(value, Real):
-        fine = least <= value <= most
-        fine = fine and (above is None or value > above) and (below is None or value < below)
-    if not fine:
+    x = float(value) if isinstance(value, Real) and is_number(value) else math.nan
+    lies_outside = (above is not None and x <= above) or (below is not None and x >= below)
+    if not least <= x <= most or lies_outside:
         limits = {">=": least, ">": above, "<=": most, "<": below}
         words = [
             f"{sign} {limit:g}"

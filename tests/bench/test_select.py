@@ -20,7 +20,6 @@ from lametta.bench.select import (
     write_selection,
 )
 from lametta.types import LamettaError
-
 from tests.bench.test_metrics import cells
 
 K1, K3, K5 = ('{"k": 1}', '{"k": 3}', '{"k": 5}')

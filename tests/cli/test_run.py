@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from lametta.cli import app
-
 from tests.bench.test_run import TINY
 
 ROOT = Path(__file__).parents[2]
