@@ -21,6 +21,9 @@ if not torch.cuda.is_available():  # before anything imports Triton
 settings.register_profile("lametta", deadline=None, derandomize=True)
 settings.load_profile("lametta")
 
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
+
 
 @dataclass(frozen=True)
 class Library:
@@ -66,11 +69,10 @@ def _seed() -> None:
 
 
 def shared(*parts: str) -> Path:
-    """A stored file, or skip the test."""
-    root = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
-    path = root.joinpath(*parts)
+    """A file that is too large for the repository, or skip the test."""
+    path = SHARED.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"{'/'.join(parts)} is not in {root}; set LAMETTA_SHARED to where it is")
+        pytest.skip(f"{'/'.join(parts)} is not in {SHARED}; set LAMETTA_SHARED to where it is")
     return path
 
 
