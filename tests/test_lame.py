@@ -1,18 +1,18 @@
 import pickle
 import re
-import sys
 
 import array_api_strict
 import jax
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import lametta
-import torch
-from lametta import LamettaError, lame
+from lametta import LamettaError, lame, lame_streams
+from lametta._solvers import plain
 from tests.conftest import (
     Library,
     energy_by_definition,
@@ -112,7 +112,7 @@ def test_a_callable_that_returns_w(library: Library):
 
 def test_large_batches_gather_neighbors(library: Library, monkeypatch):
     features, probs = make_batch(40, 4)
-    monkeypatch.setattr(sys.modules["lametta.lame"], "_LARGE_BATCH", 10)
+    monkeypatch.setattr(plain, "LARGE_BATCH", 10)
     result = lame(library.array(features), library.array(probs), tol=0, max_iter=30)
     expected = lame_by_definition(probs, knn_matrix(features, 5), 30)
     assert np.allclose(library.numpy(result.probs), expected, atol=1e-10)
@@ -424,8 +424,8 @@ def test_streams_are_corrected_each_for_itself(library):
     options = {"affinity": lametta.knn(3)}
     batches = [make_batch(9, 4, seed=seed) for seed in range(3)]
     features, probs = (library.array(np.stack(a)) for a in zip(*batches, strict=True))
-    result = lame(features, probs, **options)
-    ragged = lame(features, probs, **options, lengths=[9, 5, 0])
+    result = lame_streams(features, probs, **options)
+    ragged = lame_streams(features, probs, [9, 5, 0], **options)
     assert type(result.probs) is type(probs)
     for b, (x, q) in enumerate(batches):
         alone = lame(library.array(x), library.array(q), **options)
@@ -450,10 +450,32 @@ def test_streams_are_corrected_each_for_itself(library):
         (((0, 3, 4), (0, 3, 5)), None, "a stream or more, got none"),
         (((2, 3, 4), (2, 3, 5)), [3], "lengths must have one entry a stream, 2"),
         (((2, 3, 4), (2, 3, 5)), [3, 4], "lengths must lie in 0..3, got 4"),
-        (((3, 4), (3, 5)), [3], "lengths must come with several streams"),
+        (((3, 4), (3, 5)), [3], "[B, N, d] and [B, N, K]"),
     ],
 )
 def test_streams_that_are_none(shapes, lengths, message):
     features, probs = (np.ones(shape) / shape[-1] for shape in shapes)
     with pytest.raises(LamettaError, match=re.escape(message)):
-        lame(features, probs, lengths=lengths)
+        lame_streams(features, probs, lengths)
+
+
+def test_one_batch_and_several_streams_are_told_apart():
+    with pytest.raises(LamettaError, match=re.escape("lame_streams takes several streams")):
+        lame(np.ones((2, 3, 4)), np.ones((2, 3, 5)) / 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"affinity": "knn"}, "affinity must be a callable from features [N, d] to W [N, N], got"),
+        ({"affinity": lametta.knn}, "affinity must be a callable"),
+        ({"weight": "a"}, "weight must be a finite number >= 0, got 'a'"),
+        ({"weight": None}, "weight must be a finite number >= 0, got None"),
+        ({"max_iter": 3.0}, "max_iter must be an integer >= 0, got 3.0"),
+        ({"tol": True}, "tol must be a finite number >= 0, got True"),
+    ],
+)
+def test_an_option_of_another_kind_is_named(options, message):
+    features, probs = make_batch(6, 3)
+    with pytest.raises(LamettaError, match=re.escape(message)):
+        lame(features, probs, **options)

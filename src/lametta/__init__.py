@@ -7,7 +7,7 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from lametta import testing
-from lametta._lame import LameResult, lame
+from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
@@ -23,6 +23,7 @@ __all__ = [
     "Corrected",
     "Corrector",
     "LameResult",
+    "LameStreamsResult",
     "LamettaError",
     "Model",
     "Output",
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "knn",
     "lame",
+    "lame_streams",
     "linear",
     "rbf",
     "testing",

@@ -10,36 +10,23 @@ by the concave-convex procedure, whose every step is a softmax (the paper's equa
 
 The paper writes E without the 1/2, but its update belongs to the energy with it. Where W is
 symmetric and positive semi-definite, E never rises.
+
+This module checks what it is given and picks a solver; `lametta._solvers.plain` has the update in
+the words of the equation, the others give the same result with less work.
 """
 
-from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
-import numpy as np
-from array_api_compat import device, is_jax_array, is_torch_array
+from array_api_compat import device
 
-from lametta._arrays import (
-    is_host_array,
-    log,
-    matmul,
-    namespace,
-    nearest_by_products,
-    row_norms,
-    softmax,
-    squares_fit,
-    widen,
-)
-from lametta._inputs import check_options, check_shapes, check_streams, checked_values
-from lametta._solvers.host import Solution, scratch, solve
-from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
+from lametta._arrays import check_matrix, namespace, widen
+from lametta._checks import check_callable, check_integer, check_number
+from lametta._solvers import cuda, host, plain
+from lametta._solvers.problem import Problem
+from lametta.affinity import Affinity, knn
 from lametta.types import Array, LamettaError
 
-_HAS_TRITON = find_spec("triton") is not None
-# How many updates run between two looks at whether z rests: a look makes the host wait for the
-# device.
-_UPDATES_PER_LOOK = 4
-# From this batch size on, W is a list of neighbors and not a matrix.
-_LARGE_BATCH = 2048
+_SOLVERS = (cuda, host, plain)  # the first that fits
 
 
 class LameResult(NamedTuple):
@@ -49,18 +36,40 @@ class LameResult(NamedTuple):
     ----------
     probs : array [N, K]
         Corrected probabilities, in the library, dtype and device of the input.
-    n_iter : int
-        How many updates were made; on CUDA a 0-d tensor, so that the host need not wait.
-    converged : bool
+    n_iter : int, or 0-d tensor
+        How many updates were made. On CUDA it stays on the device, so that the host need not wait;
+        ``int(n_iter)`` works on both.
+    converged : bool, or 0-d tensor
         Whether the last update moved no probability by more than ``tol``; False for ``tol=0``,
-        where nobody looked. On CUDA a 0-d tensor.
+        where nobody looked. On CUDA it stays on the device; ``bool(converged)`` works on both.
     energy : 0-d array
         E(z) of the result, summed over the batch.
     """
 
     probs: Array
-    n_iter: int
-    converged: bool
+    n_iter: int | Array
+    converged: bool | Array
+    energy: Array
+
+
+class LameStreamsResult(NamedTuple):
+    """What `lame_streams` gives: as `LameResult`, with an entry for each of the B streams.
+
+    Attributes
+    ----------
+    probs : array [B, N, K]
+        Corrected probabilities.
+    n_iter : array of int32 [B]
+        How many updates were made.
+    converged : array of bool [B]
+        Whether the last update moved no probability by more than ``tol``.
+    energy : array [B]
+        E(z) of each stream.
+    """
+
+    probs: Array
+    n_iter: Array
+    converged: Array
     energy: Array
 
 
@@ -73,16 +82,14 @@ def lame(
     weight: float = 1.0,
     max_iter: int = 100,
     tol: float = 1e-5,
-    lengths: Array = None,
 ) -> LameResult:
     """Correct the predictions of one batch by pulling similar samples together.
 
     Parameters
     ----------
-    features : array [N, d], or [B, N, d]
-        The classifier's features; only their directions matter. With three dimensions, these are
-        the batches of B streams, which are corrected each for itself; on CUDA at one go.
-    probs : array [N, K], or [B, N, K]
+    features : array [N, d]
+        The classifier's features; only their directions matter.
+    probs : array [N, K]
         The classifier's probabilities, from the same array library and device.
     affinity : callable
         ``affinity(features) -> W [N, N]``: `knn` (default), `rbf`, `linear` or your own.
@@ -94,19 +101,20 @@ def lame(
         Stop once an update moves no probability by more than this. With 0, exactly ``max_iter``
         updates run with no data-dependent control flow, and the values of the input are not
         checked: for ``jax.jit``, CUDA graphs and exporters.
-    lengths : array of int [B], or sequence of int, optional
-        How many samples of each stream there are, where streams are of unequal length. What comes
-        after them only fills the array; it counts for nothing and is given back as it came.
 
     Returns
     -------
     LameResult
-        ``(probs, n_iter, converged, energy)``; for several streams the last three are arrays [B].
+        ``(probs, n_iter, converged, energy)``.
 
     Raises
     ------
     LamettaError
         If an argument is not as described; the message names it, what was expected and what came.
+
+    See Also
+    --------
+    lame_streams : The same for many streams at once.
 
     Notes
     -----
@@ -128,157 +136,113 @@ def lame(
            [0.34, 0.66]])
     """
     xp = namespace(features=features, probs=probs)
-    check_options(weight, max_iter, tol)
-    if features.ndim == 3:
-        options = {"affinity": affinity, "weight": weight, "max_iter": max_iter, "tol": tol}
-        return _streams(xp, features, probs, lengths, options)
-    if lengths is not None:
-        raise LamettaError(f"lengths must come with several streams [B, N, d], got {lengths!r}")
-    check_shapes(xp, features, probs)
-    if probs.shape[0] > 0 and _suits_cuda(affinity, weight, features, probs):
-        streams = _on_cuda(
-            features[None],
-            probs[None],
-            affinity=affinity,
-            weight=weight,
-            max_iter=max_iter,
-            tol=tol,
-        )
-        return LameResult(*(tensor[0] for tensor in streams))
-    x, q = widen(xp, features), widen(xp, probs)
-    if q.shape[0] == 0:
-        solution = Solution(q, 0, True, xp.sum(q))
-    elif tol > 0 and _suits_host(affinity, weight) and is_host_array(x) and is_host_array(q):
-        solution = _on_host(xp, x, q, probs.dtype, affinity, weight, max_iter, tol)
-    else:
-        if tol > 0:
-            q = checked_values(xp, x, q, probs.dtype)
-        w = _weights(xp, x, q, affinity, weight, check=tol > 0)
-        solution = _iterate(xp, q, w, max_iter, tol)
-    z, n_iter, converged, energy = solution
+    check_options(affinity, weight, max_iter, tol)
+    _check_shapes(xp, features, probs)
+    if probs.shape[0] == 0:
+        return LameResult(probs, 0, True, xp.sum(widen(xp, probs)))
+    problem = Problem(xp, features, probs, affinity, weight, max_iter, tol)
+    solver = next(solver for solver in _SOLVERS if solver.fits(problem))
+    z, n_iter, converged, energy = solver.solve(problem)
     return LameResult(xp.astype(z, probs.dtype, copy=False), n_iter, converged, energy)
 
 
-def _streams(
-    xp: Any, features: Array, probs: Array, lengths: Array, options: dict[str, Any]
-) -> LameResult:
-    """Several batches, each for itself."""
-    check_streams(xp, features, probs, lengths)
-    streams, n = features.shape[:2]
-    if n > 0 and _suits_cuda(options["affinity"], options["weight"], features, probs):
+def lame_streams(
+    features: Array,
+    probs: Array,
+    lengths: Array | None = None,
+    /,
+    *,
+    affinity: Affinity = knn(5),
+    weight: float = 1.0,
+    max_iter: int = 100,
+    tol: float = 1e-5,
+) -> LameStreamsResult:
+    """Correct one batch of each of many streams; on CUDA all of them in one launch.
+
+    Parameters
+    ----------
+    features : array [B, N, d]
+        The classifier's features, for each of B streams.
+    probs : array [B, N, K]
+        The classifier's probabilities.
+    lengths : array of int [B], or sequence of int, optional
+        How many samples each stream has, where streams are of unequal length. What comes after
+        them only fills the array; it counts for nothing and is given back as it came.
+    affinity, weight, max_iter, tol
+        As for `lame`.
+
+    Returns
+    -------
+    LameStreamsResult
+        ``(probs, n_iter, converged, energy)``, the last three arrays [B].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> features, probs = rng.normal(size=(3, 8, 4)), rng.dirichlet(np.ones(2), size=(3, 8))
+    >>> result = lame_streams(features, probs, [8, 8, 5])
+    >>> result.probs.shape, result.n_iter.shape
+    ((3, 8, 2), (3,))
+    """
+    xp = namespace(features=features, probs=probs)
+    check_options(affinity, weight, max_iter, tol)
+    _check_streams(xp, features, probs, lengths)
+    n_streams, n = features.shape[:2]
+    problem = Problem(xp, features, probs, affinity, weight, max_iter, tol)
+    place = {"device": device(probs)}
+    if n > 0 and cuda.fits(problem):
         if lengths is not None:
-            lengths = xp.asarray(lengths, dtype=xp.int32, device=device(probs))
-        return LameResult(*_on_cuda(features, probs, lengths=lengths, **options))
+            lengths = xp.asarray(lengths, dtype=xp.int32, **place)
+        return LameStreamsResult(*cuda.solve_streams(problem, lengths))
     results, rows = [], []
-    for stream, length in enumerate([n] * streams if lengths is None else map(int, lengths)):
+    for stream, length in enumerate([n] * n_streams if lengths is None else map(int, lengths)):
         if not 0 <= length <= n:
             raise LamettaError(f"lengths must lie in 0..{n}, got {length}")
-        results.append(lame(features[stream, :length, :], probs[stream, :length, :], **options))
+        own = (array[stream, :length, :] for array in (features, probs))
+        results.append(lame(*own, affinity=affinity, weight=weight, max_iter=max_iter, tol=tol))
         rows.append(xp.concat([results[-1].probs, probs[stream, length:, :]], axis=0))
-    place = {"device": device(probs)}
-    return LameResult(
+    return LameStreamsResult(
         xp.stack(rows),
-        xp.asarray([result.n_iter for result in results], dtype=xp.int32, **place),
-        xp.asarray([result.converged for result in results], dtype=xp.bool, **place),
+        xp.asarray([int(result.n_iter) for result in results], dtype=xp.int32, **place),
+        xp.asarray([bool(result.converged) for result in results], dtype=xp.bool, **place),
         xp.stack([result.energy for result in results]),
     )
 
 
-def _iterate(xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: float) -> Solution:
-    """The update of the module's docstring until z rests, for any array library."""
-    log_q = log(xp, q)
-    z = q / xp.sum(q, axis=1, keepdims=True)
-    a, n_iter, converged = xp.zeros_like(z), 0, False
-    while n_iter < max_iter and not converged:
-        a = matmul(xp, w, z)
-        z_old, z = z, softmax(xp, log_q + a)
-        n_iter += 1
-        if tol > 0 and (n_iter % _UPDATES_PER_LOOK == 0 or n_iter == max_iter):
-            converged = bool(xp.max(xp.abs(z - z_old)) <= tol)
-    # log z - log q = a - log norm, with norm_i = sum_k q_ik exp(a_ik).
-    log_norm = xp.max(log_q + a, axis=1) - xp.log(xp.max(z, axis=1))
-    energy = xp.sum(z * a) - xp.sum(log_norm) - xp.sum(z * matmul(xp, w, z)) / 2
-    return Solution(z, n_iter, converged, energy)
+def check_options(affinity: object, weight: object, max_iter: object, tol: object) -> None:
+    """Raise unless these are options of `lame`."""
+    check_callable("affinity", affinity, "a callable from features [N, d] to W [N, N]")
+    check_number("weight", weight, 0)
+    check_integer("max_iter", max_iter, 0)
+    check_number("tol", tol, 0)
 
 
-def _on_host(
-    xp: Any, x: Array, q: Array, dtype: Any, affinity: knn, weight: float, max_iter: int, tol: float
-) -> Solution:
-    """The same for k neighbors in host memory, by way of NumPy and with much of the work spared."""
-    host_x, host_q = np.asarray(x), np.asarray(q)
-    products = None
-    if affinity.method == "exact" and x.shape[0] <= _LARGE_BATCH:
-        products = _products(xp, x, host_x)
-    norms = row_norms(np, host_x) if products is None else np.sqrt(products.diagonal())
-    fits = squares_fit(np, norms)
-    # Where the norms are good, so are the values they come from.
-    host_q = checked_values(np, norms if fits else host_x, host_q, dtype)
-    if products is not None and fits:
-        index = nearest_by_products(np, products, affinity.k, 1 / norms)
-    else:
-        index = np.asarray(affinity.neighbors(x).index)
-    z, n_iter, converged, energy = solve(host_q, Neighbors(index, float(weight)), max_iter, tol)
-    place = {"device": device(q)} if is_jax_array(q) else {}
-    z, energy = (xp.asarray(np.asarray(array), **place) for array in (z, energy))
-    return Solution(z, n_iter, converged, energy)
-
-
-def _products(xp: Any, x: Array, host_x: Any) -> Any:
-    """Inner products [N, N] of all rows, as a NumPy array."""
-    products = scratch("products", (x.shape[0], x.shape[0]), host_x.dtype)
-    if is_torch_array(x):  # NumPy's threads beside PyTorch's would stall both for milliseconds
-        xp.matmul(x, x.T, out=xp.from_numpy(products))
-        return products
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.matmul(host_x, host_x.T, out=products)
-
-
-def _on_cuda(
-    features: Array,
-    probs: Array,
-    *,
-    affinity: knn,
-    weight: float,
-    max_iter: int,
-    tol: float,
-    lengths: Array = None,
-) -> Any:
-    """The same for k neighbors in streams [B, N, d] on an NVIDIA GPU, with kernels of our own."""
-    from lametta._solvers import cuda as _cuda
-
-    return _cuda.solve(features, probs, affinity.k, weight, max_iter, tol, lengths)
-
-
-def _weights(
-    xp: Any, x: Array, q: Array, affinity: Affinity, weight: float, *, check: bool
-) -> "Array | Neighbors":
-    if _is_plain_knn(affinity) and x.shape[0] > _LARGE_BATCH:
-        return Neighbors(affinity.neighbors(x).index, float(weight))
-    w = affinity(x)
-    namespace(probs=q, **{"affinity(features)": w})
-    n = q.shape[0]
-    if tuple(w.shape) != (n, n):
+def _check_shapes(xp: Any, features: Array, probs: Array) -> None:
+    if features.ndim == probs.ndim == 3:
         raise LamettaError(
-            f"affinity(features) must have shape [N, N] = {(n, n)}, got {tuple(w.shape)}"
+            f"features must be 2-D [N, d], got shape {tuple(features.shape)}; "
+            "lame_streams takes several streams [B, N, d]"
         )
-    if check and not isinstance(affinity, knn | rbf | linear) and not bool(xp.all(xp.isfinite(w))):
-        raise LamettaError("affinity(features) must be finite, got NaN or infinity")
-    return xp.astype(w, q.dtype) * weight
+    check_matrix(xp, "features", "[N, d]", features)
+    check_matrix(xp, "probs", "[N, K]", probs)
+    if features.shape[0] != probs.shape[0]:
+        raise LamettaError(
+            "features and probs must have one row for each sample, "
+            f"got {features.shape[0]} and {probs.shape[0]} rows"
+        )
 
 
-def _is_plain_knn(affinity: Affinity) -> TypeGuard[knn]:
-    return isinstance(affinity, knn) and not affinity.symmetric
-
-
-def _suits_host(affinity: Affinity, weight: float) -> TypeGuard[knn]:
-    """Whether `lametta._solvers.host` can solve it: neighbors, and exponents far from overflow."""
-    return _is_plain_knn(affinity) and affinity.k * weight <= 50
-
-
-def _suits_cuda(affinity: Affinity, weight: float, features: Array, probs: Array) -> TypeGuard[knn]:
-    """Whether `lametta._solvers.cuda` can solve it; where not, plain PyTorch does."""
-    if not (is_torch_array(probs) and probs.is_cuda and _HAS_TRITON and _is_plain_knn(affinity)):
-        return False
-    from lametta._solvers import cuda as _cuda
-
-    return affinity.method == "exact" and _cuda.fits(features, probs, affinity.k, weight)
+def _check_streams(xp: Any, features: Array, probs: Array, lengths: Array | None) -> None:
+    shapes = tuple(features.shape), tuple(probs.shape)
+    if [len(shape) for shape in shapes] != [3, 3] or shapes[0][:2] != shapes[1][:2]:
+        raise LamettaError(
+            f"features and probs must be [B, N, d] and [B, N, K], got shapes {shapes[0]} and "
+            f"{shapes[1]}"
+        )
+    n_streams = features.shape[0]
+    if n_streams == 0:
+        raise LamettaError("features must hold a stream or more, got none")
+    _check_shapes(xp, features[0, :, :], probs[0, :, :])
+    if lengths is not None and (getattr(lengths, "ndim", 1) != 1 or len(lengths) != n_streams):
+        raise LamettaError(f"lengths must have one entry a stream, {n_streams}, got {lengths!r}")

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lametta
-import torch
+from lametta._solvers import cuda
+from lametta._solvers.problem import Problem
 from tests.conftest import energy_by_definition, knn_matrix, lame_by_definition, make_batch
 
 pytest.importorskip("triton")
-_cuda = pytest.importorskip("lametta._solvers.cuda")
+launch = pytest.importorskip("lametta._solvers.launch")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -19,7 +21,7 @@ def solve(features, probs, k=5, weight=1.0, max_iter=100, tol=1e-5, lengths=None
     x, q = (torch.tensor(a, dtype=getattr(torch, dtype), device=DEVICE) for a in (features, probs))
     if lengths is not None:
         lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
-    found = _cuda.solve(x, q, k, weight, max_iter, tol, lengths)
+    found = launch.solve(x, q, k, weight, max_iter, tol, lengths)
     return tuple(tensor.cpu() for tensor in found)
 
 
@@ -54,7 +56,7 @@ def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates)
         features[: n // 2] = features[0]
     weight = 0.7
     x = torch.tensor(features, dtype=torch.float32, device=DEVICE)
-    index = _cuda.neighbors(x[None], min(k, n - 1), None)[0].cpu().numpy()
+    index = launch.neighbors(x[None], min(k, n - 1), None)[0].cpu().numpy()
     w = np.zeros((n, n))
     np.put_along_axis(w, index.astype(int), weight, axis=1)
     assert (w > 0).sum() == n * min(k, n - 1)
@@ -69,7 +71,7 @@ def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates)
 def test_neighbors_are_those_of_the_definition(scale):
     features, _ = make_batch(20, 3, 6)
     x = torch.tensor(features * scale, dtype=torch.float32, device=DEVICE)[None]
-    index = _cuda.neighbors(x, 4, None)[0]
+    index = launch.neighbors(x, 4, None)[0]
     w = np.zeros((20, 20))
     np.put_along_axis(w, index.cpu().numpy().astype(int), 1, axis=1)
     np.testing.assert_array_equal(w, knn_matrix(features, 4))
@@ -79,7 +81,7 @@ def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
     features, _ = make_batch(6, 3, 6)
     features[2] = 0
     x = torch.tensor(features, dtype=torch.float32, device=DEVICE)[None]
-    index = _cuda.neighbors(x, 5, None)[0].cpu()
+    index = launch.neighbors(x, 5, None)[0].cpu()
     for row in range(6):
         assert sorted(index[row].tolist()) == [j for j in range(6) if j != row]
 
@@ -114,13 +116,24 @@ def test_max_iter_0_gives_the_source_back():
     assert (int(n_iter), bool(rests)) == (0, False)
 
 
+class OnCuda(torch.Tensor):
+    is_cuda = True
+
+
 def test_what_the_kernels_cannot_do_is_left_to_pytorch():
+    def fits(x, q, affinity, weight=1.0):
+        x, q = (array.as_subclass(OnCuda) for array in (x, q))
+        return cuda.fits(Problem(torch, x, q, affinity, weight, 100, 1e-5))
+
     x, q = torch.rand(4, 3), torch.rand(4, 3)
-    assert _cuda.fits(x, q, 5, 1.0)
-    assert not _cuda.fits(x, q, 33, 1.0)
-    assert not _cuda.fits(x, q, 5, 11.0)
-    assert not _cuda.fits(x.double(), q, 5, 1.0)
-    assert not _cuda.fits(x, q.requires_grad_(), 5, 1.0)
+    assert fits(x, q, lametta.knn(5))
+    assert not fits(x, q, lametta.knn(33))
+    assert not fits(x, q, lametta.knn(5, symmetric=True))
+    assert not fits(x, q, lametta.knn(5, method="faiss"))
+    assert not fits(x, q, lametta.rbf(5))
+    assert not fits(x, q, lametta.knn(5), weight=11.0)
+    assert not fits(x.double(), q, lametta.knn(5))
+    assert not fits(x, q.requires_grad_(), lametta.knn(5))
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lametta
-from lametta._solvers import host as _host
+from lametta._solvers import host, tail
+from lametta._solvers.memory import Memory
 from lametta.affinity import Neighbors
 from tests.conftest import energy_by_definition, knn_matrix, lame_by_definition, shared, softmax
 
@@ -40,7 +41,7 @@ def neighbors(features, k, weight=1.0):
 def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
     features, probs = peaked_batch(n, n_classes, seed=0)
     w, tol = knn_matrix(features, 5), 1e-5
-    head = _host._head(probs, neighbors(features, 5))
+    head = tail.choose_head(probs, neighbors(features, 5))
     assert len(head) <= 10, "this batch is meant to have a tail"
     result = lametta.lame(features.astype(dtype), probs.astype(dtype), tol=tol)
     assert result.converged
@@ -62,7 +63,7 @@ def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
 def test_at_rest_an_exact_update_moves_nothing(seed, n, n_classes, k, weight, tol):
     features, probs = peaked_batch(n, n_classes, seed)
     w = weight * knn_matrix(features, k)
-    solution = _host.solve(probs, neighbors(features, k, weight), 100, tol)
+    solution = host.iterate(probs, neighbors(features, k, weight), 100, tol, Memory())
     assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
     if solution.converged:
         # The last update moved at most tol, and was within 4 tol of the exact one.
@@ -77,47 +78,84 @@ def test_the_bound_of_the_tail_holds(seed, n, weight):
     features, probs = peaked_batch(n, 120, seed)
     w = weight * knn_matrix(features, 5)
     head = np.arange(5)
-    tail = _host._Tail(probs, neighbors(features, 5, weight), head)
+    rest_of = tail.Tail(probs, neighbors(features, 5, weight), head, Memory())
     norm = 1 + rng.random(n)
     for limit in (np.inf, 0.1, 0.01):
-        tail.limit = limit
-        tail.refresh(norm)
-        rest = np.flatnonzero(tail.member)
-        assert (tail.top[rest] <= limit).all()
+        rest_of.limit = limit
+        rest_of.refresh(norm)
+        rest = np.flatnonzero(rest_of.member)
+        assert (rest_of.top[rest] <= limit).all()
         norm = norm * np.exp(rng.normal(scale=0.3, size=n))
         # The tail's z follow the norms; their exponents, and so the mass, move with them.
-        z = tail.scaled[:, rest] / norm[:, None]
+        z = rest_of.scaled[:, rest] / norm[:, None]
         exact = (probs[:, rest] * np.exp(w @ z)).sum(axis=1)
-        wrong = np.abs(exact - tail.mass) / norm
-        assert (wrong <= tail.wrong(norm) + 1e-12).all()
+        wrong = np.abs(exact - rest_of.mass) / norm
+        assert (wrong <= rest_of.wrong(norm) + 1e-12).all()
 
 
 def test_a_tail_that_is_not_right_is_refreshed_again(monkeypatch):
     features, probs = peaked_batch(64, 300, seed=4)
     probs[:, 5:30] *= 20  # classes between likely and unlikely
     probs /= probs.sum(axis=1, keepdims=True)
-    monkeypatch.setattr(_host, "_LIMIT", 1.0)  # the first refresh sends none of them to the head
-    monkeypatch.setattr(_host, "_LIKELY", 1.0)
-    monkeypatch.setattr(_host, "_IGNORED", 1.0)
-    refreshes, refresh = [], _host._Tail.refresh
+    monkeypatch.setattr(tail, "_LIMIT", 1.0)  # the first refresh sends none of them to the head
+    monkeypatch.setattr(tail, "_LIKELY", 1.0)
+    monkeypatch.setattr(tail, "_IGNORED", 1.0)
+    refreshes, refresh = [], tail.Tail.refresh
     monkeypatch.setattr(
-        _host._Tail, "refresh", lambda tail, norm: refreshes.append(norm) or refresh(tail, norm)
+        tail.Tail, "refresh", lambda self, norm: refreshes.append(norm) or refresh(self, norm)
     )
-    solution = _host.solve(probs, neighbors(features, 5), 200, 1e-6)
+    solution = host.iterate(probs, neighbors(features, 5), 200, 1e-6, Memory())
     assert solution.converged
     assert len(refreshes) > 1
     moved = one_update(solution.z, probs, knn_matrix(features, 5)) - solution.z
     assert np.abs(moved).max() <= 5e-6
 
 
-def test_a_run_cut_short_has_its_tail(monkeypatch):
-    features, probs = peaked_batch(64, 300, seed=4)
-    monkeypatch.setattr(_host, "_FIRST_REFRESH", 0.0)
-    solution = _host.solve(probs, neighbors(features, 5), 21, 1e-12)
-    assert (solution.n_iter, solution.converged) == (21, False)
-    exact = lame_by_definition(probs, knn_matrix(features, 5), 21)
-    assert np.abs(solution.z - exact).max() < 1e-3
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 120),
+    st.sampled_from([5, 65, 300]),
+    st.integers(1, 9),
+    st.floats(0.1, 10),
+    st.integers(0, 60),
+)
+def test_max_iter_gives_the_updates_of_the_equation(seed, n, n_classes, k, weight, max_iter):
+    features, probs = peaked_batch(n, n_classes, seed)
+    w = neighbors(features, k, min(weight, 50 / k))
+    solution = host.iterate(probs, w, max_iter, 1e-5, Memory())
+    exact = lame_by_definition(probs, w.dense(float), max_iter)
+    assert np.abs(solution.z - exact).max() < (1e-3 if solution.converged else 1e-9)
     assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
+    assert solution.converged or solution.n_iter == max_iter
+
+
+def test_a_strong_run_cut_short_is_repeated_with_nothing_spared():
+    """Weight 9.3 and 30 updates: the quick path alone would be off by tenths."""
+    features, probs = peaked_batch(80, 300, seed=3)
+    w = neighbors(features, 5, 9.3)
+    solution = host.iterate(probs, w, 30, 1e-12, Memory())
+    assert not solution.converged
+    assert np.abs(solution.z - lame_by_definition(probs, w.dense(float), 30)).max() < 1e-9
+
+
+def test_a_signal_handler_may_call_it_too():
+    """What interrupts a call must not write to the call's memory."""
+    features, probs = peaked_batch(64, 300, seed=4)
+    expected = lametta.lame(features, probs).probs
+    other = peaked_batch(64, 300, seed=5)
+    interrupted, update = [], host._Part.update
+
+    def interrupt(part, *z):
+        if not interrupted:
+            interrupted.append(True)
+            lametta.lame(*other)
+        return update(part, *z)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host._Part, "update", interrupt)
+        found = lametta.lame(features, probs).probs
+    assert interrupted
+    assert np.array_equal(found, expected)
 
 
 def test_without_rest_the_updates_are_those_of_the_equation():
@@ -131,9 +169,9 @@ def test_without_rest_the_updates_are_those_of_the_equation():
 
 def test_resting_samples_are_left_alone(monkeypatch):
     features, probs = peaked_batch(300, 20, seed=1)
-    sizes, update = [], _host._Part.update
+    sizes, update = [], host._Part.update
     monkeypatch.setattr(
-        _host._Part, "update", lambda part, *z: sizes.append(len(part.mass)) or update(part, *z)
+        host._Part, "update", lambda part, *z: sizes.append(len(part.mass)) or update(part, *z)
     )
     result = lametta.lame(features, probs, tol=1e-6)
     assert result.converged
@@ -166,9 +204,9 @@ def test_no_matrix_of_all_samples_is_made():
     n = 4000
     index = np.random.default_rng(0).integers(n, size=(n, 5))
     probs = np.full((n, 200), 0.005)
-    assert len(_host._head(probs, Neighbors(index))) == 0
+    assert len(tail.choose_head(probs, Neighbors(index))) == 0
     tracemalloc.start()
-    solution = _host.solve(probs, Neighbors(index), 100, 1e-5)
+    solution = host.iterate(probs, Neighbors(index), 100, 1e-5, Memory())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * n * n / 2

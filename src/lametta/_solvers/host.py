@@ -1,222 +1,172 @@
-"""LAME with k nearest neighbors in host memory: the same iteration, less of it.
+"""LAME with k nearest neighbors in host memory: the same iteration, with less work.
 
-**Most classes hardly matter.** A class that no sample finds likely, one of the *tail*, has
-exponents a = W z near 0. What the tail adds to the denominator of the update, the norm, is one
-number for each sample, its mass sum_k q_ik exp(a_ik), and it need not follow every update: it
-starts from a = 0, and `_Tail.refresh` computes it anew, mostly once. The iteration is on the other
-classes, the *head*. A plain cut-off would gain nothing: real networks keep about 1e-4 on each of a
-thousand classes.
+Three things are spared, none of which may show in the result:
 
-How wrong the mass can be is known when it matters, at the end. A refresh takes q_ik / norm'_i for
-z_ik in the tail, which is q_ik exp(a_ik) / norm_i by now. In class k they differ by no more than a
-share
+- **classes**: most of a thousand hardly matter to any sample; `lametta._solvers.tail` has the
+  argument;
+- **samples**: one whose neighbors did not move has nothing to update. Before the iteration calls
+  itself converged, all samples are updated once more;
+- **fresh memory**, by `lametta._solvers.memory`.
 
-    change_k = max_i |exp(a_ik) norm'_i / norm_i - 1|,
+A run that ``max_iter`` cuts short is not at a fixed point, so that what was spared on the way would
+show: it is repeated with nothing spared.
 
-and so do the exponents, as W >= 0. The norm of sample i is then wrong by no more than a share
-
-    sum_k q_ik exp(a_ik) a_ik change_k exp(change_k max_j a_jk) / norm_i.
-
-It is of second order in the exponents: a refresh sends classes whose exponents are not that small
-to the head. Where it is at most 4 ``tol`` in the end, the last update is within 4 ``tol`` of the
-exact one; where it is not, another refresh follows, which keeps fewer classes, and the iteration
-goes on. A run that ``max_iter`` cuts short may be off by more, up to 1e-3 on real networks, since
-its path began with another mass; where few updates are allowed there is no tail.
-
-**Most samples soon rest.** A sample none of whose neighbors moved has nothing to update. Before
-the iteration calls itself converged, all samples are updated once more.
-
-**Fresh memory costs more than the arithmetic on it**, so that calls write over what the calls
-before them left. PyTorch's tensors are seen as NumPy arrays here: at these sizes NumPy's calls cost
-less, and BLAS does products this small on one thread. A second pool of threads beside PyTorch's
-stalls both for milliseconds.
+PyTorch's tensors are seen as NumPy arrays here: at these sizes NumPy's calls cost less, and BLAS
+does products this small on one thread. A second pool of threads beside PyTorch's would stall both
+for milliseconds.
 """
 
-import math
-import threading
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
+from array_api_compat import device, is_jax_array, is_torch_array
+from numpy.typing import NDArray
 
-from lametta.affinity import Neighbors
+from lametta._arrays import is_host_array, nearest_by_products, row_norms, squares_fit, widen
+from lametta._solvers.memory import Memory, borrowed
+from lametta._solvers.plain import LARGE_BATCH, is_directed_knn
+from lametta._solvers.problem import Problem, Solution, checked_probs
+from lametta._solvers.tail import Floats, Tail, choose_head, gather
+from lametta.affinity import Neighbors, knn
+from lametta.types import Array
 
+_STRONGEST = 50  # k times weight: exponents stay far from overflow
 _FIRST_LOOK = 3  # after how many updates to look at what still moves
 _UPDATES_PER_LOOK = 4  # from then on; a look costs as much as an update
 _UPDATES_PER_CHEAP_LOOK = 2  # in small batches, where all samples are updated until the end
-_FEW_CLASSES = 64  # too few for a tail to pay
-_FEW_UPDATES = 20  # too few for a tail to be right in the end
-_LIKELY = 0.15  # a class whose exponents may begin above this is not of the tail
-_IGNORED = 0.03  # the most of a norm, on average, that the tail may get wrong at first
-_FIRST_REFRESH = 2e-3  # of the tail: once z moves by no more than this
-_LIMIT = 0.02  # of the exponents that the first refresh leaves in the tail
+_FEW_UPDATES = 20  # of a run that is likely to be cut short: nothing is spared from the start
 _ONE_THREAD = 2**20  # multiplications in a matrix product that BLAS does on one thread
 _ONE_THREAD_DOT = 2**13  # the same for a matrix and a vector
-_BLOCK = 2**16  # entries that are worked on at a time: they fit a processor's own cache
-_KEPT = 2**19  # entries of an array that is kept for the next call
 
 
-class Solution(NamedTuple):
-    """Assignments z [N, K] and how they came about, as in `lametta.LameResult`."""
-
-    z: Any
-    n_iter: int
-    converged: bool
-    energy: Any
-
-
-class _Scratch(threading.local):
-    """Arrays by name, with whatever was in them, in memory that the calls of a thread share."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Any] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        size = math.prod(shape)
-        if size > _KEPT:
-            return np.empty(shape, dtype)
-        held = self.held.get(name)
-        if held is None or held.size < size or held.dtype != dtype:
-            held = self.held[name] = np.empty(size, dtype)
-        return held[:size].reshape(shape)
+def fits(problem: Problem) -> bool:
+    """Whether this solver can do it: k neighbors, host memory, a result that may be looked at."""
+    affinity = problem.affinity
+    return (
+        problem.tol > 0
+        and is_directed_knn(affinity)
+        and affinity.k * problem.weight <= _STRONGEST
+        and is_host_array(problem.features)
+        and is_host_array(problem.probs)
+    )
 
 
-scratch = _Scratch()
+def solve(problem: Problem) -> Solution:
+    """Find the neighbors and iterate, by way of NumPy."""
+    xp, affinity = problem.xp, cast(knn, problem.affinity)
+    x, q = widen(xp, problem.features), widen(xp, problem.probs)
+    host_x, host_q = np.asarray(x), np.asarray(q)
+    with borrowed() as memory:
+        products = None
+        if affinity.method == "exact" and len(host_x) <= LARGE_BATCH:
+            products = _products(xp, x, host_x, memory)
+        norms = row_norms(np, host_x) if products is None else np.sqrt(products.diagonal())
+        norms_fit = squares_fit(np, norms)
+        # Where the norms are finite, so are the values they come from.
+        host_q = checked_probs(problem, norms if norms_fit else host_x, host_q, np)
+        if products is not None and norms_fit:
+            index = nearest_by_products(np, products, affinity.k, 1 / norms)
+        else:
+            index = np.asarray(affinity.neighbors(x).index)
+        w = Neighbors(index, float(problem.weight))
+        z, n_iter, converged, energy = iterate(host_q, w, problem.max_iter, problem.tol, memory)
+    place = {"device": device(q)} if is_jax_array(q) else {}
+    z, energy = (xp.asarray(np.asarray(array), **place) for array in (z, energy))
+    return Solution(z, n_iter, converged, energy)
 
 
-class _Tail:
-    """The classes outside the head, as the module's docstring has it.
-
-    Columns of the head are in its arrays too, since to leave them out would cost a copy; they
-    count for nothing.
-    """
-
-    scaled: Any  # q exp(a), of the last refresh
-    exponents: Any  # q exp(a) a
-    top: Any  # the largest exponent of each class
-    norm: Any
-
-    def __init__(self, q: Any, w: Neighbors, head: Any) -> None:
-        self.q, self.w = q, w
-        self.member = np.ones(q.shape[1], q.dtype)
-        self.member[head] = 0
-        self.mass = np.vecdot(q, self.member)
-        self.limit = _LIMIT
-        self.fresh = False  # until the first refresh
-
-    def refresh(self, norm: Any) -> Any:
-        """Compute the mass from the exponents of now; the classes that leave the tail."""
-        q, (n, n_classes) = self.q, self.q.shape
-        z = np.multiply(q, (self.w.value / norm)[:, None], out=scratch("tail z", q.shape, q.dtype))
-        if not self.fresh:
-            self.scaled = np.empty_like(q)  # to be the result
-        self.exponents = scratch("exponents", q.shape, q.dtype)
-        self.top, self.norm, self.fresh = np.zeros(n_classes, q.dtype), norm.copy(), True
-        block = max(1, _BLOCK // n_classes)
-        for start in range(0, n, block):
-            rows = slice(start, start + block)
-            index = self.w.index[rows]
-            a = scratch("tail a", (len(index), n_classes), q.dtype)
-            _gather(z, index, a)
-            np.maximum(self.top, a.max(axis=0), out=self.top)
-            np.exp(a, out=self.scaled[rows])
-            self.scaled[rows] *= q[rows]
-            np.multiply(self.scaled[rows], a, out=self.exponents[rows])
-        joining = np.flatnonzero(self.member * self.top > self.limit)
-        self.member[joining] = 0
-        self.limit /= 4
-        self.mass = np.vecdot(self.scaled, self.member)
-        return joining
-
-    def is_due(self, most: float, left: int) -> bool:
-        """Whether z, which moves by ``most``, is near enough its end for the first refresh."""
-        return not self.fresh and (most <= _FIRST_REFRESH or left == 1)
-
-    def is_right(self, norm: Any, tol: float) -> bool:
-        """Whether an update with this tail is within 4 ``tol`` of the exact one."""
-        return self.fresh and bool(self.wrong(norm) <= 4 * tol)
-
-    def wrong(self, norm: Any) -> Any:
-        """Bound of the share by which any sample's norm is wrong."""
-        ratio = self.norm / norm
-        change = np.maximum(np.exp(self.top) * ratio.max() - 1, 1 - ratio.min()) * self.member
-        return (np.vecdot(self.exponents, change * np.exp(change * self.top)) / norm).max()
+def iterate(q: Floats, w: Neighbors, max_iter: int, tol: float, memory: Memory) -> Solution:
+    """The update of `lametta._lame` from z = q, until it moves z by no more than ``tol``."""
+    if max_iter == 0:
+        return Solution(q, 0, False, -np.vecdot(q, w @ q).sum() / 2)
+    if max_iter > _FEW_UPDATES:
+        quick = _iterate(q, w, max_iter, tol, memory, spare=True)
+        if quick.converged:
+            return quick
+    return _iterate(q, w, max_iter, tol, memory, spare=False)
 
 
 class _Part:
     """The samples that are updated, all or some of them, with what their update needs."""
 
-    def __init__(self, w: Any, q: Any, mass: Any, rows: Any = None) -> None:
+    def __init__(
+        self,
+        w: "Neighbors | Floats",
+        q: Floats,
+        mass: Floats,
+        memory: Memory,
+        rows: NDArray[np.intp] | None = None,
+    ) -> None:
         self.rows = rows  # None for all
         if rows is not None:
             w, q, mass = w[rows], q.take(rows, axis=0), mass[rows]
-        self.w, self.q, self.mass = w, q, mass
+        self.w, self.q, self.mass, self.memory = w, q, mass, memory
         self.ones = np.ones(q.shape[1], q.dtype)
         self.sums = np.dot if q.size <= _ONE_THREAD_DOT else np.vecdot  # both faster than a sum
-        self.a = scratch("a", q.shape, q.dtype)
+        self.a = memory("a", q.shape, q.dtype)
 
-    def update(self, z: Any, out: Any) -> Any:
-        """Write new rows of z; their norm. The exponents stay in ``a``."""
-        _product(self.w, z, self.a)
+    def update(self, z: Floats, out: Floats) -> Floats:
+        """Write new rows of z; return their norm. The exponents stay in ``a``."""
+        _product(self.w, z, self.a, self.memory)
         np.exp(self.a, out=out)
         out *= self.q
-        norm = self.sums(out, self.ones)
+        norm: Floats = self.sums(out, self.ones)
         norm += self.mass
         out /= norm[:, None]
         return norm
 
 
-def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
-    """Iterate the update of `lametta.lame` from q [N, K] until it rests."""
-    if max_iter == 0:
-        return Solution(q, 0, False, -np.vecdot(q, w @ q).sum() / 2)
-    head = None if max_iter <= _FEW_UPDATES else _head(q, w)
-    tail = None if head is None else _Tail(q, w, head)
+def _iterate(
+    q: Floats, w: Neighbors, max_iter: int, tol: float, memory: Memory, *, spare: bool
+) -> Solution:
+    """Iterate; with ``spare``, leave out classes and samples that hardly matter."""
+    head = choose_head(q, w) if spare else None
+    tail = None if head is None else Tail(q, w, head, memory)
     z = q.copy() if head is None else q.take(head, axis=1)
-    part = whole = _whole(q, w, head, tail)
-    spare = np.empty_like(z)
+    part = whole = _whole(q, w, head, tail, memory)
+    other = np.empty_like(z)  # what the next update is written to
     n_iter, next_look, converged = 0, min(_FIRST_LOOK, max_iter), False
     while n_iter < max_iter and not converged:
-        new = spare if part is whole else spare[: len(part.mass)]
+        new = other if part is whole else other[: len(part.mass)]
         new_norm = part.update(z, new)
         n_iter += 1
         look = n_iter == next_look
         if look:
             moved = new - (z if part is whole else z[part.rows])
         if part is whole:
-            z, spare, norm = new, z, new_norm
+            z, other, norm = new, z, new_norm
         else:
             z[part.rows], norm[part.rows] = new, new_norm
         if not look:
             continue
 
         wait = _UPDATES_PER_LOOK if whole.w is w else _UPDATES_PER_CHEAP_LOOK
-        left = max_iter - n_iter
         most = np.abs(moved).max(initial=0)
-        at_rest = part is whole and most <= tol
-        if at_rest and (tail is None or tail.is_right(norm, tol)):
+        settled = part is whole and most <= tol
+        if settled and (tail is None or tail.is_right(norm, tol)):
             converged = True
-        elif tail is not None and left and (at_rest or tail.is_due(most, left)):
+        elif tail is not None and (settled or tail.is_due(most)):
             joining = tail.refresh(norm)
             head = np.concatenate([head, joining])
             z = np.concatenate([z, tail.scaled.take(joining, axis=1) / norm[:, None]], axis=1)
-            part = whole = _whole(q, w, head, tail)
-            spare = np.empty_like(z)
+            part = whole = _whole(q, w, head, tail, memory)
+            other = np.empty_like(z)
             wait = 1
         elif most <= tol:
             part, wait = whole, 1  # it ends with an update of all samples
-        elif whole.w is w:
+        elif spare and whole.w is w:
             rows = _awake(w, part.rows, np.vecdot(moved, moved) > (tol / 8) ** 2)
             some = 0 < rows.size <= 0.8 * len(norm)  # to pick out nearly all would not pay
-            part = _Part(w, whole.q, whole.mass, rows) if some else whole
+            part = _Part(w, whole.q, whole.mass, memory, rows) if some else whole
             if most <= 20 * tol and 4 * len(part.mass) > len(norm):
                 wait = 1  # a look costs much less than an update of many
-        if left <= wait + 1:  # there is a look before the last update, and that is one of all
-            part, wait = whole, max(left - 1, 1)
-        next_look = n_iter + wait
+        next_look = min(n_iter + wait, max_iter)
 
+    if spare and not converged:
+        return Solution(z, n_iter, converged, np.nan)  # to be repeated
     # log z - log q = a - log norm in every class.
     energy = np.vecdot(z, part.a).sum() - np.log(norm).sum()
-    energy -= np.vecdot(z, part.a if converged else _product(whole.w, z, part.a)).sum() / 2
+    energy -= np.vecdot(z, part.a if converged else _product(whole.w, z, part.a, memory)).sum() / 2
     if tail is None:
         return Solution(z, n_iter, converged, energy)
     energy += (np.vecdot(tail.exponents, tail.member) / norm).sum() / 2
@@ -225,52 +175,40 @@ def solve(q: Any, w: Neighbors, max_iter: int, tol: float) -> Solution:
     return Solution(tail.scaled, n_iter, converged, energy)
 
 
-def _head(q: Any, w: Neighbors) -> Any:
-    """Indices of the classes to begin with; None for all."""
-    n, n_classes = q.shape
-    if n_classes <= _FEW_CLASSES:
-        return None
-    # No exponent begins above its k neighbors' largest q, nor above the sum of all samples' q.
-    total = q.sum(axis=0)
-    begin = np.minimum(q.max(axis=0) * w.index.shape[1], total) * w.value
-    head = np.flatnonzero(begin > _LIKELY)
-    ignored = begin @ total - begin[head] @ total[head]
-    # Soft predictions are mostly tail, and would be led astray before its mass is right.
-    return head if head.size <= n_classes // 2 and ignored <= _IGNORED * n else None
-
-
-def _whole(q: Any, w: Neighbors, head: Any, tail: _Tail | None) -> _Part:
+def _whole(
+    q: Floats, w: Neighbors, head: NDArray[np.intp] | None, tail: Tail | None, memory: Memory
+) -> _Part:
     """All samples, in the classes of the head."""
     if head is not None:
         q = q.take(head, axis=1)
     n, n_classes = q.shape
     mass = np.zeros(n, q.dtype) if tail is None else tail.mass
     is_small = n * n * max(n_classes, 1) <= _ONE_THREAD
-    return _Part(w.dense(q.dtype) if is_small else w, q, mass)
+    return _Part(w.dense(q.dtype) if is_small else w, q, mass, memory)
 
 
-def _product(w: Any, z: Any, out: Any) -> Any:
+def _product(w: "Neighbors | Floats", z: Floats, out: Floats, memory: Memory) -> Floats:
     """W z."""
     if not isinstance(w, Neighbors):
         return np.matmul(w, z, out=out)
-    _gather(z, w.index, out)
+    gather(z, w.index, out, memory)
     return out if w.value == 1 else np.multiply(out, w.value, out=out)
 
 
-def _gather(z: Any, index: Any, out: Any) -> None:
-    """Write the sum of the rows of z that each row of ``index`` names."""
-    if index.shape[1] == 0:
-        out[:] = 0
-        return
-    # NumPy would go through a copy unless told that it need not check the indices.
-    z.take(index[:, 0], axis=0, out=out, mode="clip")
-    spare = scratch("spare", out.shape, z.dtype)
-    for column in range(1, index.shape[1]):
-        out += z.take(index[:, column], axis=0, out=spare, mode="clip")
-
-
-def _awake(w: Neighbors, rows: Any, moved: Any) -> Any:
+def _awake(
+    w: Neighbors, rows: NDArray[np.intp] | None, moved: NDArray[np.bool_]
+) -> NDArray[np.intp]:
     """Indices of the samples with a neighbor that moved."""
     moving = np.zeros(w.index.shape[0], dtype=bool)
     moving[slice(None) if rows is None else rows] = moved
     return np.flatnonzero(moving.take(w.index.T).any(axis=0))
+
+
+def _products(xp: Any, x: Array, host_x: Floats, memory: Memory) -> Floats:
+    """Inner products [N, N] of all rows, as a NumPy array."""
+    products = memory("products", (x.shape[0], x.shape[0]), host_x.dtype)
+    if is_torch_array(x):  # NumPy's threads beside PyTorch's would stall both for milliseconds
+        xp.matmul(x, x.T, out=xp.from_numpy(products))
+        return products
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.matmul(host_x, host_x.T, out=products)

@@ -1,4 +1,4 @@
-"""The kernels of `lametta._solvers.cuda`."""
+"""The kernels of `lametta._solvers.launch`."""
 
 import triton
 import triton.language as tl
@@ -111,7 +111,7 @@ def updates(
     streams, n, n_classes, weight, tol, max_iter, team_size, teams, scratch,
     RAGGED: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All updates of all streams: z_i <- q_i exp(w sum_j z_j) / norm, until z rests."""
+    """All updates of all streams: z_i <- q_i exp(w sum_j z_j) / norm, until none moves."""
     me = tl.program_id(0).to(tl.int64)  # wide enough for all that is counted from it
     team, me = me // team_size, me % team_size
     columns = tl.arange(0, BLOCK)

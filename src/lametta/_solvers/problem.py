@@ -1,0 +1,59 @@
+"""What every solver is given and gives back, and the check of values that two of them share."""
+
+from typing import Any, NamedTuple
+
+from array_api_compat import is_jax_array
+
+from lametta._arrays import row_sums
+from lametta.affinity import Affinity
+from lametta.types import Array, LamettaError
+
+
+class Problem(NamedTuple):
+    """The arguments of `lametta.lame`, checked but for their values, and their namespace."""
+
+    xp: Any
+    features: Array
+    probs: Array
+    affinity: Affinity
+    weight: float
+    max_iter: int
+    tol: float
+
+
+class Solution(NamedTuple):
+    """Assignments z [N, K] and how they came about, as in `lametta.LameResult`."""
+
+    z: Array
+    n_iter: "int | Array"
+    converged: "bool | Array"
+    energy: Array
+
+
+def checked_probs(problem: Problem, x: Array, q: Array, xp: Any) -> Array:
+    """Return q with rows that sum to 1, or say what is wrong with the values of x or q.
+
+    ``x`` is the features, or their norms, which are finite where the features are; ``q`` is
+    ``problem.probs`` in float32 or float64, both in the namespace ``xp``.
+    """
+    half = str(problem.probs.dtype).endswith("float16")  # bfloat16 too
+    slack = 2e-2 if half else 1e-3
+    sums = row_sums(xp, q)
+    off = xp.max(xp.abs(sums - 1))
+    try:
+        if bool(xp.all(xp.isfinite(x)) & (xp.min(q) >= 0) & (off <= slack)):
+            return q / sums[:, None] if half else q
+    except TypeError:
+        if is_jax_array(q):
+            raise LamettaError("tol must be 0 under jax.jit, got a traced array") from None
+        raise
+    for name, array in ("features", x), ("probs", q):
+        if not bool(xp.all(xp.isfinite(array))):
+            what = "NaN" if bool(xp.any(xp.isnan(array))) else "infinity"
+            raise LamettaError(f"{name} must be finite, got {what}")
+    if bool(xp.min(q) < 0):
+        raise LamettaError(f"probs must be >= 0, got {float(xp.min(q))}")
+    row = int(xp.argmax(xp.abs(sums - 1)))
+    raise LamettaError(
+        f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}"
+    )
