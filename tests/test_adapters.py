@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
+from array_api_compat import array_namespace
 
 import lametta
-import torch
 from lametta import LAME, Corrected, LamettaError, Output, Prediction, Source
 from lametta.signals import signals
-from lametta.testing import check_adapter, check_corrector
+from lametta.testing import check_adapter, check_corrector, yield_checks
 from tests.conftest import Library, make_batch, softmax
 
 HEAD = np.random.default_rng(5).normal(size=(6, 4))
@@ -157,7 +158,7 @@ def test_a_good_corrector_with_state_passes():
         ("reset", r"reset\(\) and a replay"),
         ("shared", r"reset\(\) and a replay"),
         ("dtype", "probs must stay"),
-        ("crash", "a batch of 1: raised IndexError"),
+        ("crash", "batch of 1: raised IndexError"),
         ("info", r"info\['text'\] must be a number"),
     ],
 )
@@ -226,3 +227,45 @@ def test_errors_must_name_the_argument():
     check_corrector(Refuses(message="features must have 3 rows, got fewer"))
     with pytest.raises(AssertionError, match="the error must name the argument"):
         check_corrector(Refuses(message="no"))
+
+
+class Remembers:
+    """Answers with the mean of all samples so far: order matters, and it says so."""
+
+    ordered = True
+
+    def __init__(self):
+        self.reset()
+
+    def correct(self, features, probs, /):
+        xp = array_namespace(probs)
+        rows = []
+        for i in range(probs.shape[0]):
+            self.total = probs[i, :] if self.n == 0 else self.total + probs[i, :]
+            self.n += 1
+            rows.append(self.total / xp.sum(self.total))
+        return Prediction(xp.astype(xp.stack(rows), probs.dtype) if rows else probs, features)
+
+    def reset(self):
+        self.n, self.total = 0, None
+
+
+def test_a_corrector_that_says_so_may_depend_on_the_order():
+    check_corrector(Remembers())
+    silent = Remembers()
+    silent.ordered = False
+    with pytest.raises(AssertionError, match="or the method say that it is ordered"):
+        check_corrector(silent)
+
+
+def test_checks_come_one_by_one_and_one_failure_hides_no_other():
+    names = [check.__name__ for check in yield_checks(LAME())]
+    assert len(set(names)) == len(names)
+    assert {"check_rows", "check_order_plays_no_part", "check_batch_of_1"} <= set(names)
+    failed = []
+    for check in yield_checks(Running("dtype")):
+        try:
+            check(Running("dtype"))
+        except AssertionError:
+            failed.append(check.__name__)
+    assert failed[:3] == ["check_half_precision", "check_numpy_is_kept", "check_torch_is_kept"]
