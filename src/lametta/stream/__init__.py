@@ -1,4 +1,4 @@
-"""Streams: who sees which sample in which order."""
+"""Streams: which samples arrive, in which order and in which batches."""
 
 from lametta.stream._table import options, orders, priors
 from lametta.stream.domains import gradual, mixed, recurring

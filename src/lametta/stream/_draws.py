@@ -1,7 +1,7 @@
 """Random draws that are the same on every machine and with every version of NumPy.
 
-NumPy promises that the raw integers of a bit generator never change, and promises nothing of what
-its distributions make of them. So all draws here come from the raw integers, by arithmetic that is
+NumPy promises that the raw integers of a bit generator never change. It does not promise what its
+distributions make of them. So all draws here come from the raw integers, by arithmetic that is
 defined to the last bit: integers, sorts, and single operations of IEEE 754.
 """
 
@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 Index: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Groups: TypeAlias = npt.NDArray[np.generic]
+"""Text or integers [N]."""
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The one source of chance of a stream."""
+    """The generator that everything random in a stream comes from."""
     return np.random.Generator(np.random.PCG64(seed))
 
 

@@ -1,36 +1,42 @@
-"""Samples by the group they belong to: numbers for groups, and for samples within a group."""
+"""Arithmetic of groups: which group a sample is in, its turn there, and when the group comes.
 
-from typing import Any, TypeAlias
+Groups are numbered by their first appearance; ``codes`` [N] are the numbers of the samples' groups.
+"""
+
+from typing import TypeAlias
 
 import numpy as np
 
-from lametta.stream._checks import check_flag
-from lametta.stream._draws import Index, permutation
+from lametta._checks import check_flag
+from lametta.stream._draws import Groups, Index, permutation
 from lametta.types import LamettaError
 
 GroupOrder: TypeAlias = str | tuple[str | int, ...]
-"""The order of groups: one of `_SEQUENCES`, or their names."""
+"""The order of groups: one of `_SEQUENCES`, or all their names."""
 
 _SEQUENCES = ("appearance", "random", "given")
 
 
-def numbered(values: Any) -> tuple[Index, Any]:
-    """Numbers [N] for the distinct values, by their first appearance, and those values [G]."""
+def numbered(values: Groups) -> tuple[Index, Groups]:
+    """Number the groups: the codes [N] of the samples, and the value [G] that each code means."""
     _, first, sorted_codes = np.unique(values, return_index=True, return_inverse=True)
     by_appearance = np.argsort(first)
     rank = np.empty_like(by_appearance)
     rank[by_appearance] = np.arange(len(first))
-    return rank[sorted_codes], np.asarray(values)[first[by_appearance]]
+    return rank[sorted_codes], values[first[by_appearance]]
 
 
 def members(codes: Index) -> tuple[Index, Index, Index]:
-    """The samples [N] group by group, where each group begins in there [G], and its size [G]."""
+    """Sort samples by group: give their positions [N], each group's beginning [G] and size [G]."""
     sizes = np.bincount(codes)
     return np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes, sizes
 
 
 def turns(codes: Index, shuffle: bool, rng: np.random.Generator) -> Index:
-    """The place [N] of each sample in its own group, from 0, in the given or a random order."""
+    """Give each sample its turn [N] in its group, counted from 0.
+
+    The turns follow the order of the data set, or a random one if they are to be shuffled.
+    """
     order = permutation(rng, len(codes)) if shuffle else np.arange(len(codes))
     grouped, begin, sizes = members(codes[order])
     turn = np.empty_like(order)
@@ -38,8 +44,8 @@ def turns(codes: Index, shuffle: bool, rng: np.random.Generator) -> Index:
     return turn
 
 
-def places(codes: Index, names: Any, sequence: GroupOrder, rng: np.random.Generator) -> Index:
-    """The place [G] of each group in the sequence, from 0."""
+def places(codes: Index, names: Groups, sequence: GroupOrder, rng: np.random.Generator) -> Index:
+    """Give each group its place [G] in the sequence of groups, counted from 0."""
     if sequence == "given":
         return np.arange(len(names))
     if sequence == "random":
@@ -54,8 +60,8 @@ def places(codes: Index, names: Any, sequence: GroupOrder, rng: np.random.Genera
     return np.argsort(np.argsort([place[str(name)] for name in names]))
 
 
-def check_grouping(shuffle_inside: Any, sequence: Any) -> None:
-    """Refuse what is no order of samples in a group or no sequence of groups."""
+def check_grouping(shuffle_inside: object, sequence: object) -> None:
+    """Raise unless these are the two options that orders of groups have in common."""
     check_flag("shuffle_inside", shuffle_inside)
     if isinstance(sequence, tuple):
         names = [str(name) for name in sequence]
@@ -65,10 +71,3 @@ def check_grouping(shuffle_inside: Any, sequence: Any) -> None:
         raise LamettaError(
             f"sequence must be one of {_SEQUENCES} or a tuple of groups, got {sequence!r}"
         )
-
-
-def needed(order: str, groups: Any) -> Any:
-    """The groups, which this order cannot do without."""
-    if groups is None:
-        raise LamettaError(f"groups must be given for the order {order!r}, got None")
-    return groups

@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
+from lametta._checks import did_you_mean
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
 from lametta.stream.parallel import interleaved
@@ -69,20 +70,20 @@ def options(name: str) -> tuple[str, ...]:
     )
 
 
-def as_order(value: Order | str | Mapping[str, Any]) -> Order:
+def as_order(value: Order | str | Mapping[str, object]) -> Order:
     """The order that a name, a mapping or the order itself stands for."""
     order: Order = _parse("order", value, _ORDERS)
     return order
 
 
-def as_prior(value: Prior | str | Mapping[str, Any]) -> Prior:
+def as_prior(value: Prior | str | Mapping[str, object]) -> Prior:
     """The prior that a name, a mapping or the prior itself stands for."""
     prior: Prior = _parse("prior", value, _PRIORS)
     return prior
 
 
-def plain(value: Any) -> Any:
-    """What JSON can say of a parameter; `as_order` and `as_prior` read it back."""
+def plain(value: object) -> object:
+    """Turn a parameter into plain values for JSON, which `as_order` and `as_prior` read back."""
     if is_dataclass(value):
         options = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         return {"kind": type(value).__name__, **options}
@@ -102,7 +103,7 @@ def _summaries(table: _Table) -> dict[str, str]:
     return {name: (part.__doc__ or "").splitlines()[0] for name, part in table.items()}
 
 
-def _parse(argument: str, value: Any, table: _Table) -> Any:
+def _parse(argument: str, value: object, table: _Table) -> Any:
     if isinstance(value, str):
         value = {"kind": value}
     if isinstance(value, Mapping):
@@ -115,10 +116,11 @@ def _parse(argument: str, value: Any, table: _Table) -> Any:
     return value
 
 
-def _build(argument: str, options: dict[str, Any], table: _Table) -> Any:
+def _build(argument: str, options: dict[str, object], table: _Table) -> Any:
     kind = options.pop("kind", None)
-    if kind not in table:
-        raise LamettaError(f"{argument} must be of a kind in {[*table]}, got {kind!r}")
+    if not isinstance(kind, str) or kind not in table:
+        near = did_you_mean(kind, table)
+        raise LamettaError(f"{argument} must be of a kind in {[*table]}, got {kind!r}{near}")
     known = {field.name: field for field in fields(table[kind])}
     for name in options:
         if name not in known:
@@ -130,7 +132,7 @@ def _build(argument: str, options: dict[str, Any], table: _Table) -> Any:
     return table[kind](**{name: _option(argument, v, table) for name, v in options.items()})
 
 
-def _option(argument: str, value: Any, table: _Table) -> Any:
+def _option(argument: str, value: object, table: _Table) -> object:
     if isinstance(value, Mapping) and "kind" in value:  # an order inside an order
         return _parse(argument, value, table)
     return tuple(value) if isinstance(value, list) else value

@@ -1,14 +1,13 @@
-"""Orders of whole domains: mixed, gradually shifting, coming back."""
+"""Orders of domains, one a group: mixed, fading into each other, or coming back."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 import numpy as np
 
-from lametta.stream._checks import check_flag, check_integer, is_number
-from lametta.stream._draws import Floats, Index, permutation, uniform
-from lametta.stream._groups import GroupOrder, check_grouping, needed, numbered, places, turns
-from lametta.types import LamettaError
+from lametta._checks import check_flag, check_integer, check_number
+from lametta.stream._draws import Floats, Groups, Index, permutation, uniform
+from lametta.stream._groups import GroupOrder, check_grouping, numbered, places, turns
+from lametta.stream._inputs import needed_groups
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,8 @@ class mixed:  # noqa: N801 - read as a value: order=mixed()
     Parameters
     ----------
     shuffle_inside : bool
-        Shuffle each group too, which is `iid`; otherwise the samples of a group keep their order
-        while other groups come between them.
+        Shuffle the samples of each group too, which gives `iid`. Otherwise the samples of a group
+        keep their order, with samples of other groups between them.
 
     Examples
     --------
@@ -34,8 +33,8 @@ class mixed:  # noqa: N801 - read as a value: order=mixed()
     def __post_init__(self) -> None:
         check_flag("shuffle_inside", self.shuffle_inside)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
-        codes, _ = numbered(needed("mixed", groups))
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        codes, _ = numbered(needed_groups("mixed", groups))
         times = permutation(rng, len(codes)).astype(np.float64)
         return _arrivals(times, codes, turns(codes, self.shuffle_inside, rng))
 
@@ -44,14 +43,14 @@ class mixed:  # noqa: N801 - read as a value: order=mixed()
 class gradual:  # noqa: N801
     """One group after another, each fading into the next.
 
-    Each group has one unit of time, in which its samples arrive evenly. Every arrival is then moved
-    by a random time of up to ``overlap / 2`` either way, so that around the end of a unit the next
-    group replaces the last one linearly.
+    Each group has one unit of time, in which its samples arrive at random. Every arrival is then
+    moved back or forth by a random time of up to ``overlap / 2``. So around the end of a unit the
+    share of the next group rises linearly from 0 to 1.
 
     Parameters
     ----------
     overlap : float
-        How long a change takes, from 0, abrupt, to 1, always under way.
+        How long a change takes: from 0, where it is abrupt, to 1, where one change follows another.
     shuffle_inside, sequence
         As in `by_group`.
 
@@ -70,12 +69,11 @@ class gradual:  # noqa: N801
     sequence: GroupOrder = "random"
 
     def __post_init__(self) -> None:
-        if not is_number(self.overlap) or not 0 <= self.overlap <= 1:
-            raise LamettaError(f"overlap must be a number from 0 to 1, got {self.overlap!r}")
+        check_number("overlap", self.overlap, 0, 1)
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
-        codes, names = numbered(needed("gradual", groups))
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        codes, names = numbered(needed_groups("gradual", groups))
         place = places(codes, names, self.sequence, rng)
         moved = self.overlap * (uniform(rng, len(codes)) - 0.5)
         times = place[codes] + uniform(rng, len(codes)) + moved
@@ -84,15 +82,15 @@ class gradual:  # noqa: N801
 
 @dataclass(frozen=True)
 class recurring:  # noqa: N801
-    """One group after another, and again from the first: each visit shows a part not seen yet.
+    """One group after another, in several rounds.
 
-    A group is cut into as many parts as there are rounds, equal but for one sample. A group of
-    fewer samples than rounds is absent from some.
+    Each group is cut into as many parts as there are rounds, of equal size but for one sample, and
+    each round shows the next part. A group with fewer samples than rounds is absent from some.
 
     Parameters
     ----------
     rounds : int
-        How often each group is visited.
+        How often each group comes.
     shuffle_inside, sequence
         As in `by_group`; the sequence is the same in each round.
 
@@ -114,8 +112,8 @@ class recurring:  # noqa: N801
         check_integer("rounds", self.rounds, 1)
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
-        codes, names = numbered(needed("recurring", groups))
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        codes, names = numbered(needed_groups("recurring", groups))
         place = places(codes, names, self.sequence, rng)
         turn = turns(codes, self.shuffle_inside, rng)
         visit = turn * self.rounds // np.bincount(codes)[codes]
@@ -123,7 +121,10 @@ class recurring:  # noqa: N801
 
 
 def _arrivals(times: Floats, codes: Index, turn: Index) -> Index:
-    """Positions by time, where the sample whose turn is t takes the t-th time of its group."""
+    """Sort samples by time of arrival, after dealing out the times of each group by turn.
+
+    The sample with turn t in its group gets the t-th earliest of the times that its group has.
+    """
     taken = np.empty_like(times)
     taken[np.lexsort((turn, codes))] = times[np.lexsort((times, codes))]
     return np.argsort(taken, kind="stable")

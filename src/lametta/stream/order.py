@@ -1,35 +1,27 @@
 """Orders: when each sample arrives.
 
 An order is a callable ``order(labels, groups, rng)`` that gives positions [N], or, where several
-sources arrive side by side, a dict with the positions of each. Samples come in the order of the
-data set, which is time where it was recorded over time.
+cameras arrive side by side, a dict with the positions of each. Labels and groups come in the order
+of the data set, which for recordings is that of time.
 """
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from lametta.stream._checks import check_flag, check_integer, is_number
-from lametta.stream._draws import Index, below, permutation, uniform
-from lametta.stream._groups import (
-    GroupOrder,
-    check_grouping,
-    members,
-    needed,
-    numbered,
-    places,
-    turns,
-)
-from lametta.types import LamettaError
+from lametta._checks import check_flag, check_integer, check_number
+from lametta.stream._draws import Groups, Index, below, permutation, uniform
+from lametta.stream._groups import GroupOrder, check_grouping, members, numbered, places, turns
+from lametta.stream._inputs import needed_groups
 
 
 class Order(Protocol):
     """A callable from labels [N], groups [N] or None and a generator to positions [N]."""
 
     def __call__(
-        self, labels: Index, groups: Any, rng: np.random.Generator, /
+        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
     ) -> Index | Mapping[str, Index]: ...
 
 
@@ -44,7 +36,7 @@ class iid:  # noqa: N801 - read as a value: order=iid()
     array([3, 2, 1, 0, 4, 5])
     """
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
         return permutation(rng, len(labels))
 
 
@@ -59,7 +51,7 @@ class recorded:  # noqa: N801
     array([0, 1, 2])
     """
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
         return np.arange(len(labels))
 
 
@@ -93,8 +85,8 @@ class by_group:  # noqa: N801
     def __post_init__(self) -> None:
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
-        codes, names = numbered(needed("by_group", groups))
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        codes, names = numbered(needed_groups("by_group", groups))
         place = places(codes, names, self.sequence, rng)
         return np.lexsort((turns(codes, self.shuffle_inside, rng), place[codes]))
 
@@ -123,7 +115,7 @@ class by_class:  # noqa: N801
     def __post_init__(self) -> None:
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
         order = by_group(shuffle_inside=self.shuffle_inside, sequence=self.sequence)
         return order(labels, labels, rng)
 
@@ -140,8 +132,8 @@ class dirichlet:  # noqa: N801
     Parameters
     ----------
     gamma : float
-        The less, the fewer slots hold a class: near 0 each has one slot; the stream approaches
-        an i.i.d. one as gamma grows.
+        The smaller, the fewer slots hold a class: near 0 each class has one slot; as gamma grows,
+        the stream approaches an i.i.d. one.
     slots : int, optional
         How many; by default as many as there are classes, but at most 100.
     bursts : bool
@@ -164,18 +156,17 @@ class dirichlet:  # noqa: N801
     within_groups: bool = False
 
     def __post_init__(self) -> None:
-        if not is_number(self.gamma) or self.gamma <= 0:
-            raise LamettaError(f"gamma must be a finite number > 0, got {self.gamma!r}")
+        check_number("gamma", self.gamma, above=0)
         if self.slots is not None:
             check_integer("slots", self.slots, 1)
         check_flag("bursts", self.bursts)
         check_flag("within_groups", self.within_groups)
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
         classes, names = numbered(labels)
         group = np.zeros_like(classes)
         if self.within_groups:
-            group, _ = numbered(needed("dirichlet", groups))
+            group, _ = numbered(needed_groups("dirichlet", groups))
         slots = self.slots or min(len(names), 100)
         urn, _ = numbered(group * len(names) + classes)
         slot = group * slots + self._slots(urn, slots, rng)

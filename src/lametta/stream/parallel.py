@@ -1,29 +1,29 @@
-"""Orders of several sources, each a stream of its own."""
+"""Several cameras at once, each a stream of its own."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 import numpy as np
 
-from lametta.stream._checks import check_integer
-from lametta.stream._draws import Index, permutation
-from lametta.stream._groups import members, needed, numbered
+from lametta._checks import check_integer
+from lametta.stream._draws import Groups, Index, permutation
+from lametta.stream._groups import members, numbered
+from lametta.stream._inputs import needed_groups
 from lametta.stream.order import Order, recorded
 from lametta.types import LamettaError
 
 
 @dataclass(frozen=True)
 class interleaved:  # noqa: N801 - read as a value: order=interleaved()
-    """Several sources side by side: their batches take turns, and no batch mixes them.
+    """Several cameras side by side: their batches take turns, and no batch mixes them.
 
     Parameters
     ----------
     sources : int, optional
-        How many sources the groups are dealt to at random, or single samples where there are no
-        groups. By default each group is a source, and its name the stream id.
+        How many cameras there are. The groups are dealt to them at random, or single samples where
+        there are no groups. By default each group is a camera, and its name the stream id.
     inside : order
-        The order of the samples of each source.
+        The order of the samples of each camera.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
     left [4]
     """
 
-    sources: int | None = None
+    sources: int | None = None  # how many cameras; fingerprints of streams hash this name
     _: KW_ONLY
     inside: Order = field(default_factory=recorded)
 
@@ -45,25 +45,30 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
         if self.sources is not None:
             check_integer("sources", self.sources, 1)
         if not callable(self.inside) or isinstance(self.inside, interleaved):
-            raise LamettaError(f"inside must be an order of one source, got {self.inside!r}")
+            raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
 
-    def __call__(self, labels: Index, groups: Any, rng: np.random.Generator, /) -> dict[str, Index]:
-        codes, names = self._sources(len(labels), groups, rng)
+    def __call__(
+        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
+    ) -> dict[str, Index]:
+        codes, names = self._cameras(len(labels), groups, rng)
         grouped, begin, _ = members(codes)
         streams = {}
         for name, own in zip(names, np.split(grouped, begin[1:]), strict=True):
             inside = self.inside(labels[own], None if groups is None else groups[own], rng)
             if isinstance(inside, Mapping):
-                raise LamettaError(f"inside must be an order of one source, got {self.inside!r}")
+                raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
             streams[str(name)] = own[inside]
         return streams
 
-    def _sources(self, n: int, groups: Any, rng: np.random.Generator) -> tuple[Index, Any]:
+    def _cameras(
+        self, n: int, groups: Groups | None, rng: np.random.Generator
+    ) -> tuple[Index, Groups]:
+        """The camera of each sample, as a number [N], and the names of the cameras."""
         if self.sources is None:
-            return numbered(needed("interleaved", groups))
+            return numbered(needed_groups("interleaved", groups))
         units, names = numbered(np.arange(n) if groups is None else groups)
         if self.sources > len(names):
             what = "samples" if groups is None else "groups"
             raise LamettaError(f"sources must be <= {len(names)} {what}, got {self.sources}")
         dealt = permutation(rng, len(names)) % self.sources
-        return dealt[units], range(self.sources)
+        return dealt[units], np.arange(self.sources)

@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from lametta.stream._checks import check_integer, is_number
+from lametta._checks import check_choice, check_integer, check_number, is_number
 from lametta.stream._draws import Index, below, permutation, uniform
 from lametta.stream._groups import members, turns
 from lametta.types import LamettaError
@@ -73,10 +73,8 @@ class zipf:  # noqa: N801
     variant: str = "validation"
 
     def __post_init__(self) -> None:
-        if not is_number(self.a) or not 1 < self.a <= 100:
-            raise LamettaError(f"a must be a number > 1 and <= 100, got {self.a!r}")
-        if self.variant not in _RULES:
-            raise LamettaError(f"variant must be one of {tuple(_RULES)}, got {self.variant!r}")
+        check_number("a", self.a, most=100, above=1)
+        check_choice("variant", self.variant, _RULES)
 
     def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
         _, codes = np.unique(labels, return_inverse=True)
@@ -192,7 +190,7 @@ def _zipf_variates(a: float, n: int, rng: np.random.Generator) -> list[int]:
     return accepted[:n]
 
 
-def _by_class(shares: Any) -> tuple[float, ...]:
+def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...]:
     """The share of each class from 0, whichever way they were given."""
     if isinstance(shares, Mapping):
         try:  # keys of TOML and JSON are text

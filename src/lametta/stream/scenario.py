@@ -1,4 +1,4 @@
-"""Scenarios: a pure function of labels, groups and a seed that says who arrives when."""
+"""Scenarios: pure functions of labels, groups and a seed that say which sample arrives when."""
 
 import hashlib
 import json
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lametta.stream._checks import check_integer, checked_groups, checked_keys, checked_labels
-from lametta.stream._draws import Index, generator
+from lametta._checks import check_integer
+from lametta.stream._draws import Groups, Index, generator
+from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
 from lametta.stream._table import as_order, as_prior, plain
 from lametta.stream.order import Order
 from lametta.stream.prior import Prior
@@ -33,7 +34,8 @@ class Stream:
     sizes : tuple of int
         The size of each batch.
     ids : tuple of str
-        The source of each batch; all are ``"0"`` where there is one source only.
+        The camera, or other stream, that each batch comes from; all are ``"0"`` where there is
+        only one.
     manifest : dict
         What the stream was made of, as plain values for JSON.
 
@@ -85,7 +87,7 @@ class Scenario:
     prior : prior, str or mapping
         How often each class occurs, likewise. `lametta.stream.priors` lists them.
     batch_size : int
-        How many samples come at once; the last batch of a source may hold fewer.
+        How many samples come at once; the last batch of a camera may hold fewer.
     seed : int
         Decides all that is random.
     limit : int, optional
@@ -103,8 +105,8 @@ class Scenario:
     'a66c50c0'
     """
 
-    order: Order | str | Mapping[str, Any] = "iid"
-    prior: Prior | str | Mapping[str, Any] = "as_is"
+    order: Order | str | Mapping[str, object] = "iid"
+    prior: Prior | str | Mapping[str, object] = "as_is"
     batch_size: int = 64
     seed: int = 0
     limit: int | None = None
@@ -124,7 +126,7 @@ class Scenario:
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
 
     def __call__(
-        self, labels: Array, groups: Array = None, *, keys: Sequence[str] | None = None
+        self, labels: Array, groups: Array | None = None, *, keys: Sequence[str] | None = None
     ) -> Stream:
         """Make the stream of a data set.
 
@@ -146,7 +148,7 @@ class Scenario:
             groups = checked_groups(groups, len(labels))
         if keys is not None:
             keys = checked_keys(keys, len(labels))
-        batches = self._batches(self._sources(labels, groups))
+        batches = self._batches(self._cameras(labels, groups))
         index = np.concatenate([batch for _, batch in batches]).astype(np.int64)
         index.flags.writeable = False
         manifest = {
@@ -161,23 +163,24 @@ class Scenario:
         sizes = tuple(len(batch) for _, batch in batches)
         return Stream(index, sizes, tuple(name for name, _ in batches), manifest)
 
-    def _sources(self, labels: Index, groups: Any) -> dict[str, Index]:
+    def _cameras(self, labels: Index, groups: Groups | None) -> dict[str, Index]:
+        """The positions of all samples in the order of their arrival, for each camera."""
         rng = generator(int(self.seed))
         chosen = as_prior(self.prior)(labels, rng)
         arrival = as_order(self.order)(
             labels[chosen], None if groups is None else groups[chosen], rng
         )
-        sources = arrival if isinstance(arrival, Mapping) else {"0": arrival}
-        return {name: chosen[positions] for name, positions in sources.items()}
+        cameras = arrival if isinstance(arrival, Mapping) else {"0": arrival}
+        return {name: chosen[positions] for name, positions in cameras.items()}
 
-    def _batches(self, sources: Mapping[str, Index]) -> list[tuple[str, Index]]:
-        """Batches of one source each; the sources take turns as long as they last."""
-        left = sum(map(len, sources.values()))
+    def _batches(self, cameras: Mapping[str, Index]) -> list[tuple[str, Index]]:
+        """Batches of one camera each; the cameras take turns as long as they have samples."""
+        left = sum(map(len, cameras.values()))
         if self.limit is not None:
             left = min(left, self.limit)
         batches: list[tuple[str, Index]] = []
-        for begin in range(0, max(map(len, sources.values())), self.batch_size):
-            for name, index in sources.items():
+        for begin in range(0, max(map(len, cameras.values())), self.batch_size):
+            for name, index in cameras.items():
                 batch = index[begin : begin + self.batch_size][:left]
                 left -= len(batch)
                 if len(batch):
@@ -189,5 +192,5 @@ def _bytes(index: Index) -> bytes:
     return index.astype("<i8").tobytes()
 
 
-def _hash(texts: Iterable[Any]) -> str:
+def _hash(texts: Iterable[object]) -> str:
     return hashlib.sha256("".join(f"{text}\0" for text in texts).encode()).hexdigest()

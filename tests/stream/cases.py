@@ -1,0 +1,73 @@
+"""Orders, priors and data sets for the tests of streams."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from lametta.stream import (
+    as_is,
+    by_class,
+    by_group,
+    dirichlet,
+    effective_classes,
+    gradual,
+    iid,
+    interleaved,
+    mixed,
+    ratios,
+    recorded,
+    recurring,
+    zipf,
+)
+
+ORDERS = [
+    iid(),
+    recorded(),
+    by_class(),
+    by_class(shuffle_inside=False, sequence="random"),
+    by_group(),
+    by_group(shuffle_inside=True, sequence="random"),
+    by_group(sequence="given"),
+    dirichlet(),
+    dirichlet(2, slots=5, bursts=False),
+    dirichlet(0.5, within_groups=True),
+    interleaved(),
+    interleaved(1, inside=by_group()),
+    interleaved(inside=dirichlet(1)),
+    mixed(),
+    mixed(shuffle_inside=False),
+    gradual(),
+    gradual(1, shuffle_inside=False, sequence="given"),
+    recurring(),
+    recurring(3, shuffle_inside=False),
+]
+PRIORS = [as_is(), zipf(), zipf(1.5, "test"), ratios([1, 2, 1]), effective_classes(2)]
+KEPT = [recorded(), *(o for o in ORDERS if getattr(o, "shuffle_inside", None) is False)]
+every_order = pytest.mark.parametrize("order", ORDERS, ids=repr)
+every_prior = pytest.mark.parametrize("prior", PRIORS, ids=repr)
+
+
+@st.composite
+def data_sets(draw):
+    """Labels and groups [N]."""
+    n = draw(st.integers(1, 40))
+    labels = draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
+    groups = draw(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n))
+    return np.array(labels), np.array(groups)
+
+
+seeds = st.integers(0, 2**64)
+batch_sizes = st.integers(1, 9)
+sequences = st.sampled_from(["appearance", "random", "given", ("d", "a", "b", "c", "e")])
+
+
+def runs(values):
+    """The values, each once for as long as it stays the same."""
+    return [value for value, _ in itertools.groupby(np.asarray(values).tolist())]
+
+
+def make_data(n=600):
+    rng = np.random.default_rng(0)
+    return rng.integers(3, size=n), np.array([f"g{i}" for i in rng.integers(4, size=n)])

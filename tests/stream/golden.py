@@ -1,0 +1,44 @@
+"""Fingerprints that must not change; by itself, so that another process can make them too."""
+
+import numpy as np
+
+from lametta.stream import (
+    Scenario,
+    effective_classes,
+    gradual,
+    orders,
+    ratios,
+    zipf,
+)
+
+GOLDEN = {
+    "iid": "21407bfadc307d0a",
+    "recorded": "0ab91eb775746be7",
+    "by_class": "0a787bf7c09022de",
+    "by_group": "ed995a23f337780c",
+    "dirichlet": "44a14dccedb8bdb9",
+    "interleaved": "1f6d32a9cf0d5d27",
+    "mixed": "ff93c52ffb6493dc",
+    "gradual": "80cb21d7e5999568",
+    "recurring": "6f8621732104e4bc",
+    "zipf": "8d831003193a8569",
+    "zipf test": "969f58ccbe61784f",
+    "ratios": "0ee70c244755c9cc",
+    "effective": "0428bc766242c27e",
+}
+
+
+def golden():
+    """Fingerprints of a fixed data set in every order, and of some priors."""
+    labels = (np.arange(500) ** 2 // 7) % 20
+    groups = [f"video {i // 25 % 7}" for i in range(500)]
+    keys = [f"{i:04}.jpg" for i in range(500)]
+    scenarios = {name: Scenario(name, seed=3, limit=400) for name in orders()}
+    scenarios["zipf"] = Scenario("by_group", "zipf", batch_size=16)
+    scenarios["zipf test"] = Scenario("dirichlet", zipf(variant="test"), batch_size=16)
+    scenarios["ratios"] = Scenario(prior=ratios({3: 0.5, 4: 0.25}))
+    scenarios["effective"] = Scenario(gradual(sequence="given"), effective_classes(5))
+    return {
+        name: scenario(labels, groups, keys=keys).fingerprint[:16]
+        for name, scenario in scenarios.items()
+    }

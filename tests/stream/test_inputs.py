@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+from lametta import LamettaError
+from lametta.stream import (
+    Scenario,
+    by_class,
+    by_group,
+    dirichlet,
+    effective_classes,
+    gradual,
+    iid,
+    interleaved,
+    orders,
+    ratios,
+    recurring,
+    zipf,
+)
+from tests.stream.cases import make_data
+
+
+def test_types_of_the_input_do_not_matter():
+    labels, groups = make_data(50)
+    expected = Scenario("by_group")(labels, groups).fingerprint
+    for same in (labels.tolist(), labels.astype(np.uint8), torch.tensor(labels)):
+        assert Scenario("by_group")(same, groups).fingerprint == expected
+    for same in (groups.tolist(), groups.astype(object), tuple(groups)):
+        assert Scenario("by_group")(labels, same).fingerprint == expected
+    numbers = np.arange(50) // 4
+    one, two = (Scenario("by_group")(labels, g) for g in (numbers, numbers.astype(str)))
+    assert one.fingerprint == two.fingerprint
+    one, two = (Scenario(dirichlet(g), seed=s)(labels) for g, s in ((1, 3), (1.0, np.int64(3))))
+    assert one.fingerprint == two.fingerprint
+
+
+NEED_GROUPS = ["by_group", "interleaved", "mixed", "gradual", "recurring"]
+
+
+@pytest.mark.parametrize("order", NEED_GROUPS)
+def test_missing_groups_are_named(order):
+    with pytest.raises(LamettaError, match=f"groups must be given for the order '{order}'"):
+        Scenario(order)([0, 1])
+
+
+def test_groups_are_asked_for_only_where_needed():
+    for order in set(orders()) - set(NEED_GROUPS):
+        Scenario(order)([0, 1])
+    with pytest.raises(LamettaError, match="groups must be given for the order 'dirichlet'"):
+        Scenario(dirichlet(within_groups=True))([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Scenario("sorted"), "order must be of a kind in .*'iid'.* got 'sorted'"),
+        (lambda: Scenario({"gamma": 1}), "order must be of a kind in .* got None"),
+        (lambda: Scenario(iid), "order must be a name, .* got <class .*iid"),
+        (lambda: Scenario(len), "order must be a name, .* got <built-in"),
+        (lambda: Scenario(prior="iid"), "prior must be of a kind in .*'as_is'.* got 'iid'"),
+        (lambda: Scenario(prior="ratios"), "prior 'ratios' must be given shares, got none"),
+        (lambda: Scenario({"kind": "dirichlet", "alpha": 1}), "options in .*'gamma'.* got 'alpha'"),
+        (lambda: Scenario(batch_size=0), "batch_size must be an integer >= 1, got 0"),
+        (lambda: Scenario(seed=-1), "seed must be an integer >= 0, got -1"),
+        (lambda: Scenario(seed=1.5), "seed must be an integer >= 0, got 1.5"),
+        (lambda: Scenario(limit=True), "limit must be an integer >= 1, got True"),
+        (lambda: dirichlet(0), "gamma must be a finite number > 0, got 0"),
+        (lambda: dirichlet(slots=0), "slots must be an integer >= 1, got 0"),
+        (lambda: by_group(shuffle_inside="false"), "shuffle_inside must be True or False, got 'fa"),
+        (lambda: by_class(sequence="size"), "sequence must be one of .* got 'size'"),
+        (lambda: recurring(sequence=("a", "a")), "sequence must name each group once"),
+        (lambda: gradual(1.5), "overlap must be a finite number >= 0 and <= 1, got 1.5"),
+        (lambda: interleaved(inside=interleaved()), "inside must be an order of one stream"),
+        (lambda: interleaved(inside="iid"), "inside must be an order of one stream, got 'iid'"),
+        (lambda: zipf(1), "a must be a finite number > 1 and <= 100, got 1"),
+        (lambda: zipf(variant="train"), "variant must be one of .* got 'train'"),
+        (lambda: ratios([0, 0]), "shares must be > 0 for at least one class"),
+        (lambda: ratios([1, -1]), "shares must be finite numbers >= 0, got -1"),
+        (lambda: ratios({"cat": 1}), "shares must be of classes numbered from 0, got .'cat'."),
+        (lambda: ratios({}), "shares must be > 0 for at least one class"),
+        (lambda: ratios("12"), "shares must be a sequence or a mapping, got '12'"),
+        (lambda: effective_classes(0), "n must be an integer >= 1, got 0"),
+        (lambda: Scenario()([]), "labels must be integers .* got float64 of shape .0,."),
+        (lambda: Scenario()([[1]]), "labels must be integers .* got int64 of shape .1, 1."),
+        (lambda: Scenario()([0.5]), "labels must be integers .* got float64 of shape .1,."),
+        (lambda: Scenario()([0, 1], ["a"]), r"groups must be text .* \[2\], got .* shape .1,."),
+        (lambda: Scenario()([0], [0.5]), "groups must be text or integers, .* got float64"),
+        (lambda: Scenario()([0], keys=["a", "b"]), "keys must have one entry a label, 1, got 2"),
+        (lambda: Scenario()([0], keys=[1]), "keys must be text, got 1"),
+        (lambda: Scenario(interleaved(3))([0, 1]), "sources must be <= 2 samples, got 3"),
+        (lambda: Scenario(interleaved(2))([0, 1], [5, 5]), "sources must be <= 1 groups, got 2"),
+        (lambda: Scenario(prior=effective_classes(3))([0, 1]), "n must be <= 2, .* got 3"),
+        (lambda: Scenario(prior=ratios([1, 1, 1]))([0, 1]), "of classes in labels, got class 2"),
+        (
+            lambda: Scenario(by_group(sequence=("a",)))([0, 1], ["a", "b"]),
+            "sequence must name every group, got none for 'b'",
+        ),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(LamettaError, match=message):
+        make()
