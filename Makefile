@@ -1,8 +1,10 @@
 # Every target makes and reuses .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests run in parallel, a core each; more than some few cores gain little.
+PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo quick test lint style types tests quick-tests bench docs clean
 
 # PIP_CONSTRAINT, unlike --constraint, also holds for what a build environment installs.
 .venv/ready: pyproject.toml constraints.txt
@@ -13,22 +15,39 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/lametta demo
 
-test: lint
-	$(BIN)/python -m pytest
+# An answer while you work: all but the tests that take seconds each.
+quick: .venv/ready
+	$(MAKE) --jobs=3 style types quick-tests
 
-lint: .venv/ready
+# Every check there is.
+test: .venv/ready
+	$(MAKE) --jobs=4 style types docs tests
+
+lint: style types
+
+style: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: .venv/ready
+	$(BIN)/mypy
+
+tests: .venv/ready
+	$(PYTEST)
+
+quick-tests: .venv/ready
+	$(PYTEST) -m 'not slow'
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/lame.py
 	$(BIN)/python benchmarks/networks.py --networks ResNet-18 --batch-size 16
 	$(BIN)/python benchmarks/extract.py
 
+# Warnings are errors, and no page may need the network.
 docs: .venv/ready
-	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
+	! grep --recursive --include='*.html' -E '<(script|link|img)[^>]* (src|href)="https?:' docs/_build/html
 
 clean:
 	rm -rf .venv docs/_build dist build

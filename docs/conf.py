@@ -27,8 +27,8 @@ html_title = f"lametta {release}"
 html_math_renderer = "mathml"
 
 
-# MathJax, Sphinx's own choice, is fetched from the network by whoever reads the page. A formula that
-# docutils cannot convert raises, and so ends the build.
+# MathJax, Sphinx's own choice, makes every reader fetch it from the network; MathML is in the page.
+# A formula that docutils cannot convert raises, and so ends the build.
 def write_inline(translator, node):
     translator.body.append(tex2mathml(node.astext()))
     raise nodes.SkipNode

@@ -1,6 +1,8 @@
 """Array libraries, the oracle and stored data for all tests."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,8 @@ import array_api_strict
 import jax
 import numpy as np
 import pytest
-from hypothesis import settings
-
 import torch
+from hypothesis import settings
 
 jax.config.update("jax_enable_x64", True)
 if not torch.cuda.is_available():  # before anything imports Triton
@@ -58,7 +59,11 @@ LIBRARIES = [
 ]
 
 
-@pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
+def _marks(library: Library) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if library.name == "jax" else []  # it compiles for every shape
+
+
+@pytest.fixture(params=[pytest.param(x, marks=_marks(x), id=x.name) for x in LIBRARIES])
 def library(request: pytest.FixtureRequest) -> Library:
     return request.param
 
@@ -74,6 +79,12 @@ def shared(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"{'/'.join(parts)} is not in {SHARED}; set LAMETTA_SHARED to where it is")
     return path
+
+
+def run_python(code: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run code in a process of its own and keep what it prints."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
 def softmax(logits: Any) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import lametta
-import torch
 from tests.conftest import GOLDEN, SHARED, shared, softmax
 
 CONVERTERS = {"numpy": np.asarray, "torch": torch.tensor}

@@ -1,27 +1,24 @@
-"""What a user meets first: the import, the names, the README, the examples, the wheel."""
+"""What a user meets first: the import, the names, the extras, the README."""
 
 import contextlib
+import importlib
+import importlib.metadata
 import io
-import os
+import pkgutil
 import re
-import subprocess
 import sys
 import tomllib
 import types
-import venv
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import lametta
-from tests.conftest import shared
+from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[1]
-
-
-def run_python(code, **options):
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_import_is_light():
@@ -43,10 +40,92 @@ def test_public_names():
 
 
 def test_version_is_said_once_more_only():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == lametta.__version__
+    assert PROJECT["version"] == lametta.__version__
     assert f"version: {lametta.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## [{lametta.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# Modules
+
+
+def test_no_module_behind_a_function():
+    """``import lametta.a.b as b`` gives the module, never a function or class of its name."""
+    hidden = []
+    for found in pkgutil.walk_packages(lametta.__path__, "lametta."):
+        try:
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("lametta"):
+                raise
+            continue  # Triton is for Linux alone
+        parent, _, name = found.name.rpartition(".")
+        if getattr(sys.modules[parent], name) is not module:
+            hidden.append(found.name)
+    assert hidden == []
+
+
+def test_modules_stay_short():
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in sources}
+    assert len(lengths) > 50
+    assert {str(path): n for path, n in lengths.items() if n > 300} == {}
+
+
+# Extras
+
+
+EXTRAS = {
+    name: requirements
+    for name, requirements in PROJECT["optional-dependencies"].items()
+    if name not in ("all", "dev")
+}
+
+
+def names_of(requirements):
+    """Names of distributions, as they are compared, and of extras of lametta."""
+    names = (re.match(r"[\w.-]+", requirement)[0] for requirement in requirements)
+    extras = re.findall(r"lametta\[([^]]*)\]", " ".join(requirements))
+    return (
+        {re.sub(r"[-_.]+", "-", name).lower() for name in names} - {"lametta"},
+        set(chain.from_iterable(extra.split(",") for extra in extras)),
+    )
+
+
+def test_extras_that_are_named_exist():
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = {
+        extra
+        for path in [*texts, ROOT / "Makefile"]
+        for names in re.findall(r"(?:lametta|\.)\[([a-z,]+)\]'", path.read_text(encoding="utf-8"))
+        for extra in names.split(",")
+    }
+    assert {"cli", "torch", "bench", "dev"} <= named
+    assert named <= PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_extras_are_used(extra):
+    """Some module imports, or asks for by name, each package that an extra brings."""
+    code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    modules_of = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        for name in distributions:
+            modules_of.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(module)
+    packages, extras = names_of(EXTRAS[extra])
+    assert packages
+    assert extras <= EXTRAS.keys()
+    for package in packages:
+        modules = "|".join(map(re.escape, modules_of[package]))
+        pattern = rf"^\s*(import|from) ({modules})\b|\"({modules})[.\"]"
+        assert re.search(pattern, code, flags=re.MULTILINE), package
+
+
+def test_all_is_all():
+    packages, extras = names_of(PROJECT["optional-dependencies"]["all"])
+    assert (packages, extras) == (set(), EXTRAS.keys())
+
+
+# The README and the docs
 
 
 def readme_examples():
@@ -79,67 +158,3 @@ def test_docs_show_a_method_that_keeps_the_contract():
         exec(compile(code, "extending.md", "exec"), module.__dict__)
     finally:
         del sys.modules["extending"]
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
-def test_examples_run(path, tmp_path):
-    arguments = []
-    if path.name == "silent_collapse.py":
-        data = shared("data", "cifar10", "test-3000.zip").parents[1]
-        arguments = ["--data", data, "--per-class", "8"]
-    arguments += ["-o", tmp_path / "figure.png"]
-    done = subprocess.run(
-        [sys.executable, path, *arguments], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "shows"),
-    [
-        ("lame.py", "times faster"),
-        ("networks.py", "x a plain TENT"),
-        ("extract.py", "to the larger"),
-        ("many.py", "recall"),
-    ],
-)
-def test_benchmarks_run(name, shows):
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / name, "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert shows in done.stdout
-
-
-def test_wheel_works_with_its_two_dependencies_alone(tmp_path):
-    wheels = tmp_path / "wheels"
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", wheels, ROOT], check=True, timeout=300)
-    (wheel,) = wheels.glob("*.whl")
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel]
-    constraints = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    subprocess.run(install, check=True, timeout=300, env=constraints)
-    freeze = [python, "-m", "pip", "freeze", "--disable-pip-version-check"]
-    installed = subprocess.run(
-        freeze, capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    names = sorted(re.split(r"==| @ ", line)[0].lower() for line in installed.splitlines())
-    assert names == ["array-api-compat", "lametta", "numpy"]
-    code = """
-import importlib.resources, numpy, lametta
-features, probs = numpy.eye(6), numpy.full((6, 2), 0.5)
-assert lametta.lame(features, probs).probs.shape == (6, 2)
-lametta.testing.check_corrector(lametta.LAME())
-assert importlib.resources.files("lametta").joinpath("py.typed").is_file()
-"""
-    subprocess.run([python, "-W", "error", "-c", code], check=True, timeout=120, cwd=tmp_path)
-    command = [tmp_path / "venv" / "bin" / "lametta", "list"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "pip install 'lametta[cli]'" in done.stderr

@@ -1,0 +1,11 @@
+"""What has to be settled before a test imports NumPy, PyTorch or JAX."""
+
+import os
+
+# Arrays are small here: threads would only wait for each other, and for those of the other worker.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+# Nearly all of JAX's time goes into compiling what then runs once.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
