@@ -1,6 +1,7 @@
-"""Packages that not everyone has."""
+"""Packages that not everyone has, and what other packages add to lametta."""
 
 import importlib
+from importlib.metadata import entry_points
 from typing import Any
 
 from lametta.types import LamettaError
@@ -22,3 +23,34 @@ def package(module: str, install: str, user: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise  # something that the package itself needs; its own message says what
         raise LamettaError(f"{user} needs {package}: pip install {install}") from None
+
+
+def load_object(name: str, argument: str) -> Any:
+    """Import what ``python:package.module:Name`` names. This runs the code of that package.
+
+    Examples
+    --------
+    >>> load_object("python:math:tau", "method")
+    6.283185307179586
+    """
+    module, _, path = name.removeprefix("python:").partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise LamettaError(
+            f"{argument} must name something that can be imported, got {name!r}: {error}"
+        ) from error
+    return found
+
+
+def plugins(group: str) -> dict[str, str]:
+    """Names that installed packages add to a group of entry points, and where each is.
+
+    Examples
+    --------
+    >>> plugins("lametta.nothing")
+    {}
+    """
+    return {point.name: point.value for point in entry_points(group=group)}

@@ -1,7 +1,7 @@
 """Adapters that change nothing in the model: the baseline, and a corrector on top of anything."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from array_api_compat import array_namespace
 
@@ -28,6 +28,9 @@ class Source:
     """
 
     model: Model
+
+    needs_network: ClassVar[bool] = False  # outputs of any model will do
+    stateful: ClassVar[bool] = False
 
     def step(self, x: Any, /) -> Prediction:
         """Predict one batch."""

@@ -5,17 +5,26 @@ An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits
 """
 
 import operator
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_jax_array, is_numpy_array, is_torch_array
 
-from lametta._arrays import check_matrix, matmul, namespace, nearest, unit_rows, widen
+from lametta._arrays import (
+    check_matrix,
+    matmul,
+    namespace,
+    nearest,
+    to_numpy,
+    unit_rows,
+    widen,
+)
+from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta._faiss import approximately_nearest
-from lametta.types import Array, LamettaError
+from lametta.types import Array
 
 
 class Affinity(Protocol):
@@ -96,9 +105,9 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
     method: str = "exact"
 
     def __post_init__(self) -> None:
-        _check_k(self.k)
-        if self.method not in ("exact", "faiss"):
-            raise LamettaError(f"method must be 'exact' or 'faiss', got {self.method!r}")
+        check_integer("k", self.k, 1)
+        check_flag("symmetric", self.symmetric)
+        check_choice("method", self.method, ("exact", "faiss"))
 
     def __call__(self, features: Array, /) -> Array:
         xp = namespace(features=features)
@@ -113,8 +122,7 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
         k = min(self.k, x.shape[0] - 1)
         if k < 1:
             return Neighbors(nearest(xp, x, self.k))
-        host = x.detach().cpu().numpy() if is_torch_array(x) else np.asarray(x)
-        return Neighbors(xp.asarray(approximately_nearest(host, k), device=device(x)))
+        return Neighbors(xp.asarray(approximately_nearest(to_numpy(x), k), device=device(x)))
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,8 @@ class rbf:  # noqa: N801
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        _check_k(self.k)
+        check_integer("k", self.k, 1)
+        check_flag("symmetric", self.symmetric)
         _check_row_sum(self.row_sum)
 
     def __call__(self, features: Array, /) -> Array:
@@ -196,11 +205,16 @@ class linear:  # noqa: N801
     symmetric: bool = False
 
     def __post_init__(self) -> None:
+        check_flag("symmetric", self.symmetric)
         _check_row_sum(self.row_sum)
 
     def __call__(self, features: Array, /) -> Array:
         xp, x = _unit(features)
         return _finish(xp, _scaled(xp, matmul(xp, x, x.T), self.row_sum), features, self.symmetric)
+
+
+AFFINITIES: dict[str, Callable[..., Affinity]] = {"knn": knn, "rbf": rbf, "linear": linear}
+"""The affinities by name, for experiments and the command."""
 
 
 def _checked(features: Array) -> tuple[Any, Array]:
@@ -233,11 +247,6 @@ def _finish(xp: Any, w: Array, features: Array, symmetric: bool) -> Array:
     return xp.astype(w, features.dtype)
 
 
-def _check_k(k: Any) -> None:
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise LamettaError(f"k must be an integer >= 1, got {k!r}")
-
-
-def _check_row_sum(row_sum: Any) -> None:
-    if row_sum is not None and not 0 < row_sum < float("inf"):
-        raise LamettaError(f"row_sum must be None or a finite number > 0, got {row_sum!r}")
+def _check_row_sum(row_sum: object) -> None:
+    if row_sum is not None:
+        check_number("row_sum", row_sum, above=0)

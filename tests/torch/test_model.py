@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
 import lametta
-import torch
 from lametta import LAME, ClassMap, Corrected, LamettaError, Source
 from lametta.testing import check_adapter
 from lametta.torch import Classifier, wrap
-from torch import nn
 
 INPUTS = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -221,8 +221,13 @@ def test_lazy_attribute():
         (lambda: wrap(Resnet()), r"net must be in eval mode, .* call net.eval\(\)"),
         (lambda: wrap(lambda x: x), "net must be a torch.nn.Module, got function"),
         (lambda: wrap(Resnet().eval(), "best"), "method must be one of .* got 'best'"),
-        (lambda: wrap(Resnet().eval(), k=3), r"options of 'lame' must be among .* got \['k'\]"),
-        (lambda: wrap(Resnet().eval(), "source", tol=1), r"options of 'source' must be among \[\]"),
+        (lambda: wrap(Resnet().eval(), head=3), "head must be a module or its name, got int"),
+        (lambda: wrap(Resnet().eval(), wieght=3), "no option of lame, .*; did you mean 'weight'?"),
+        (lambda: wrap(Resnet().eval(), "source", tol=1), "tol is no option of source, .* none"),
+        (lambda: wrap(Resnet().eval(), affinity="knn", k=0), "k must be an integer >= 1, got 0"),
+        (lambda: wrap(Resnet().eval(), affinity="cos"), "affinity must be one of 'knn', 'rbf', 'l"),
+        (lambda: wrap(Resnet().eval(), weight="a"), "weight must be a number, got 'a'"),
+        (lambda: wrap(Resnet().eval(), "lame+tent"), r"method must have correctors after \+, got"),
     ],
 )
 def test_bad_arguments_of_wrap_are_named(make, message):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lametta._lame import lame
+from lametta._lame import check_options, lame
 from lametta.affinity import Affinity, knn
 from lametta.signals import signals
 from lametta.types import Array, Prediction
@@ -35,6 +35,9 @@ class LAME:
     weight: float = 1.0
     max_iter: int = 100
     tol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_options(self.affinity, self.weight, self.max_iter, self.tol)
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""

@@ -7,12 +7,14 @@ except ModuleNotFoundError as error:
         f"lametta.torch needs {error.name!r}: pip install 'lametta[torch]'", name=error.name
     ) from None
 
-from lametta.torch.adapt import NetworkAdapter, adabn, pseudo_label, shot_im, tent
+from lametta.torch.adapt import NetworkAdapter
 from lametta.torch.model import Classifier
+from lametta.torch.rivals import GradientAdapter, adabn, pseudo_label, shot_im, tent
 from lametta.torch.wrapped import Wrapped, wrap
 
 __all__ = [
     "Classifier",
+    "GradientAdapter",
     "NetworkAdapter",
     "Wrapped",
     "adabn",

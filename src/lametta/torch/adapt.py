@@ -1,50 +1,41 @@
-"""Methods that adapt the network itself: TENT, SHOT-IM, PseudoLabel and AdaBN.
+"""The loop of the methods that adapt the network itself; `lametta.torch.rivals` has the methods.
 
-All are one loop. In the *update pass* the chosen layers learn from the batch: batch normalizations
+ In the *update pass* the chosen layers learn from the batch: batch normalizations
 use the statistics of the batch and move their running statistics towards them, and a loss without
 labels takes a gradient step. In the *prediction pass* the network is in eval mode as ever, so its
 running statistics decide. `reset` gives the network back bit for bit.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar
 
 import torch
+from torch import nn
+
+from lametta._checks import check_flag, check_integer, check_number
 from lametta.signals import signals
-from lametta.torch import losses
 from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, check_ready
 from lametta.torch.norm import batch_statistics, is_batch_norm
-from lametta.torch.select import Selector, layers_of, norm
+from lametta.torch.select import Selector, as_selector, layers_of, norm
 from lametta.types import LamettaError, Output, Prediction
-from torch import nn
 
-Loss = Callable[[torch.Tensor], torch.Tensor]
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
-# What `tent`, `shot_im` and `pseudo_label` pass on to it.
-ADAPTER_OPTIONS = ("layers", "bn_momentum", "steps", "predict_first")
+BN_MOMENTUM = 0.1  # PyTorch's own
 
 
 @dataclass
 class NetworkAdapter:
-    """An adapter that changes the network; made by `tent`, `shot_im`, `pseudo_label`, `adabn`.
+    """The loop that all methods here share: what adapts, and how a batch is predicted.
 
     Parameters
     ----------
     model : Classifier
         The network; it is adapted in place, and given back exactly by `reset`.
-    loss : callable or None
-        From log-probabilities [N, K] to a scalar; None to adapt statistics alone.
-    optimizer : callable or None
-        From parameters to an optimizer.
-    layers : Selector
-        Which layers adapt.
+    layers : Selector or str
+        Which layers adapt: a predicate of `lametta.torch.select`, or one of its `NAMES`.
     bn_momentum : float
         How far running statistics move towards those of a batch: 0 keeps the source's for
         prediction, 1 takes the batch's.
@@ -52,28 +43,31 @@ class NetworkAdapter:
         Update passes for each batch.
     predict_first : bool
         Predict from the first update pass, before its step, which saves the second forward pass.
-    may_skip : bool
-        Whether a loss of NaN means that there is nothing to learn from, and no step is to be taken.
-        To look at it makes the host wait for the device.
     """
 
     model: Classifier
-    loss: Loss | None = None
-    optimizer: MakeOptimizer | None = None
-    layers: Selector = norm
-    bn_momentum: float = 0.1
+    _: KW_ONLY
+    layers: Selector | str = norm
+    bn_momentum: float = BN_MOMENTUM
     steps: int = 1
     predict_first: bool = False
-    may_skip: bool = False
     _started: "_Started | None" = field(default=None, init=False, repr=False)
 
+    adapts: ClassVar[str] = "batch normalization layers"  # for messages
+
     def __post_init__(self) -> None:
-        if not 0 <= self.bn_momentum <= 1:
-            raise LamettaError(f"bn_momentum must lie in [0, 1], got {self.bn_momentum!r}")
-        if (self.loss is None) != (self.optimizer is None):
-            raise LamettaError("loss and optimizer must be given both or neither, got one")
-        if self.steps < 1:
-            raise LamettaError(f"steps must be an integer >= 1, got {self.steps!r}")
+        as_selector(self.layers)
+        check_number("bn_momentum", self.bn_momentum, 0, 1)
+        check_integer("steps", self.steps, 1)
+        check_flag("predict_first", self.predict_first)
+
+    def loss(self, log_probs: torch.Tensor, /) -> torch.Tensor | None:
+        """What to minimize, from log-probabilities [N, K]; None takes no step."""
+        return None
+
+    def make_optimizer(self, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer | None:
+        """What takes the gradient steps; None to adapt the statistics of batches alone."""
+        return None
 
     def step(self, x: Any, /) -> Prediction:
         """Update the network on this batch, then predict it."""
@@ -105,18 +99,19 @@ class NetworkAdapter:
     def _update(
         self, x: Any, started: "_Started", clock: Clock
     ) -> tuple[Output, torch.Tensor | None]:
+        optimizer = started.optimizer
         with started.updating(self.bn_momentum):
-            with clock.stage("forward_time"), torch.set_grad_enabled(self.loss is not None):
+            with clock.stage("forward_time"), torch.set_grad_enabled(optimizer is not None):
                 output = self.model.forward(x)
-            if self.loss is None or started.optimizer is None:
+            if optimizer is None:
                 return output, None
             with clock.stage("optimization_time"), torch.enable_grad():
                 loss = self.loss(output.logits.log_softmax(1))
-                if self.may_skip and bool(loss.isnan()):
+                if loss is None:
                     return output, None
                 loss.backward()  # type: ignore[no-untyped-call]
-                started.optimizer.step()
-                started.optimizer.zero_grad()
+                optimizer.step()
+                optimizer.zero_grad()
         return output, loss.detach()
 
     def reset(self) -> None:
@@ -132,7 +127,7 @@ class _Started:
 
     net: nn.Module
     modules: list[nn.Module]
-    parameters: list[Any]
+    parameters: list[torch.Tensor]
     optimizer: torch.optim.Optimizer | None
 
     def __post_init__(self) -> None:
@@ -143,7 +138,7 @@ class _Started:
 
     @contextmanager
     def updating(self, bn_momentum: float) -> Iterator[None]:
-        """The chosen layers ready to learn, and everything as it was behind it."""
+        """Let the chosen layers learn, and put everything back as it was afterwards."""
         chosen = set(self.parameters)
         switched = [p for p in self.every if p.requires_grad != (p in chosen)]
         for parameter in switched:
@@ -167,7 +162,7 @@ class _Started:
             parameter.grad = None
 
 
-def _length(tensors: Any) -> torch.Tensor:
+def _length(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Euclidean length of all tensors together, in a handful of kernels."""
     # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
     length: torch.Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(tensors)))
@@ -175,131 +170,21 @@ def _length(tensors: Any) -> torch.Tensor:
 
 
 def _start(adapter: NetworkAdapter, x: Any) -> _Started:
-    net = adapter.model.net
+    if not isinstance(adapter.model, Classifier):
+        got = type(adapter.model).__name__
+        raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
+    net, choose = adapter.model.net, as_selector(adapter.layers)
     check_ready(net, x)
-    modules = [layer.module for layer in layers_of(net, x) if adapter.layers(layer)]
-    if adapter.loss is None:
+    modules = [layer.module for layer in layers_of(net, x) if choose(layer)]
+    parameters = _parameters(modules)
+    optimizer = adapter.make_optimizer(parameters) if parameters else None
+    if optimizer is None:
         modules = [module for module in modules if is_batch_norm(module)]
-    parameters = [p for module in modules for p in module.parameters(recurse=False)]
+        parameters = _parameters(modules)
     if not parameters:
-        what = "layers" if adapter.loss is not None else "batch normalization layers"
-        raise LamettaError(f"layers must choose {what} of net to adapt, got none")
-    return _Started(
-        net,
-        modules,
-        parameters,
-        adapter.optimizer(parameters) if adapter.optimizer is not None else None,
-    )
+        raise LamettaError(f"layers must choose {adapter.adapts} of net to adapt, got none")
+    return _Started(net, modules, parameters, optimizer)
 
 
-def _with_loss(
-    model: Classifier,
-    loss: Loss,
-    lr: float,
-    optimizer: "str | Callable[..., torch.optim.Optimizer]",
-    momentum: float | None,
-    options: dict[str, Any],
-) -> NetworkAdapter:
-    return NetworkAdapter(model, loss, _optimizer(optimizer, lr, momentum), **options)
-
-
-def _optimizer(
-    optimizer: "str | Callable[..., torch.optim.Optimizer]", lr: float, momentum: float | None
-) -> MakeOptimizer:
-    if not lr >= 0:
-        raise LamettaError(f"lr must be >= 0, got {lr!r}")
-    if callable(optimizer):
-        if momentum is not None:
-            raise LamettaError(f"momentum must be bound in a callable optimizer, got {momentum!r}")
-        return partial(optimizer, lr=lr)
-    momentum = 0.9 if momentum is None else float(momentum)  # Adam does not take an int
-    if not 0 <= momentum < 1:
-        raise LamettaError(f"momentum must lie in [0, 1), got {momentum!r}")
-    if optimizer == "adam":
-        return partial(torch.optim.Adam, lr=lr, betas=(momentum, 0.999))
-    if optimizer == "sgd":
-        nesterov = momentum > 0
-        return partial(
-            torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=1e-4
-        )
-    raise LamettaError(f"optimizer must be 'adam', 'sgd' or a callable, got {optimizer!r}")
-
-
-def tent(
-    model: Classifier,
-    *,
-    lr: float = 1e-3,
-    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
-    momentum: float | None = None,
-    **options: Any,
-) -> NetworkAdapter:
-    """TENT: minimize the entropy of the predictions.
-
-    Parameters
-    ----------
-    model : Classifier
-        The network to adapt.
-    lr : float
-        Learning rate.
-    optimizer : {"adam", "sgd"} or callable
-        Adam as in the paper; SGD with Nesterov momentum and a weight decay of 1e-4 as in its
-        released code; or a class such as ``torch.optim.AdamW``, called with parameters and ``lr``.
-    momentum : float, optional
-        Adam's beta1, or the momentum of SGD: 0.9 if not given. A callable has its own.
-    **options
-        ``layers``, ``bn_momentum``, ``steps``, ``predict_first`` of `NetworkAdapter`.
-
-    Examples
-    --------
-    >>> net = nn.Sequential()
-    >>> net.conv, net.bn, net.pool = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)
-    >>> net.flat, net.fc = nn.Flatten(), nn.Linear(4, 2)
-    >>> adapter = tent(Classifier(net.eval()), lr=0.01)
-    >>> adapter.step(torch.randn(8, 3, 6, 6)).probs.shape
-    torch.Size([8, 2])
-    >>> adapter.reset()
-    """
-    return _with_loss(model, losses.entropy, lr, optimizer, momentum, options)
-
-
-def shot_im(
-    model: Classifier,
-    *,
-    lr: float = 1e-3,
-    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
-    momentum: float | None = None,
-    **options: Any,
-) -> NetworkAdapter:
-    """SHOT-IM: maximize the mutual information of inputs and predictions. Options as for `tent`."""
-    return _with_loss(model, losses.information_maximization, lr, optimizer, momentum, options)
-
-
-def pseudo_label(
-    model: Classifier,
-    *,
-    threshold: float = 0.9,
-    lr: float = 1e-3,
-    optimizer: "str | Callable[..., torch.optim.Optimizer]" = "adam",
-    momentum: float | None = None,
-    **options: Any,
-) -> NetworkAdapter:
-    """PseudoLabel: learn from predictions above the threshold. Other options as for `tent`."""
-    if not 0 <= threshold < 1:
-        raise LamettaError(f"threshold must lie in [0, 1), got {threshold!r}")
-    loss = partial(losses.pseudo_label, threshold=threshold)
-    return _with_loss(model, loss, lr, optimizer, momentum, options | {"may_skip": True})
-
-
-def adabn(model: Classifier, *, momentum: float = 0.1, layers: Selector = norm) -> NetworkAdapter:
-    """AdaBN: move the statistics of batch normalizations towards those of the batch, and no more.
-
-    Parameters
-    ----------
-    model : Classifier
-        The network to adapt.
-    momentum : float
-        0 keeps the source's statistics, 1 takes those of the batch alone.
-    layers : Selector
-        Which batch normalizations adapt.
-    """
-    return NetworkAdapter(model, layers=layers, bn_momentum=momentum)
+def _parameters(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+    return [p for module in modules for p in module.parameters(recurse=False)]

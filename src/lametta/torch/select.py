@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lametta.torch.norm import is_batch_norm
 from torch import nn
+
+from lametta._checks import check_choice
+from lametta.torch.norm import is_batch_norm
 
 _OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)
@@ -107,6 +109,31 @@ conv = Selector(_is_conv)
 first_half = Selector(_is_first)
 second_half = Selector(_is_second)
 everything = Selector(_is_any)
+
+NAMES = {
+    # In the paper's words, halves and everything are of the normalization layers.
+    "first_half": norm & first_half,
+    "second_half": norm & second_half,
+    "everything": norm,
+    "conv_first_half": conv & first_half,
+    "conv_second_half": conv & second_half,
+    "conv": conv,
+}
+"""What experiments call layers, and the predicate that each name stands for."""
+
+
+def as_selector(layers: "Selector | str") -> Selector:
+    """Give the predicate that a name of `NAMES` stands for; a predicate as it is.
+
+    Examples
+    --------
+    >>> as_selector("everything") is norm
+    True
+    """
+    if callable(layers):
+        return layers
+    check_choice("layers", layers, NAMES)
+    return NAMES[layers]
 
 
 def layers_of(net: nn.Module, x: Any) -> list[Layer]:

@@ -1,0 +1,287 @@
+"""The one table of methods: names, what they make, what they need.
+
+`wrap`, experiments, ``lametta correct``, ``lametta list methods`` and the docs read it. A method is
+a `Corrector`, which sees outputs alone, or a callable from a model to an `Adapter`. Its parameters,
+their defaults and types are read from its signature; its own constructor checks their values.
+
+A name is one of the table's, one of an installed package's (entry points of the group
+``lametta.methods``), or ``python:package.module:Name``. With ``+`` correctors go on top of
+anything: ``tent+lame``. Parameters are flat: those of all parts, and those of the affinity beside
+it. Where two parts have one of the same name, ``lame.weight`` tells which is meant.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lametta._checks import check_choice, did_you_mean
+from lametta._packages import load_object, plugins
+from lametta._signatures import Parameter, parameters_of
+from lametta.adapters import Corrected
+from lametta.affinity import AFFINITIES, Affinity
+from lametta.types import Adapter, Corrector, LamettaError, Model
+
+GROUP = "lametta.methods"
+"""The entry points that a package declares its methods by."""
+
+METHODS = {
+    "source": "lametta.adapters:Source",
+    "lame": "lametta.correctors:LAME",
+    "tent": "lametta.torch:tent",
+    "shot_im": "lametta.torch:shot_im",
+    "pseudo_label": "lametta.torch:pseudo_label",
+    "adabn": "lametta.torch:adabn",
+}
+"""The methods that come with lametta, and where they are; imported when they are used."""
+
+
+def names() -> list[str]:
+    """The names of all single methods: lametta's, and those that installed packages add.
+
+    Examples
+    --------
+    >>> names()[:3]
+    ['source', 'lame', 'tent']
+    """
+    return [*METHODS, *(name for name in plugins(GROUP) if name not in METHODS)]
+
+
+def find(name: str, argument: str = "method") -> "Method":
+    """Find a method by its name.
+
+    Parameters
+    ----------
+    name : str
+        As the module's docstring says.
+    argument : str
+        What a message calls the name.
+
+    Examples
+    --------
+    >>> find("lame").needs_network, [part.name for part in find("tent+lame").parts]
+    (False, ['tent', 'lame'])
+    >>> find("tant")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: method must be one of 'source', 'lame', 'tent', 'shot_im',
+    'pseudo_label', 'adabn', several with + between them, or python:package.module:Name, got 'tant';
+    did you mean 'tent'?
+    """
+    check_name(name, argument)
+    return Method(name, tuple(_Part(part, _load(part)) for part in name.split("+")))
+
+
+def check_name(name: str, argument: str = "method") -> None:
+    """Raise unless a method may have this name; nothing is imported."""
+    known = names()
+    for part in name.split("+") if isinstance(name, str) else [name]:
+        if part not in known and not (isinstance(part, str) and part.startswith("python:")):
+            listed = ", ".join(map(repr, known))
+            raise LamettaError(
+                f"{argument} must be one of {listed}, several with + between them, or "
+                f"python:package.module:Name, got {name!r}{did_you_mean(part, known)}"
+            )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the methods that a name joins."""
+
+    name: str
+    make: Callable[..., Any]
+
+    @property
+    def is_corrector(self) -> bool:
+        return callable(getattr(self.make, "correct", None))
+
+    @cached_property
+    def own(self) -> dict[str, Parameter]:
+        """The parameters of the constructor, but for the model of an adapter."""
+        found = list(parameters_of(self.make).items())
+        return dict(found if self.is_corrector else found[1:])
+
+    @cached_property
+    def affinity(self) -> Parameter | None:
+        """The parameter that is an affinity: it may be a name, with its options beside it."""
+        return next((p for p in self.own.values() if p.kind is Affinity), None)
+
+    def options(self, params: Mapping[str, Any]) -> dict[str, Parameter]:
+        """All that may be given; which options an affinity has depends on the one among these."""
+        if self.affinity is None:
+            return dict(self.own)
+        name = self.affinity.name
+        chosen = params.get(f"{self.name}.{name}", params.get(name, self.affinity.default))
+        beside = {} if (make := _affinity(chosen)) is None else parameters_of(make)
+        return {**self.own, name: self.affinity._replace(kind=Affinity | str), **beside}
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the constructor is called with: an affinity instead of its name and options."""
+        own = {name: value for name, value in given.items() if name in self.own}
+        if self.affinity is not None:
+            options = {name: value for name, value in given.items() if name not in own}
+            chosen = own.get(self.affinity.name, self.affinity.default)
+            if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
+                own[self.affinity.name] = make(**options)
+        return own
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by name; `find` gives it.
+
+    Attributes
+    ----------
+    name : str
+        As it was asked for.
+    parts : tuple
+        The single methods that it joins, the lowest first.
+
+    Examples
+    --------
+    >>> method = find("lame")
+    >>> method.ordered, method.problems({"k": 0, "wieght": 1})
+    (False, [('k', 'must be an integer >= 1, got 0'), ('wieght', "is no option of lame, which
+    has affinity, weight, max_iter, tol, k, symmetric, method; did you mean 'weight'?")])
+    """
+
+    name: str
+    parts: tuple[_Part, ...]
+
+    def __post_init__(self) -> None:
+        for part in self.parts[1:]:
+            if not part.is_corrector:
+                raise LamettaError(
+                    f"method must have correctors after +, got {part.name!r} in {self.name!r}"
+                )
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether it needs the network itself, and not its outputs alone."""
+        first = self.parts[0]
+        return not first.is_corrector and bool(getattr(first.make, "needs_network", True))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of samples inside a batch matters to it."""
+        return any(getattr(part.make, "ordered", False) for part in self.parts)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a batch changes how it predicts the next."""
+        return any(getattr(part.make, "stateful", not part.is_corrector) for part in self.parts)
+
+    @property
+    def line(self) -> str:
+        """What it is, in a line."""
+        lines = [(inspect.getdoc(part.make) or "").partition("\n")[0] for part in self.parts]
+        return " Then: ".join(lines)
+
+    def parameters(self, params: Mapping[str, Any] | None = None) -> dict[str, Parameter]:
+        """What may be given, by name, beside these parameters."""
+        return {
+            name: parameter
+            for part in self.parts
+            for name, parameter in part.options(params or {}).items()
+        }
+
+    def problems(self, params: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Find what is wrong with parameters: pairs of a name, empty for several, and a message."""
+        kinds = {name: parameter.kind for name, parameter in self.parameters().items()}
+        # Without the affinity that is chosen, its options mean nothing.
+        chosen = {name: x for name, x in params.items() if kinds.get(name) == Affinity | str}
+        found = []
+        for name, value in params.items():
+            beside = {} if name in chosen or _refuses(self, chosen) else chosen
+            if message := _refuses(self, beside | {name: value}):
+                found.append((name, message.removeprefix(f"{name} ")))
+        if not found and (message := _refuses(self, params)):
+            found.append(("", message))
+        return found
+
+    def correctors(self, params: Mapping[str, Any]) -> list[Corrector]:
+        """Make the correctors, to be called one after another; for methods of outputs alone."""
+        if not all(part.is_corrector for part in self.parts):
+            raise LamettaError(
+                f"method must see outputs alone, got {self.name!r}, which needs a model"
+            )
+        return [part.make(**part.arguments(given)) for part, given in self.shares(params)]
+
+    def build(self, model: Model | Adapter, params: Mapping[str, Any]) -> Adapter:
+        """Make the adapter on a model.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from lametta import Output
+        >>> model = lambda x: Output(x, x @ np.eye(2))
+        >>> find("lame").build(model, {"affinity": "rbf", "k": 3}).corrector.affinity
+        rbf(k=3, row_sum=None, symmetric=False)
+        """
+        adapter: Any = model
+        for part, given in self.shares(params):
+            if part.is_corrector:
+                adapter = Corrected(adapter, part.make(**part.arguments(given)))
+            else:
+                adapter = part.make(adapter, **part.arguments(given))
+        if not isinstance(adapter, Adapter):
+            raise LamettaError(
+                f"method must make an adapter with step and reset, got {type(adapter).__name__} "
+                f"from {self.name!r}"
+            )
+        return adapter
+
+    def shares(self, params: Mapping[str, Any]) -> list[tuple[_Part, dict[str, Any]]]:
+        """Give each part its parameters, whose names and types are checked."""
+        known = [part.options(params) for part in self.parts]
+        shares = [(part, dict[str, Any]()) for part in self.parts]
+        for name, value in params.items():
+            qualifier, _, option = name.rpartition(".")
+            owners = [
+                i
+                for i, part in enumerate(self.parts)
+                if option in known[i] and qualifier in ("", part.name)
+            ]
+            if not owners:
+                every = self.parameters(params)
+                listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
+                raise LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
+            if len(owners) > 1:
+                choices = " or ".join(f"{self.parts[i].name}.{option}" for i in owners)
+                raise LamettaError(f"{name} must say whose it is, {choices}, got {name!r}")
+            known[owners[0]][option].check(name, value)
+            shares[owners[0]][1][option] = value
+        return shares
+
+
+def _refuses(method: Method, params: Mapping[str, Any]) -> str:
+    """What is said against these parameters, by constructors too; empty if nothing."""
+    try:
+        for part, given in method.shares(params):
+            part.make(*([] if part.is_corrector else [None]), **part.arguments(given))
+    except LamettaError as error:
+        return str(error)
+    return ""
+
+
+def _affinity(chosen: object) -> Callable[..., Affinity] | None:
+    """What makes the affinity of this name, or one like this; None for a callable of a stranger."""
+    if not isinstance(chosen, str):
+        return AFFINITIES[type(chosen).__name__] if type(chosen) in AFFINITIES.values() else None
+    if chosen.startswith("python:"):
+        make: Callable[..., Affinity] = load_object(chosen, "affinity")
+        return make
+    check_choice("affinity", chosen, AFFINITIES)
+    return AFFINITIES[chosen]
+
+
+def _load(name: str) -> Callable[..., Any]:
+    if name in METHODS:
+        make = load_object(f"python:{METHODS[name]}", "method")
+    elif name in (found := plugins(GROUP)):
+        make = load_object(f"python:{found[name]}", "method")
+    else:
+        make = load_object(name, "method")
+    if not callable(make):
+        raise LamettaError(f"method must be a class or a function, got {make!r} for {name!r}")
+    return make  # type: ignore[no-any-return]
