@@ -112,8 +112,9 @@ class _Part:
             return dict(self.own)
         name = self.affinity.name
         chosen = params.get(f"{self.name}.{name}", params.get(name, self.affinity.default))
-        beside = {} if (make := _affinity(chosen)) is None else parameters_of(make)
-        return {**self.own, name: self.affinity._replace(kind=Affinity | str), **beside}
+        make, default = _affinity(chosen), type(self.affinity.default).__name__
+        shown = Parameter(name, default, Affinity | str)  # the name says as much as the object
+        return {**self.own, name: shown, **({} if make is None else parameters_of(make))}
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the constructor is called with: an affinity instead of its name and options."""
@@ -149,11 +150,13 @@ class Method:
     parts: tuple[_Part, ...]
 
     def __post_init__(self) -> None:
-        for part in self.parts[1:]:
-            if not part.is_corrector:
+        for place, part in enumerate(self.parts):
+            if place and not part.is_corrector:
                 raise LamettaError(
                     f"method must have correctors after +, got {part.name!r} in {self.name!r}"
                 )
+            if part.name in [other.name for other in self.parts[:place]]:
+                raise LamettaError(f"method must name each part once, got {self.name!r}")
 
     @property
     def needs_network(self) -> bool:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import lametta
 from lametta.cli import app
-from lametta.cli.correct import _batches
+from lametta.cli.correct import _batches, _streams
 from tests.conftest import make_batch, shared, softmax
 
 runner = CliRunner()
@@ -59,6 +59,10 @@ def test_correct(bank, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+SET = {"affinity": lametta.knn(3), "weight": 0.5}
+SET_RBF = {"affinity": lametta.rbf(row_sum=2.5), "weight": 0.5}
+
+
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
@@ -71,6 +75,10 @@ def test_correct(bank, tmp_path):
         (["--affinity", "rbf", "--row-sum", "5"], {"affinity": lametta.rbf(row_sum=5)}),
         (["--affinity", "linear", "--row-sum", "3"], {"affinity": lametta.linear(row_sum=3)}),
         (["--max-iter", "2", "--tol", "0"], {"max_iter": 2, "tol": 0}),
+        (["--method", "lame", "--set", "k=3", "--set", "weight=0.5"], SET),
+        (["--set", "affinity=rbf", "--set", "row_sum=2.5", "--set", "lame.weight=0.5"], SET_RBF),
+        (["--set", "method=faiss", "--set", "k=1"], {"affinity": lametta.knn(1, method="faiss")}),
+        (["--set", "affinity=python:lametta.affinity:rbf"], {"affinity": lametta.rbf()}),
     ],
 )
 def test_every_option_acts(bank, tmp_path, arguments, options):
@@ -108,9 +116,9 @@ def test_batches_never_cross_a_group(bank, tmp_path, groups):
 
 def test_batches_of_groups():
     groups = np.array([7, 7, 3, 7, 3, 3, 7])
-    batches = [batch.tolist() for batch in _batches(7, groups, 3)]
+    batches = [batch.tolist() for stream in _streams(7, groups) for batch in _batches(stream, 3)]
     assert batches == [[0, 1, 3], [6], [2, 4, 5]]
-    assert [batch.tolist() for batch in _batches(3, None, 2)] == [[0, 1], [2]]
+    assert [batch.tolist() for batch in _batches(*_streams(3, None), 2)] == [[0, 1], [2]]
 
 
 def test_half_precision_file(bank, tmp_path):
@@ -186,13 +194,34 @@ FEATURES, PROBS = make_batch(10, 3)
             ["--batch-size", "-1"],
             "--batch-size must be >= 0",
         ),
-        ({"features": FEATURES, "probs": PROBS}, ["--row-sum", "3"], "--row-sum must not be given"),
+        ({"features": FEATURES, "probs": PROBS}, ["--row-sum", "3"], "--row-sum is no option of"),
         (
             {"features": FEATURES, "probs": PROBS},
             ["--affinity", "linear", "--k", "3"],
-            "--k must not be given",
+            "--k is no option of lame, which has affinity, weight, max_iter, tol, row_sum",
         ),
         ({"features": FEATURES, "probs": PROBS}, ["--weight", "-1"], "weight must be a finite"),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--set", "k"],
+            "--set must be NAME=VALUE, got 'k'",
+        ),
+        ({"features": FEATURES, "probs": PROBS}, ["--set", "k=a"], "--set k must be an integer"),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--method", "tent"],
+            "method must see outputs alone, got 'tent', which needs a model",
+        ),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--method", "lema"],
+            "--method must be one of 'source', 'lame', 'tent'",
+        ),
+        (
+            {"features": FEATURES, "probs": PROBS},
+            ["--method", "python:no.such:Thing"],
+            "must name something that can be imported, got 'python:no.such:Thing'",
+        ),
     ],
 )
 def test_errors_name_what_is_wrong(tmp_path, arrays, arguments, message):
@@ -231,7 +260,7 @@ def test_text_groups_need_npz(bank, tmp_path):
 def test_list():
     result = run("list")
     assert result.exit_code == 0
-    for name in ("LAME", "Source", "knn", "rbf", "linear", "mean, sum, max", "NumPy"):
+    for name in ("lame", "source", "knn", "rbf", "linear", "mean, sum, max", "NumPy"):
         assert name in result.output
 
 
@@ -280,4 +309,5 @@ def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):
     assert run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--batch-size", 0)
     with np.load(tmp_path / "out.npz") as out:
         np.testing.assert_allclose(out["probs"], expected(bank, 200), atol=1e-6)
-    assert [len(b) for b in _batches(5, np.array([0, 1, 0, 1, 0]), 0)] == [3, 2]
+    streams = _streams(5, np.array([0, 1, 0, 1, 0]))
+    assert [len(b) for stream in streams for b in _batches(stream, 0)] == [3, 2]

@@ -1,34 +1,27 @@
-"""``lametta correct``: LAME on cached predictions."""
+"""``lametta correct``: any output-only method on cached predictions."""
 
-from collections.abc import Iterator
-from enum import StrEnum
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from numpy.typing import NDArray
+from rich.text import Text
 
 import lametta
+from lametta import methods
 from lametta._arrays import softmax
-from lametta.affinity import Affinity
-from lametta.cli._console import err, out, user_errors
-from lametta.data.bank.bank import unpack_class_map
+from lametta.cli._console import progress_bar, say, show_table, user_errors
 from lametta.data.bank.files import check_suffix, read_arrays, write_arrays
-from lametta.types import LamettaError
+from lametta.types import Corrector, LamettaError
 
-
-class AffinityName(StrEnum):
-    """The affinities that the command offers."""
-
-    knn = "knn"
-    rbf = "rbf"
-    linear = "linear"
+_Floats = NDArray[Any]
 
 
 def correct(
-    source: Annotated[
+    given: Annotated[
         Path,
         typer.Argument(
             metavar="IN",
@@ -42,59 +35,90 @@ def correct(
             "--output", "-o", metavar="OUT", help="Where to write probs: .npz or .safetensors."
         ),
     ],
-    affinity: Annotated[
-        AffinityName, typer.Option(case_sensitive=False, help="How samples pull on each other.")
-    ] = AffinityName.knn,
-    k: Annotated[
-        int | None, typer.Option(help="Neighbors of knn, bandwidth of rbf; 5 if not given.")
-    ] = None,
-    row_sum: Annotated[
-        float | None,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="A corrector; lametta list methods shows them.")
+    ] = "lame",
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Scale the rows of rbf or linear to this sum, so that the strength does not grow "
-            "with the batch."
+            "--set", metavar="NAME=VALUE", help="An option of the method; may be given repeatedly."
         ),
     ] = None,
+    affinity: Annotated[
+        str | None, typer.Option(help="The same as --set affinity=...: knn, rbf, linear.")
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="The same as --set k=...")] = None,
+    row_sum: Annotated[float | None, typer.Option(help="The same as --set row_sum=...")] = None,
     symmetric: Annotated[
-        bool, typer.Option("--symmetric", help="Average W with its transpose.")
-    ] = False,
-    weight: Annotated[float, typer.Option(help="Strength of the correction.")] = 1.0,
+        bool | None, typer.Option("--symmetric", help="The same as --set symmetric=true.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="The same as --set weight=...")] = None,
+    max_iter: Annotated[int | None, typer.Option(help="The same as --set max_iter=...")] = None,
+    tol: Annotated[float | None, typer.Option(help="The same as --set tol=...")] = None,
     batch_size: Annotated[
         int,
         typer.Option(help="Samples corrected together; 0 for all of the file or group."),
     ] = 64,
-    max_iter: Annotated[int, typer.Option(help="The most updates for a batch.")] = 100,
-    tol: Annotated[float, typer.Option(help="Stop when an update moves less than this.")] = 1e-5,
 ) -> None:
-    """Correct cached predictions with LAME.
+    """Correct cached predictions.
 
-    Batches are cut in the order of the file. With groups, one for each video or camera say, a batch
-    never holds samples of two of them. OUT gets probs [N, K] in the order of IN, and labels and
-    groups where IN has them. With labels, the accuracy before and after is printed.
+    Batches are cut in the order of the file. With groups, one for each video or camera say, each
+    group is a stream of its own: a batch never holds samples of two of them. OUT gets probs [N, K]
+    in the order of IN, and labels and groups where IN has them. With labels, the accuracy before
+    and after is printed.
 
-    Example: lametta correct features.npz -o corrected.npz --batch-size 64
+    Example: lametta correct features.npz -o corrected.npz --method lame --set k=3 --batch-size 64
     """
     with user_errors():
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        if target.resolve() == source.resolve():
+        if target.resolve() == given.resolve():
             raise LamettaError(f"--output must not be IN itself, got {target}")
         check_suffix("--output", target)
-        method = lametta.LAME(_affinity(affinity, k, row_sum, symmetric), weight, max_iter, tol)
-        arrays = _read(source)
+        shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
+        shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
+        params = {name: value for name, value in shortcuts.items() if value is not None}
+        params |= _parsed(settings or [])
+        found = methods.find(method, "--method")
+        for name, message in found.problems(params):
+            raise LamettaError(f"{_as_typed(name, shortcuts, settings or [])} {message}".strip())
+        found.correctors(params)  # or say that the method needs more than outputs
+        arrays = _read(given)
         features, probs = arrays["features"], _probabilities(arrays)
-        corrected, iterations = _correct(method, features, probs, arrays.get("groups"), batch_size)
+        streams = _streams(len(probs), arrays.get("groups"))
+        corrected, updates = _correct(found, params, features, probs, streams, batch_size)
         kept = {name: x for name, x in arrays.items() if name in ("labels", "groups")}
         write_arrays(target, {"probs": corrected} | kept, "--output")
-    _report(probs, corrected, arrays.get("labels"), iterations)
-    out.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    _report(probs, corrected, arrays.get("labels"), updates)
+    say(f"wrote {target}")
+
+
+def _parsed(settings: Sequence[str]) -> dict[str, Any]:
+    """The values of ``name=value``, as TOML has them; what TOML cannot read is text."""
+    params: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not name or not equals:
+            raise LamettaError(f"--set must be NAME=VALUE, got {setting!r}")
+        try:
+            params[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            params[name.strip()] = text
+    return params
+
+
+def _as_typed(name: str, shortcuts: Mapping[str, object], settings: Sequence[str]) -> str:
+    """An option by the words that the user typed."""
+    if name in _parsed(settings) or shortcuts.get(name) is None:
+        return f"--set {name}" if name else ""
+    return f"--{name.replace('_', '-')}"
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read the file; a bank's logits are pooled onto the classes of its labels."""
     arrays, header = read_arrays(path, "IN")
-    if (classes := unpack_class_map(header.get("class_map"))) is not None:
-        arrays["logits"] = classes(np.asarray(arrays["logits"]))
+    if (packed := header.get("class_map")) is not None:
+        arrays["logits"] = lametta.ClassMap.from_dict(packed)(np.asarray(arrays["logits"]))
     n_classes = arrays["logits" if "logits" in arrays else "probs"].shape[1]
     if len(header.get("classes", range(n_classes))) != n_classes:
         arrays.pop("labels", None)  # of other classes than the network's, and no map says of which
@@ -106,58 +130,55 @@ def _read(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _affinity(
-    name: AffinityName, k: int | None, row_sum: float | None, symmetric: bool
-) -> Affinity:
-    if name is AffinityName.linear:
-        if k is not None:
-            raise LamettaError(f"--k must not be given with --affinity linear, got {k}")
-        return lametta.linear(row_sum=row_sum, symmetric=symmetric)
-    k = 5 if k is None else k
-    if name is AffinityName.rbf:
-        return lametta.rbf(k, row_sum=row_sum, symmetric=symmetric)
-    if row_sum is not None:
-        raise LamettaError(f"--row-sum must not be given with --affinity knn, got {row_sum}")
-    return lametta.knn(k, symmetric=symmetric)
-
-
 def _correct(
-    method: lametta.LAME, features: Any, probs: Any, groups: Any, batch_size: int
-) -> tuple[Any, list[int]]:
-    corrected, iterations = np.empty_like(probs), []
-    columns = (
-        TextColumn("correcting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("", total=len(probs))
-        for batch in _batches(len(probs), groups, batch_size):
-            prediction = method.correct(features[batch], probs[batch])
-            corrected[batch] = prediction.probs
-            iterations.append(prediction.info["n_iter"])
-            progress.advance(task, len(batch))
-    return corrected, iterations
+    method: methods.Method,
+    params: Mapping[str, Any],
+    features: _Floats,
+    probs: _Floats,
+    streams: Sequence[NDArray[np.intp]],
+    batch_size: int,
+) -> tuple[_Floats, list[float | None]]:
+    """The corrected probabilities, and the updates that each batch took, where it says so."""
+    corrected, updates = np.empty_like(probs), []
+    with progress_bar() as progress:
+        task = progress.add_task("correcting", total=len(probs))
+        for stream in streams:
+            correctors = method.correctors(params)  # anew: no stream sees another's state
+            for batch in _batches(stream, batch_size):
+                corrected[batch], n_iter = _apply(correctors, features[batch], probs[batch])
+                updates.append(n_iter)
+                progress.advance(task, len(batch))
+    return corrected, updates
 
 
-def _batches(n: int, groups: Any, batch_size: int) -> Iterator[Any]:
-    """Index batches in the order of the stream, none with samples of two groups."""
+def _apply(
+    correctors: Sequence[Corrector], features: _Floats, probs: _Floats
+) -> tuple[_Floats, float | None]:
+    n_iter = None
+    for corrector in correctors:
+        prediction = corrector.correct(features, probs)
+        probs, n_iter = prediction.probs, prediction.info.get("n_iter", n_iter)
+    return probs, n_iter
+
+
+def _streams(n: int, groups: NDArray[Any] | None) -> list[NDArray[np.intp]]:
+    """The positions of each group, by first appearance; all of them where there are no groups."""
     if groups is None:
-        streams = [np.arange(n)]
-    else:
-        _, first, group, count = np.unique(
-            groups, return_index=True, return_inverse=True, return_counts=True
-        )
-        streams = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
-        streams = [streams[g] for g in np.argsort(first)]
-    for stream in streams:
-        size = batch_size or max(1, len(stream))
-        for start in range(0, len(stream), size):
-            yield stream[start : start + size]
+        return [np.arange(n)]
+    _, first, group, count = np.unique(
+        groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    streams = np.split(np.argsort(group, kind="stable"), np.cumsum(count)[:-1])
+    return [streams[g] for g in np.argsort(first)]
 
 
-def _probabilities(arrays: dict[str, Any]) -> Any:
+def _batches(stream: NDArray[np.intp], batch_size: int) -> Iterator[NDArray[np.intp]]:
+    size = batch_size or max(1, len(stream))
+    for start in range(0, len(stream), size):
+        yield stream[start : start + size]
+
+
+def _probabilities(arrays: Mapping[str, Any]) -> _Floats:
     """Probabilities in float32 or float64, from logits where those are given."""
     name = "logits" if "logits" in arrays else "probs"
     values = np.asarray(arrays[name])
@@ -166,18 +187,26 @@ def _probabilities(arrays: dict[str, Any]) -> Any:
         return values
     if not np.isfinite(values).all():
         raise LamettaError("logits must be finite, got NaN or infinity")
-    return softmax(np, values)
+    probs: _Floats = softmax(np, values)
+    return probs
 
 
-def _report(before: Any, after: Any, labels: Any, iterations: list[int]) -> None:
+def _report(
+    before: _Floats,
+    after: _Floats,
+    labels: NDArray[Any] | None,
+    updates: Sequence[float | None],
+) -> None:
     changed = np.mean(before.argmax(axis=1) != after.argmax(axis=1)) if len(after) else 0.0
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("samples", f"{len(after)}")
-    table.add_row("batches", f"{len(iterations)}")
-    table.add_row("updates a batch", f"{np.mean(iterations) if iterations else 0:.1f}")
-    table.add_row("predictions changed", f"{changed:.1%}")
+    counted = [n for n in updates if n is not None]
+    rows: list[tuple[str, str | Text]]
+    rows = [("samples", f"{len(after)}"), ("batches", f"{len(updates)}")]
+    if counted:
+        rows.append(("updates a batch", f"{np.mean(counted):.1f}"))
+    rows.append(("predictions changed", f"{changed:.1%}"))
     if labels is not None and len(labels):
         old, new = (np.mean(probs.argmax(axis=1) == labels) for probs in (before, after))
-        table.add_row("accuracy before", f"{old:.2%}")
-        table.add_row("accuracy after", f"[bold]{new:.2%}[/]  ({100 * (new - old):+.2f} points)")
-    out.print(table)
+        rows.append(("accuracy before", f"{old:.2%}"))
+        points = f"  ({100 * (new - old):+.2f} points)"
+        rows.append(("accuracy after", Text.assemble((f"{new:.2%}", "bold"), points)))
+    show_table(rows=rows)

@@ -1,18 +1,21 @@
 """``lametta list``: what there is."""
 
 import importlib.util
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
+from rich.text import Text
 
-import lametta
-from lametta.cli._console import out, user_errors
+from lametta import methods, networks
+from lametta._signatures import parameters_of
+from lametta.affinity import AFFINITIES
+from lametta.cli._console import out, say, show_table, user_errors
 from lametta.types import LamettaError
 
 
@@ -56,33 +59,43 @@ def list_(
                 out.print()
 
 
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, header_style="bold", pad_edge=False)
+def _show(names: Mapping[str, str]) -> None:
+    show_table("name", "what it is", rows=((name, _plain(line)) for name, line in names.items()))
 
 
-def _show(names: dict[str, str]) -> None:
-    table = _table("name", "what it is")
-    for name, line in names.items():
-        table.add_row(escape(name), escape(line.replace("`", "")))
-    out.print(table)
-
-
-def _summary(thing: object) -> str:
-    return (thing.__doc__ or "").splitlines()[0]
+def _plain(line: str) -> str:
+    return line.replace("`", "")
 
 
 def _methods(_: Path | None) -> None:
-    names = {name: _summary(getattr(lametta, name)) for name in ("Source", "LAME")}
-    if importlib.util.find_spec("torch"):
-        from lametta import torch
-
-        for name in ("tent", "shot_im", "pseudo_label", "adabn"):
-            names[name] = _summary(getattr(torch, name)).partition(": ")[2]
-    _show(names)
+    rows = []
+    for name in methods.names():
+        try:
+            method = methods.find(name)
+        except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
+            rows.append((name, "", str(error), ""))
+            continue
+        traits = (
+            *(["network"] if method.needs_network else []),
+            *(["state"] if method.stateful else []),
+            *(["ordered"] if method.ordered else []),
+        )
+        options = ", ".join(parameter.text for parameter in method.parameters().values())
+        rows.append((name, ", ".join(traits), _plain(method.line), _plain(options)))
+    show_table("name", "needs or keeps", "what it is", "options", rows=rows)
+    say("+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own")
 
 
 def _affinities(_: Path | None) -> None:
-    _show({name: _summary(getattr(lametta, name)) for name in ("knn", "rbf", "linear")})
+    rows = (
+        (name, _plain((inspect.getdoc(make) or "").partition("\n")[0]), _options(make))
+        for name, make in AFFINITIES.items()
+    )
+    show_table("name", "what it is", "options", rows=rows)
+
+
+def _options(make: Callable[..., object]) -> str:
+    return ", ".join(parameter.text for parameter in parameters_of(make).values())
 
 
 def _poolings(_: Path | None) -> None:
@@ -90,41 +103,38 @@ def _poolings(_: Path | None) -> None:
 
 
 def _models(_: Path | None) -> None:
-    if not importlib.util.find_spec("torch"):
-        out.print("models need PyTorch: pip install 'lametta[torch]'", markup=False)
-        return
-    from lametta.torch import zoo
-
-    _show(zoo.names())
+    _show({name: network.line for name, network in networks.NETWORKS.items()})
 
 
 def _datasets(data: Path | None) -> None:
     from lametta.data import catalog
 
     root = os.environ.get("LAMETTA_DATA") if data is None else data
-    there = {row.name: row for row in catalog.look(root)} if root else {}
-    table = _table("name", "there")
-    table.add_column("what it is and needs on disk", overflow="fold")
-    for name, (line, needs) in catalog.datasets().items():
-        row = there.get(name)
-        state = "" if row is None else "[green]yes[/]" if row.found else "[red]no[/]"
-        needed = f"\n[dim]{escape(needs)}[/]" if needs else ""
-        table.add_row(escape(name), state if needs else "always", escape(line) + needed)
-    out.print(table)
+    there = {row.name: row.found for row in catalog.look(root)} if root else {}
+    states = {None: Text(""), True: Text("yes", "green"), False: Text("no", "red")}
+    rows = [
+        (
+            name,
+            states[there.get(name)] if needs else "always",
+            Text.assemble(line, *([("\n" + needs, "dim")] if needs else [])),
+        )
+        for name, (line, needs) in catalog.datasets().items()
+    ]
+    show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
-    out.print(f"{looked} (--data or LAMETTA_DATA)", markup=False, highlight=False, soft_wrap=True)
+    say(f"{looked} (--data or LAMETTA_DATA)")
 
 
 def _scenarios(_: Path | None) -> None:
     from lametta import stream
 
-    table = _table("", "name", "what it is", "options")
-    for part, names in (("order", stream.orders()), ("prior", stream.priors())):
-        for name, line in names.items():
-            options = ", ".join(stream.options(name))
-            table.add_row(part, name, escape(line.replace("`", "")), escape(options))
-    out.print(table)
-    out.print("a scenario is an order, a prior, a batch size, a seed and a limit of samples")
+    rows = [
+        (part, name, _plain(line), ", ".join(stream.options(name)))
+        for part, names in (("order", stream.orders()), ("prior", stream.priors()))
+        for name, line in names.items()
+    ]
+    show_table("", "name", "what it is", "options", rows=rows)
+    say("a scenario is an order, a prior, a batch size, a seed and a limit of samples")
 
 
 def _arrays(_: Path | None) -> None:

@@ -20,7 +20,7 @@ from lametta.signals import signals
 from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, check_ready
 from lametta.torch.norm import batch_statistics, is_batch_norm
-from lametta.torch.select import Selector, as_selector, layers_of, norm
+from lametta.torch.select import Selector, as_selector, layers_of
 from lametta.types import LamettaError, Output, Prediction
 
 BN_MOMENTUM = 0.1  # PyTorch's own
@@ -47,7 +47,7 @@ class NetworkAdapter:
 
     model: Classifier
     _: KW_ONLY
-    layers: Selector | str = norm
+    layers: Selector | str = "everything"
     bn_momentum: float = BN_MOMENTUM
     steps: int = 1
     predict_first: bool = False
