@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 # Of the released code's files, two that add little to the others of their size.
@@ -112,18 +111,18 @@ def write_equation(folder: Path) -> None:
         q = [softmax(row) for row in logits]
         w = weights(case, features)
         z = iterate(q, w, case.weight, case.max_iter)
-        dtype = np.uint8 if case.affinity == "knn" and not case.symmetric else np.float32
-        small = {"w": np.array(w, dtype)} if case.n <= 64 else {}
+        arrays: dict[str, Any] = {
+            "options": json.dumps(asdict(case)),
+            "features": np.array(features, np.float16),
+            "logits": np.array(logits, np.float16),
+            "z": np.array(z, np.float32),
+            "energy": energy(z, q, w, case.weight),
+        }
+        if case.n <= 64:
+            plain = case.affinity == "knn" and not case.symmetric
+            arrays["w"] = np.array(w, np.uint8 if plain else np.float32)
         # Not compressed, so that the bytes depend on no version of zlib.
-        np.savez(
-            folder / f"{case.name}.npz",
-            options=np.array(json.dumps(asdict(case))),
-            features=np.array(features, np.float16),
-            logits=np.array(logits, np.float16),
-            z=np.array(z, np.float32),
-            energy=np.array(energy(z, q, w, case.weight)),
-            **small,
-        )
+        np.savez(folder / f"{case.name}.npz", **arrays)
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -278,7 +277,7 @@ def write_released(outputs: Path, folder: Path) -> None:
         if path.name in LEFT_OUT:
             continue
         with np.load(path) as archive:
-            arrays: dict[str, NDArray[Any]] = {name: archive[name] for name in archive.files}
+            arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
         if path.stat().st_size > 220_000:
             arrays = {
                 name: array
@@ -286,7 +285,7 @@ def write_released(outputs: Path, folder: Path) -> None:
                 if name in ("features", "logits") or name.endswith("kNN_k5")
             }
         arrays.pop("labels", None)
-        np.savez_compressed(folder / path.name, allow_pickle=False, **arrays)
+        np.savez_compressed(folder / path.name, **arrays)
 
 
 if __name__ == "__main__":
