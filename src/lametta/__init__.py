@@ -6,13 +6,15 @@ No labels, no training data, no change to the weights.
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from lametta import testing
+from lametta import _moved, testing
 from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
 from lametta.correctors import LAME
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
+
+_moved.install()
 
 __version__ = "0.1.0"
 

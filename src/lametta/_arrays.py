@@ -1,6 +1,7 @@
-"""The few array operations that the array API standard leaves open or slow."""
+"""Array operations that the array API standard lacks, or that are slow when done its way."""
 
 import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from lametta.types import Array, LamettaError
 _BLOCK = 2**24  # entries of the matrix of inner products that are made at a time
 
 
-def namespace(**arrays: Array) -> Any:
+def namespace(**arrays: Array) -> ModuleType:
     """Return the one array namespace of the named arguments, or say which of them is wrong."""
     try:
         xp = array_namespace(*arrays.values())
@@ -45,7 +46,7 @@ def _namespace_error(arrays: dict[str, Array]) -> str:
     return f"{' and '.join(arrays)} must come from one array library, got {got}"
 
 
-def check_matrix(xp: Any, name: str, shape: str, x: Array) -> None:
+def check_matrix(xp: ModuleType, name: str, shape: str, x: Array) -> None:
     """Raise unless ``x`` is a 2-D array of real floating numbers with at least one column."""
     if x.ndim != 2 or x.shape[1] == 0:
         raise LamettaError(f"{name} must be 2-D {shape}, got shape {tuple(x.shape)}")
@@ -53,14 +54,14 @@ def check_matrix(xp: Any, name: str, shape: str, x: Array) -> None:
         raise LamettaError(f"{name} must be of a floating dtype, got {x.dtype}")
 
 
-def _is_floating(xp: Any, x: Array) -> bool:
+def _is_floating(xp: ModuleType, x: Array) -> bool:
     try:
         return bool(xp.isdtype(x.dtype, "real floating"))
     except TypeError:  # NumPy's answer to the bfloat16 of ml_dtypes, which it does not know
         return "float" in str(x.dtype)
 
 
-def widen(xp: Any, x: Array) -> Array:
+def widen(xp: ModuleType, x: Array) -> Array:
     """Half precision to float32; float32 and float64 as they are."""
     return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float32)
 
@@ -74,7 +75,7 @@ def to_numpy(x: Array) -> Any:
 
 
 def is_host_array(x: Array) -> bool:
-    """Whether ``np.asarray(x)`` is a view of plain values: on the host, not traced, no gradient."""
+    """Whether NumPy can see the values as they are: in host memory, not traced, no gradient."""
     if is_torch_array(x):
         compiling = sys.modules["torch"].compiler.is_compiling()
         return x.device.type == "cpu" and not x.requires_grad and not compiling
@@ -84,18 +85,18 @@ def is_host_array(x: Array) -> bool:
     return is_numpy_array(x)
 
 
-def log(xp: Any, x: Array) -> Array:
+def log(xp: ModuleType, x: Array) -> Array:
     """Logarithm with log 0 = -inf, silently."""
     with np.errstate(divide="ignore"):
         return xp.log(x)
 
 
-def matmul(xp: Any, a: Any, b: Array) -> Array:
+def matmul(xp: ModuleType, a: Any, b: Array) -> Array:
     """``a @ b`` in the precision of its factors, which JAX would round on an accelerator."""
     return xp.matmul(a, b, precision="highest") if is_jax_array(a) else a @ b
 
 
-def softmax(xp: Any, x: Array) -> Array:
+def softmax(xp: ModuleType, x: Array) -> Array:
     """Softmax of each row."""
     if is_torch_array(x):  # one fused kernel
         return x.softmax(-1)
@@ -103,7 +104,7 @@ def softmax(xp: Any, x: Array) -> Array:
     return e / xp.sum(e, axis=-1, keepdims=True)
 
 
-def row_norms(xp: Any, x: Array) -> Array:
+def row_norms(xp: ModuleType, x: Array) -> Array:
     """Length [N] of each row; infinity where its square leaves the range of the dtype."""
     if is_torch_array(x):
         return xp.linalg.vector_norm(x, axis=1)
@@ -111,22 +112,22 @@ def row_norms(xp: Any, x: Array) -> Array:
         return xp.sqrt(xp.vecdot(x, x))
 
 
-def row_sums(xp: Any, x: Array) -> Array:
+def row_sums(xp: ModuleType, x: Array) -> Array:
     """Sum [N] of each row."""
     if is_numpy_array(x):  # less than half the time of a sum
         return np.vecdot(x, np.ones(x.shape[1], x.dtype))
     return xp.sum(x, axis=1)
 
 
-def squares_fit(xp: Any, norms: Array) -> bool:
-    """Whether rows of these lengths can be squared, as far as that can be known for free."""
+def squares_fit(xp: ModuleType, norms: Array) -> bool:
+    """Whether squares of these lengths stay in range; False where a look would cost too much."""
     if not is_host_array(norms) or norms.shape[0] == 0:
         return False
     tiny, huge = (1e-15, 1e15) if norms.dtype == xp.float32 else (1e-120, 1e120)
     return float(norms.min()) > tiny and float(norms.max()) < huge
 
 
-def unit_rows(xp: Any, x: Array) -> Array:
+def unit_rows(xp: ModuleType, x: Array) -> Array:
     """Scale each row to length 1; zero rows stay zero."""
     norms = row_norms(xp, x)
     if squares_fit(xp, norms):
@@ -139,7 +140,7 @@ def unit_rows(xp: Any, x: Array) -> Array:
     return x / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
-def nearest(xp: Any, x: Array, k: int) -> Array:
+def nearest(xp: ModuleType, x: Array, k: int) -> Array:
     """Indices [N, min(k, N - 1)] of the rows nearest to each row in direction, itself left out.
 
     The distance is Euclidean between rows of length 1, through inner products and a block of rows
@@ -163,18 +164,21 @@ def nearest(xp: Any, x: Array, k: int) -> Array:
     return found[0] if len(found) == 1 else xp.concat(found, axis=0)
 
 
-def nearest_by_products(xp: Any, products: Array, k: int, scale: Array, start: int = 0) -> Array:
-    """The same from inner products, which are overwritten, of all rows and those from ``start`` on.
+def nearest_by_products(
+    xp: ModuleType, products: Array, k: int, scale: Array | None, start: int = 0
+) -> Array:
+    """Find the same neighbors from a block of inner products, which is overwritten.
 
-    ``scale`` is 1 over the length of each row; any factor on row i ranks its neighbors alike.
+    Row i of ``products`` is row ``start + i`` times all rows; ``scale`` [N] is 1 over the length of
+    each row. The length of row i itself changes no ranking, so that it is left out.
     """
     if scale is not None:
         products *= scale
     return _k_largest(xp, _without_self(xp, products, start), min(k, products.shape[1] - 1))
 
 
-def _without_self(xp: Any, closeness: Array, start: int) -> Array:
-    """Minus infinity where a row meets itself; the block of rows begins at ``start``."""
+def _without_self(xp: ModuleType, closeness: Array, start: int) -> Array:
+    """Put minus infinity where a row meets itself; the block starts with row ``start``."""
     if is_numpy_array(closeness):
         np.fill_diagonal(closeness[:, start:], -np.inf)
         return closeness
@@ -186,7 +190,7 @@ def _without_self(xp: Any, closeness: Array, start: int) -> Array:
     return xp.where(rows[:, None] + start == columns, -xp.inf, closeness)
 
 
-def _k_largest(xp: Any, x: Array, k: int) -> Array:
+def _k_largest(xp: ModuleType, x: Array, k: int) -> Array:
     """Column indices [N, k] of the largest entries of each row; overwrites NumPy's ``x``."""
     if is_torch_array(x):
         return x.topk(k, dim=1, sorted=False).indices

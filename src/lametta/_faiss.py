@@ -1,11 +1,12 @@
 """Approximate neighbors through faiss: an inverted file over clusters of directions."""
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._packages import package
-from lametta.types import Array
 
 # faiss asks for 39 samples a cluster to train on.
 _SAMPLES_PER_LIST = 39
@@ -13,7 +14,7 @@ _SAMPLES_PER_LIST = 39
 _LISTS_LOOKED_AT = 8, 64
 
 
-def approximately_nearest(x: Array, k: int) -> Array:
+def approximately_nearest(x: NDArray[Any], k: int) -> NDArray[np.int64]:
     """Indices [N, k] of rows that are near to each row of length 1, itself left out.
 
     The rows are clustered, and neighbors are looked for in the clusters nearest to a row. Where
@@ -36,9 +37,12 @@ def approximately_nearest(x: Array, k: int) -> Array:
     return found
 
 
-def _without_self(found: Array, rows: Array = None) -> Array:
+def _without_self(
+    found: NDArray[np.int64], rows: NDArray[np.intp] | None = None
+) -> NDArray[np.int64]:
     """Drop a row from its own neighbors, or the last of them where it is not among them."""
     rows = np.arange(len(found)) if rows is None else rows
     own = found == rows[:, None]
     own[~own.any(axis=1), -1] = True
-    return found[~own].reshape(len(found), -1)
+    others: NDArray[np.int64] = found[~own].reshape(len(found), -1)
+    return others

@@ -15,7 +15,8 @@ This module checks what it is given and picks a solver; `lametta._solvers.plain`
 the words of the equation, the others give the same result with less work.
 """
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from array_api_compat import device
 
@@ -218,7 +219,7 @@ def check_options(affinity: object, weight: object, max_iter: object, tol: objec
     check_number("tol", tol, 0)
 
 
-def _check_shapes(xp: Any, features: Array, probs: Array) -> None:
+def _check_shapes(xp: ModuleType, features: Array, probs: Array) -> None:
     if features.ndim == probs.ndim == 3:
         raise LamettaError(
             f"features must be 2-D [N, d], got shape {tuple(features.shape)}; "
@@ -233,7 +234,7 @@ def _check_shapes(xp: Any, features: Array, probs: Array) -> None:
         )
 
 
-def _check_streams(xp: Any, features: Array, probs: Array, lengths: Array | None) -> None:
+def _check_streams(xp: ModuleType, features: Array, probs: Array, lengths: Array | None) -> None:
     shapes = tuple(features.shape), tuple(probs.shape)
     if [len(shape) for shape in shapes] != [3, 3] or shapes[0][:2] != shapes[1][:2]:
         raise LamettaError(

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,13 +218,13 @@ AFFINITIES: dict[str, Callable[..., Affinity]] = {"knn": knn, "rbf": rbf, "linea
 """The affinities by name, for experiments and the command."""
 
 
-def _checked(features: Array) -> tuple[Any, Array]:
+def _checked(features: Array) -> tuple[ModuleType, Array]:
     xp = namespace(features=features)
     check_matrix(xp, "features", "[N, d]", features)
     return xp, widen(xp, features)
 
 
-def _unit(features: Array, *, double: bool = False) -> tuple[Any, Array]:
+def _unit(features: Array, *, double: bool = False) -> tuple[ModuleType, Array]:
     xp, x = _checked(features)
     # JAX has float64 only where the user switched it on, Apple's GPUs have none.
     if double and not is_jax_array(x) and getattr(x.device, "type", None) != "mps":
@@ -231,7 +232,7 @@ def _unit(features: Array, *, double: bool = False) -> tuple[Any, Array]:
     return xp, unit_rows(xp, x)
 
 
-def _scaled(xp: Any, w: Array, row_sum: float | None) -> Array:
+def _scaled(xp: ModuleType, w: Array, row_sum: float | None) -> Array:
     """Rows without self-affinity and negative entries, scaled to ``row_sum``."""
     if row_sum is None:
         return w
@@ -241,7 +242,7 @@ def _scaled(xp: Any, w: Array, row_sum: float | None) -> Array:
     return w * (row_sum / xp.where(total > 0, total, xp.ones_like(total)))
 
 
-def _finish(xp: Any, w: Array, features: Array, symmetric: bool) -> Array:
+def _finish(xp: ModuleType, w: Array, features: Array, symmetric: bool) -> Array:
     if symmetric:
         w = (w + w.T) / 2
     return xp.astype(w, features.dtype)

@@ -10,33 +10,37 @@ from typing import Any, Self
 
 import numpy as np
 from array_api_compat import device
+from numpy.typing import NDArray
 
 from lametta._arrays import check_matrix, log, namespace, widen
+from lametta._checks import check_choice, check_integer
+from lametta._files import PathLike
 from lametta.types import Array, LamettaError
 
 _POOLINGS = ("mean", "sum", "max")
+_FORMAT = "lametta.ClassMap/1"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassMap:
-    """A map from source classes to target classes; sources without a target are dropped.
+    """A map from a model's classes to target classes; those without a target are dropped.
 
     Parameters
     ----------
     mapping
         One of
 
-        - an index array: for each source class its target, -1 for none;
-        - groups: for each target the sequence of its source classes;
-        - a dict of groups, ``{target name: [source, ...]}``;
-        - a dict of sources, ``{source: target}``, with targets named or numbered from 0, and None
+        - an index array: for each of the model's classes its target, -1 for none;
+        - groups: for each target the sequence of its members among the model's classes;
+        - a dict of groups, ``{target name: [member, ...]}``;
+        - a dict of members, ``{member: target}``, with targets named or numbered from 0, and None
           or -1 for none.
     n_source : int, optional
         How many classes the model has. Without it, an index array says so, and other maps take
-        any number that has room for the largest source.
+        any number that has room for the largest member.
     pooling : {"mean", "sum", "max"}
-        How the probabilities of a target's sources become one. The mean does not favor targets of
-        many sources; it is the paper's choice.
+        How the probabilities of a target's members become one. The mean does not favor targets of
+        many members; it is the paper's choice.
 
     Examples
     --------
@@ -54,8 +58,9 @@ class ClassMap:
     pooling: str = "mean"
 
     def __post_init__(self) -> None:
-        if self.pooling not in _POOLINGS:
-            raise LamettaError(f"pooling must be one of {_POOLINGS}, got {self.pooling!r}")
+        check_choice("pooling", self.pooling, _POOLINGS)
+        if self.n_source is not None:
+            check_integer("n_source", self.n_source, 1)
         _check_groups(self.names, self.groups, self.room, self.n_source)
 
     @cached_property
@@ -69,17 +74,17 @@ class ClassMap:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The source classes of each target."""
+        """The members of each target, by their numbers among the model's classes."""
         return self._parsed[1]
 
     @cached_property
     def room(self) -> int:
-        """The least number of source classes that the map can be applied to."""
+        """The least number of classes that a model can have for the map to be applied."""
         if self.n_source is not None:
             return self.n_source
         if _is_index(self.mapping):
             return len(self.mapping)
-        return max((source for group in self.groups for source in group), default=-1) + 1
+        return max((member for group in self.groups for member in group), default=-1) + 1
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -96,7 +101,7 @@ class ClassMap:
 
     @property
     def _exact(self) -> int | None:
-        """The number of source classes, where it is known."""
+        """The number of the model's classes, where it is known."""
         return self.room if self.n_source is not None or _is_index(self.mapping) else None
 
     def pool_logits(self, logits: Array, /) -> Array:
@@ -106,7 +111,7 @@ class ClassMap:
         top = xp.max(members, axis=2)
         if self.pooling == "max":
             return xp.astype(top, logits.dtype)
-        # A target none of whose sources has any probability stays at -inf.
+        # A target none of whose members has any probability stays at -inf.
         anchor = xp.where(top == -xp.inf, xp.zeros_like(top), top)
         pooled = anchor + log(xp, xp.sum(xp.exp(members - anchor[:, :, None]), axis=2))
         if self.pooling == "mean":
@@ -134,30 +139,50 @@ class ClassMap:
 
     __call__ = pool_logits
 
-    def save(self, path: str | Path) -> None:
+    def to_dict(self) -> dict[str, object]:
+        """The map as JSON can hold it, with its targets in their order.
+
+        Examples
+        --------
+        >>> packed = ClassMap({"cat": [0, 1], "dog": [2]}).to_dict()
+        >>> packed["names"], ClassMap.from_dict(packed).groups
+        (('cat', 'dog'), ((0, 1), (2,)))
+        """
+        names = ("names", "groups", "n_source", "pooling")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], /) -> Self:
+        """Make a map from what `to_dict` gave, or from what `save` wrote."""
+        groups = content["groups"]
+        if "names" in content:
+            groups = dict(zip(content["names"], groups, strict=True))
+        return cls(groups, n_source=content["n_source"], pooling=content["pooling"])
+
+    def save(self, path: PathLike) -> None:
         """Write the map as JSON."""
         content = {
-            "format": "lametta.ClassMap/1",
+            "format": _FORMAT,
             "pooling": self.pooling,
             "n_source": self._exact,
-            "groups": dict(zip(self.names, map(list, self.groups), strict=True)),
+            "groups": dict(zip(self.names, self.groups, strict=True)),
         }
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Read a map that `save` wrote."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise LamettaError(f"path must be a JSON file, got {path}: {error}") from None
-        if not isinstance(content, dict) or content.get("format") != "lametta.ClassMap/1":
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise LamettaError(f"path must be a class map that lametta saved, got {path}")
-        return cls(content["groups"], n_source=content["n_source"], pooling=content["pooling"])
+        return cls.from_dict(content)
 
     @cached_property
-    def _padded(self) -> np.ndarray[Any, Any]:
-        """Sources [T, M] of each target, filled up with -1."""
+    def _padded(self) -> NDArray[np.intp]:
+        """Members [T, M] of each target, filled up with -1."""
         padded = np.full((len(self), max(map(len, self.groups))), -1)
         for row, group in zip(padded, self.groups, strict=True):
             row[: len(group)] = group
@@ -169,9 +194,7 @@ class ClassMap:
         check_matrix(xp, name, "[N, K]", x)
         if x.shape[1] < self.room or (self._exact is not None and x.shape[1] > self.room):
             least = "" if self._exact is not None else "at least "
-            raise LamettaError(
-                f"{name} must have K = {least}{self.room} source classes, got {x.shape[1]}"
-            )
+            raise LamettaError(f"{name} must have K = {least}{self.room} classes, got {x.shape[1]}")
         flat = xp.asarray(np.maximum(self._padded, 0).ravel(), device=device(x))
         members = xp.reshape(xp.take(widen(xp, x), flat, axis=1), (x.shape[0], *self._padded.shape))
         return xp, members, xp.asarray(self._padded >= 0, device=device(x))
@@ -188,7 +211,7 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
             for value in mapping.values()
         ):
             return tuple(map(str, mapping)), tuple(_integers(group) for group in mapping.values())
-        pairs = [(source, target) for source, target in mapping.items() if target is not None]
+        pairs = [(member, target) for member, target in mapping.items() if target is not None]
     elif _is_index(mapping):
         pairs = list(enumerate(_integers(mapping)))
     elif isinstance(mapping, Sequence) and not isinstance(mapping, str):
@@ -204,10 +227,10 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         lowest = min((target for _, target in pairs), default=0)
         if lowest < -1:
             raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
-        pairs = [(source, int(target)) for source, target in pairs if target != -1]
+        pairs = [(member, int(target)) for member, target in pairs if target != -1]
         named = {target: [] for target in range(max((t for _, t in pairs), default=-1) + 1)}
-    for source, target in pairs:
-        named.setdefault(target, []).extend(_integers([source]))
+    for member, target in pairs:
+        named.setdefault(target, []).extend(_integers([member]))
     return tuple(map(str, named)), tuple(tuple(sorted(group)) for group in named.values())
 
 
@@ -243,14 +266,14 @@ def _check_groups(
     owner: dict[int, str] = {}
     for name, group in zip(names, groups, strict=True):
         if not group:
-            raise LamettaError(f"mapping must give each target a source, got none for {name!r}")
-        for source in group:
-            if not 0 <= source < room:
+            raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
+        for member in group:
+            if not 0 <= member < room:
                 limit = "" if n_source is None else f" and < n_source = {n_source}"
-                raise LamettaError(f"mapping must hold sources >= 0{limit}, got {source}")
-            if source in owner:
+                raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
+            if member in owner:
                 raise LamettaError(
-                    "mapping must give a source one target at most, "
-                    f"got {owner[source]!r} and {name!r} for source {source}"
+                    "mapping must give a class one target at most, "
+                    f"got {owner[member]!r} and {name!r} for class {member}"
                 )
-            owner[source] = name
+            owner[member] = name

@@ -1,5 +1,6 @@
 """Diagnostics of a batch of predictions that need no labels."""
 
+from types import ModuleType
 from typing import Any
 
 from array_api_compat import array_namespace, is_torch_array
@@ -8,7 +9,7 @@ from lametta._arrays import widen
 from lametta.types import Array
 
 
-def signals(probs: Array, source: Array = None, /) -> dict[str, Any]:
+def signals(probs: Array, source: Array | None = None, /) -> dict[str, Any]:
     """Describe predictions [N, K], and how they differ from the source's where those are known.
 
     Returns
@@ -36,7 +37,7 @@ def signals(probs: Array, source: Array = None, /) -> dict[str, Any]:
     return found
 
 
-def _entropy(xp: Any, p: Array) -> Array:
+def _entropy(xp: ModuleType, p: Array) -> Array:
     if is_torch_array(p):  # one kernel instead of four
         return xp.special.entr(p).sum(-1)
     # The floor only keeps 0 log 0 from being NaN.

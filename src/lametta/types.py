@@ -44,7 +44,7 @@ class Prediction:
     """
 
     probs: Array
-    features: Array = None
+    features: Array | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -16,7 +16,8 @@ does products this small on one thread. A second pool of threads beside PyTorch'
 for milliseconds.
 """
 
-from typing import Any, cast
+from types import ModuleType
+from typing import cast
 
 import numpy as np
 from array_api_compat import device, is_jax_array, is_torch_array
@@ -204,7 +205,7 @@ def _awake(
     return np.flatnonzero(moving.take(w.index.T).any(axis=0))
 
 
-def _products(xp: Any, x: Array, host_x: Floats, memory: Memory) -> Floats:
+def _products(xp: ModuleType, x: Array, host_x: Floats, memory: Memory) -> Floats:
     """Inner products [N, N] of all rows, as a NumPy array."""
     products = memory("products", (x.shape[0], x.shape[0]), host_x.dtype)
     if is_torch_array(x):  # NumPy's threads beside PyTorch's would stall both for milliseconds

@@ -1,6 +1,7 @@
 """The update of `lametta._lame` as it stands there, for any affinity and any array library."""
 
-from typing import Any, TypeGuard
+from types import ModuleType
+from typing import TypeGuard
 
 from lametta._arrays import log, matmul, namespace, softmax, widen
 from lametta._solvers.problem import Problem, Solution, checked_probs
@@ -28,7 +29,9 @@ def solve(problem: Problem) -> Solution:
     return iterate(xp, q, _weights(problem, x, q), problem.max_iter, problem.tol)
 
 
-def iterate(xp: Any, q: Array, w: "Array | Neighbors", max_iter: int, tol: float) -> Solution:
+def iterate(
+    xp: ModuleType, q: Array, w: "Array | Neighbors", max_iter: int, tol: float
+) -> Solution:
     """Apply ``z <- softmax(log q + W z)``, the paper's equation 6, from z = q on."""
     log_q = log(xp, q)
     z = q / xp.sum(q, axis=1, keepdims=True)

@@ -1,6 +1,7 @@
 """What every solver is given and gives back, and the check of values that two of them share."""
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from array_api_compat import is_jax_array
 
@@ -12,7 +13,7 @@ from lametta.types import Array, LamettaError
 class Problem(NamedTuple):
     """The arguments of `lametta.lame`, checked but for their values, and their namespace."""
 
-    xp: Any
+    xp: ModuleType
     features: Array
     probs: Array
     affinity: Affinity
@@ -30,7 +31,7 @@ class Solution(NamedTuple):
     energy: Array
 
 
-def checked_probs(problem: Problem, x: Array, q: Array, xp: Any) -> Array:
+def checked_probs(problem: Problem, x: Array, q: Array, xp: ModuleType) -> Array:
     """Return q with rows that sum to 1, or say what is wrong with the values of x or q.
 
     ``x`` is the features, or their norms, which are finite where the features are; ``q`` is
