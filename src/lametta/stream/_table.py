@@ -15,22 +15,13 @@ from lametta.types import LamettaError
 _Table: TypeAlias = Mapping[str, type[Any]]
 
 _ORDERS: _Table = {
-    "iid": iid,
-    "recorded": recorded,
-    "by_class": by_class,
-    "by_group": by_group,
-    "dirichlet": dirichlet,
-    "interleaved": interleaved,
-    "mixed": mixed,
-    "gradual": gradual,
-    "recurring": recurring,
+    order.__name__: order
+    for order in (
+        *(iid, recorded, by_class, by_group, dirichlet),
+        *(interleaved, mixed, gradual, recurring),
+    )
 }
-_PRIORS: _Table = {
-    "as_is": as_is,
-    "zipf": zipf,
-    "ratios": ratios,
-    "effective_classes": effective_classes,
-}
+_PRIORS: _Table = {prior.__name__: prior for prior in (as_is, zipf, ratios, effective_classes)}
 
 
 def orders() -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The ResNet for CIFAR's images of 32 pixels, after He et al. (2016), section 4.2."""
 
+import torch
+from torch import nn
 from torch.nn import functional
 
-import torch
 from lametta.torch.preprocess import Preprocess
-from torch import nn
 
 
 def resnet20() -> tuple[nn.Module, Preprocess]:

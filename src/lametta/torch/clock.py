@@ -1,11 +1,11 @@
-"""What a step costs: seconds of its stages and the peak of its memory."""
+"""What a step costs: the seconds of its stages, and its peak memory."""
 
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -13,7 +13,7 @@ import torch
 class _Mark(Protocol):
     def record(self) -> None: ...
     def synchronize(self) -> None: ...
-    def elapsed_time(self, end: Any, /) -> float: ...
+    def elapsed_time(self, end: Self, /) -> float: ...
 
 
 class _HostMark:
@@ -30,13 +30,13 @@ class _HostMark:
 
 
 class Seconds:
-    """Time between marks on the device: ``float`` of it waits until the device is past them."""
+    """The time between pairs of marks; ``float`` of it waits until the device has passed them."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[_Mark, _Mark]] = []
 
     def add(self, start: _Mark, end: _Mark) -> None:
-        """Count what lies between two marks in."""
+        """Add the time between two marks."""
         self._spans.append((start, end))
 
     def __float__(self) -> float:
@@ -49,16 +49,24 @@ class Seconds:
 
 
 class Clock:
-    """Seconds of each stage on the device, and the peak of memory since the clock was made.
+    """Seconds of each stage on the device, and the peak memory since the clock was made.
 
-    On CUDA, stages are marked in the device's own queue: nobody waits, until someone reads the
-    time. Peak memory is that of tensors on CUDA, and of the whole process on a CPU, which is known
-    on Linux alone.
+    On CUDA, marks are put into the device's own queue, so that the host waits for the device only
+    when a time is read. Peak memory is that of all tensors on CUDA, and that of the whole process
+    on a CPU, which only Linux tells.
+
+    Examples
+    --------
+    >>> clock = Clock(torch.device("cpu"))
+    >>> with clock.stage("forward_time"):
+    ...     y = torch.ones(3) + 1
+    >>> float(clock.info()["forward_time"]) > 0
+    True
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds: dict[str, Any] = {}
+        self.seconds: dict[str, Seconds] = {}
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
@@ -66,14 +74,14 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the block to that of the stage."""
+        """Add the time of a ``with`` block to that of the stage."""
         start, end = self._mark(), self._mark()
         start.record()
         yield
         end.record()
         self.seconds.setdefault(name, Seconds()).add(start, end)
 
-    def _mark(self) -> Any:
+    def _mark(self) -> _Mark:
         if self.device.type != "cuda":
             return _HostMark()
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,39 +1,39 @@
 """Published files of weights that PyTorch cannot read, converted to safetensors."""
 
-import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
-
 import torch
+
+from lametta._files import PathLike, renamed
 from lametta.torch.resnet import DEPTHS, ResNet
 from lametta.torch.weights import first_line, misfit, safetensors_module
 from lametta.types import LamettaError
 
 
 class _Dtype:
-    """What a pickle gets for a dtype: NumPy's own would trust it on sizes and pointers."""
+    """Stands in for NumPy's dtype, which would believe what a pickle says of sizes and pointers."""
 
-    def __init__(self, code: Any, *_: Any) -> None:
+    def __init__(self, code: object, *_: object) -> None:
         if not isinstance(code, str) or not re.fullmatch(r"[biufc]\d+", code):
-            raise LamettaError(f"source must hold arrays of numbers alone, got dtype {code!r}")
+            raise LamettaError(f"path must hold arrays of numbers alone, got dtype {code!r}")
         self.dtype = np.dtype(code)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[int, Literal["<", ">", "|"]]) -> None:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class _Array:
-    """What a pickle gets for an array, for the same reason."""
+    """Stands in for NumPy's array, for the same reason."""
 
-    def __init__(self, *_: Any) -> None:
-        self.value: Any = None
+    def __init__(self, *_: object) -> None:
+        self.value: object = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Dtype, bool, bytes | str]) -> None:
         _, shape, dtype, fortran, data = state
         if isinstance(data, str):  # Python 2's bytes
             data = data.encode("latin1")
@@ -44,7 +44,7 @@ class _Array:
 class _ArrayUnpickler(pickle.Unpickler):
     """Reads NumPy arrays in plain containers, and refuses all else before it is called."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("numpy", "dtype"):
             return _Dtype
         if (module, name) == ("_codecs", "encode"):
@@ -56,58 +56,53 @@ class _ArrayUnpickler(pickle.Unpickler):
                 return lambda *_: None  # a learning rate or a count; no parameter is one
         if (module, name) == ("numpy", "ndarray"):
             return _Array
-        raise LamettaError(f"source must hold NumPy arrays alone, got {module}.{name}")
+        raise LamettaError(f"path must hold NumPy arrays alone, got {module}.{name}")
 
 
-def _unpickle(source: Path) -> Mapping[Any, Any]:
+def _unpickle(path: Path) -> Mapping[object, object]:
     try:
-        with source.open("rb") as file:
+        with path.open("rb") as file:
             # Python 2 wrote these files: its strings are bytes.
             stored = _ArrayUnpickler(file, encoding="latin1").load()
     except LamettaError as error:
-        raise LamettaError(f"{error} in {str(source)!r}") from None
+        raise LamettaError(f"{error} in {str(path)!r}") from None
     except OSError as error:
-        raise LamettaError(f"source must be a file, got {str(source)!r}: {error}") from None
+        raise LamettaError(f"path must be a file, got {str(path)!r}: {error}") from None
     except Exception as error:  # a broken pickle may raise anything
         raise LamettaError(
-            f"source must be a pickle of NumPy arrays, got {str(source)!r}: {first_line(error)}"
+            f"path must be a pickle of NumPy arrays, got {str(path)!r}: {first_line(error)}"
         ) from error
     if isinstance(stored, Mapping):
         stored = stored.get("model", stored)
     if not isinstance(stored, Mapping):
-        raise LamettaError(f"source must hold a dict of arrays, got {type(stored).__name__}")
+        raise LamettaError(f"path must hold a dict of arrays, got {type(stored).__name__}")
     return {k: v.value if isinstance(v, _Array) else v for k, v in stored.items()}
 
 
 _MSRA_NAME = re.compile(
     r"(?:(?:res_)?conv1|res([2-5])_(\d+)_branch(1|2[abc]))(?:_bn_(\w+)|_([wb]))", re.ASCII
 )
-
-
-# Caffe2's names, and those in detectron2's files. `riv` holds the variance, not its inverse.
-_MSRA_NORM = {
-    "s": "weight",
-    "b": "bias",
-    "rm": "running_mean",
-    "riv": "running_var",
-    "gamma": "weight",
-    "beta": "bias",
-    "running_mean": "running_mean",
-    "running_var": "running_var",
+# PyTorch's names for the parts of a batch norm, and those of Caffe2, detectron2 and TensorFlow.
+_NORM = {
+    **dict.fromkeys(("s", "gamma"), "weight"),
+    **dict.fromkeys(("b", "beta"), "bias"),
+    **dict.fromkeys(("rm", "running_mean", "moving_mean"), "running_mean"),
+    # Caffe2's name says that it is the inverse, but it is not.
+    **dict.fromkeys(("riv", "running_var", "moving_variance"), "running_var"),
 }
 
 
-def convert_msra(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+def convert_msra(path: PathLike, output: PathLike) -> None:
     """Convert a ResNet of MSRA, as detectron2 publishes it, for ``paper:resnet50_msra``.
 
     The pickle is read by an unpickler that admits NumPy arrays alone. A bias before a batch norm
-    is taken into its mean, which gives the same network.
+    is subtracted from its mean, which gives the same network.
 
     Parameters
     ----------
-    source : path
+    path : path
         ``R-50.pkl`` or ``R-101.pkl`` of detectron2, with its batch norms' statistics.
-    target : path
+    output : path
         The ``.safetensors`` file to write, with torchvision's names.
 
     Examples
@@ -116,7 +111,7 @@ def convert_msra(source: str | os.PathLike[str], target: str | os.PathLike[str])
     """
     state: dict[str, torch.Tensor] = {}
     biases: dict[str, tuple[str, torch.Tensor]] = {}
-    for name, array in _unpickle(Path(source)).items():
+    for name, array in _unpickle(Path(path)).items():
         if head := re.fullmatch(r"(?:pred|fc1000)_([wb])", str(name)):
             if head[1] == "w":  # it may be stored as a 1x1 convolution
                 state["fc.weight"] = _tensor(name, array, 2, 4).flatten(1)
@@ -125,26 +120,26 @@ def convert_msra(source: str | os.PathLike[str], target: str | os.PathLike[str])
         elif match := _MSRA_NAME.fullmatch(str(name)):
             stage, index, branch, norm, kind = match.groups()
             conv_name, norm_name = _torchvision_unit(stage, index, branch)
-            if norm in _MSRA_NORM:
-                state[f"{norm_name}.{_MSRA_NORM[norm]}"] = _tensor(name, array, 1)
+            if norm in _NORM:
+                state[f"{norm_name}.{_NORM[norm]}"] = _tensor(name, array, 1)
             elif kind == "w":
                 state[f"{conv_name}.weight"] = _tensor(name, array, 4)
             elif kind == "b":
-                biases[name] = f"{norm_name}.running_mean", _tensor(name, array, 1)
+                biases[str(name)] = f"{norm_name}.running_mean", _tensor(name, array, 1)
     if state and not any(key.endswith("running_var") for key in state):
         raise LamettaError(
-            "source must hold the batch norms' statistics, as detectron2's files do and those of "
-            f"Detectron do not, got none in {str(source)!r}"
+            "path must hold the batch norms' statistics, as detectron2's files do and those of "
+            f"Detectron do not, got none in {str(path)!r}"
         )
     for conv, (mean, bias) in biases.items():
         if mean in state:
             if bias.shape != state[mean].shape:
                 raise LamettaError(
-                    f"source must hold {conv} of shape {tuple(state[mean].shape)}, "
+                    f"path must hold {conv} of shape {tuple(state[mean].shape)}, "
                     f"got {tuple(bias.shape)}"
                 )
             state[mean] = state[mean] - bias
-    _write(state, Path(source), Path(target))
+    _write(state, Path(path), Path(output))
 
 
 def _torchvision_unit(stage: str | None, index: str, branch: str) -> tuple[str, str]:
@@ -163,29 +158,19 @@ _SIMCLR_NAME = re.compile(
     r"/(kernel|gamma|beta|moving_mean|moving_variance)(?::0)?",
     re.ASCII,
 )
-
-
 _SIMCLR_HEAD = re.compile(r"head_supervised/linear_layer/dense/(kernel|bias)(?::0)?")
 
 
-_SIMCLR_NORM = {
-    "gamma": "weight",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
-
-
-def convert_simclr(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+def convert_simclr(path: PathLike, output: PathLike) -> None:
     """Convert a ResNet of SimCLR v2 with its linear head, for ``paper:resnet50_simclr``.
 
     Parameters
     ----------
-    source : path
+    path : path
         An ``.npz`` of the checkpoint's variables under their own names, such as
         ``base_model/conv2d_1/kernel:0``; the ``:0`` may be absent. Networks with selective
         kernels are not read.
-    target : path
+    output : path
         The ``.safetensors`` file to write, with torchvision's names.
 
     Examples
@@ -194,7 +179,7 @@ def convert_simclr(source: str | os.PathLike[str], target: str | os.PathLike[str
     """
     units: dict[str, dict[int, dict[str, torch.Tensor]]] = {"conv2d": {}, "batch_normalization": {}}
     state: dict[str, torch.Tensor] = {}
-    for name, array in _read_npz(Path(source)):
+    for name, array in _read_npz(Path(path)):
         if head := _SIMCLR_HEAD.fullmatch(name):
             if head[1] == "kernel":
                 state["fc.weight"] = _tensor(name, array, 2).T
@@ -208,29 +193,27 @@ def convert_simclr(source: str | os.PathLike[str], target: str | os.PathLike[str
     depths = {1 + 3 * sum(counts) + 4: d for d, (deep, counts) in DEPTHS.items() if deep}
     if len(convs) not in depths or len(norms) != len(convs):
         raise LamettaError(
-            f"source must hold as many convolutions as batch norms, {_either(depths)}, "
-            f"got {len(convs)} and {len(norms)} in {str(source)!r}"
+            f"path must hold as many convolutions as batch norms, {_either(depths)}, "
+            f"got {len(convs)} and {len(norms)} in {str(path)!r}"
         )
     ours = _tensorflow_order(DEPTHS[depths[len(convs)]][1])
     for (conv_name, norm_name), conv, norm in zip(ours, convs, norms, strict=True):
         if "kernel" in conv:
             state[f"{conv_name}.weight"] = conv["kernel"].permute(3, 2, 0, 1)  # HWIO to OIHW
-        for variable, key in _SIMCLR_NORM.items():
-            if variable in norm:
-                state[f"{norm_name}.{key}"] = norm[variable]
-    _write(state, Path(source), Path(target))
+        state |= {f"{norm_name}.{_NORM[key]}": norm[key] for key in norm if key in _NORM}
+    _write(state, Path(path), Path(output))
 
 
-def _read_npz(source: Path) -> Iterator[tuple[str, Any]]:
+def _read_npz(path: Path) -> Iterator[tuple[str, object]]:
     try:
-        with np.load(source, allow_pickle=False) as stored:
+        with np.load(path, allow_pickle=False) as stored:
             for name in stored.files:
                 # Leaves momenta and counters unread.
                 if _SIMCLR_NAME.fullmatch(name) or _SIMCLR_HEAD.fullmatch(name):
                     yield name, stored[name]
     except Exception as error:  # a broken file may raise anything
         raise LamettaError(
-            f"source must be an .npz of arrays, got {str(source)!r}: {first_line(error)}"
+            f"path must be an .npz of arrays, got {str(path)!r}: {first_line(error)}"
         ) from error
 
 
@@ -246,20 +229,20 @@ def _tensorflow_order(counts: tuple[int, ...]) -> Iterator[tuple[str, str]]:
                 yield f"{block}.conv{position}", f"{block}.bn{position}"
 
 
-def _either(values: Any) -> str:
+def _either(values: Iterable[int]) -> str:
     return " or ".join(map(str, values))
 
 
-def _tensor(name: str, array: Any, *ndims: int) -> torch.Tensor:
+def _tensor(name: object, array: object, *ndims: int) -> torch.Tensor:
     if not isinstance(array, np.ndarray) or array.ndim not in ndims or array.dtype.kind != "f":
         got = getattr(array, "shape", type(array).__name__)
         raise LamettaError(
-            f"source must hold {name} as floats of {_either(ndims)} dimensions, got {got}"
+            f"path must hold {name} as floats of {_either(ndims)} dimensions, got {got}"
         )
     return torch.from_numpy(array.astype(np.float32))
 
 
-def _write(state: dict[str, torch.Tensor], source: Path, target: Path) -> None:
+def _write(state: dict[str, torch.Tensor], path: Path, output: Path) -> None:
     """Write a state dict that is a whole ResNet's, and nothing else."""
     blocks = tuple(
         len({key.split(".")[1] for key in state if key.startswith(f"layer{stage}.")})
@@ -269,14 +252,12 @@ def _write(state: dict[str, torch.Tensor], source: Path, target: Path) -> None:
     depth = next((depth for depth, known in DEPTHS.items() if known == shape), None)
     if depth is None or not {"conv1.weight", "fc.weight"} <= set(state):
         raise LamettaError(
-            f"source must hold a ResNet of depth {_either(DEPTHS)} with its head, "
-            f"got {len(state)} of its arrays, blocks {list(blocks)}, in {str(source)!r}"
+            f"path must hold a ResNet of depth {_either(DEPTHS)} with its head, "
+            f"got {len(state)} of its arrays, blocks {list(blocks)}, in {str(path)!r}"
         )
     with torch.device("meta"):
         net = ResNet(depth, width=len(state["conv1.weight"]), classes=len(state["fc.weight"]))
     if difference := misfit(net, state):
-        raise LamettaError(f"source must hold a ResNet-{depth}, got {str(source)!r}: {difference}")
-    # Renamed when whole, so that a kill leaves no half of a file under the target's name.
-    partial = target.with_name(target.name + ".partial")
-    safetensors_module().save_file({k: v.contiguous() for k, v in state.items()}, partial)
-    partial.replace(target)
+        raise LamettaError(f"path must hold a ResNet-{depth}, got {str(path)!r}: {difference}")
+    with renamed(output) as temporary:
+        safetensors_module().save_file({k: v.contiguous() for k, v in state.items()}, temporary)

@@ -3,8 +3,9 @@
 from importlib import resources
 
 import torch
-from lametta._packages import package
 from torch import nn
+
+from lametta.torch.weights import safetensors_module
 
 _WIDTHS = (1, 8, 16, 32, 64)
 _STRIDES = (1, 2, 1, 1)
@@ -43,9 +44,8 @@ def digits_net() -> nn.Module:
     >>> digits_net()(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
     """
-    read = package("safetensors.torch", "'lametta[torch]'", "the embedded network").load
     weights = resources.files("lametta.torch") / "assets" / "digits_cnn.safetensors"
     with torch.device("meta"):  # no random start, so the user's seed stays where it is
         net = DigitsNet()
-    net.load_state_dict(read(weights.read_bytes()), assign=True)
+    net.load_state_dict(safetensors_module().load(weights.read_bytes()), assign=True)
     return net.eval()

@@ -1,6 +1,6 @@
 """What the network methods minimize: losses of log-probabilities [N, K], with no labels.
 
-Take them of ``log_softmax``, not of the logarithm of a softmax: then they are finite for any
+Give them what ``log_softmax`` returns, not the logarithm of a softmax: then they are finite for any
 logits. Each is computed in float32 at least.
 """
 

@@ -2,24 +2,25 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def is_batch_norm(module: nn.Module) -> bool:
     """Whether a layer keeps running statistics of its batches."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return isinstance(module, _BatchNorm)
 
 
 @contextmanager
 def batch_statistics(modules: Iterable[nn.Module], momentum: float) -> Iterator[None]:
-    """Let the batch normalizations among the layers use, and move towards, a batch's statistics.
+    """Let the batch normalizations among the layers normalize by the statistics of each batch.
 
-    ``momentum`` says how far: 0 leaves the running statistics as they are, 1 replaces them.
+    Their running statistics move towards those of the batch by ``momentum``: with 0 they stay as
+    they are, with 1 the batch's replace them.
     """
-    norms: list[Any] = [module for module in modules if is_batch_norm(module)]
-    # To set an attribute of a module takes a microsecond, which counts with hundreds of them.
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    # Setting an attribute of a module takes a microsecond, which adds up over hundreds of them.
     others = [(norm, norm.momentum) for norm in norms if norm.momentum != momentum]
     for norm in norms:
         norm.training = True

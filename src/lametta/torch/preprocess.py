@@ -1,13 +1,18 @@
 """How an image becomes a network's input."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-
+import numpy.typing as npt
 import torch
+
+from lametta._checks import check_choice, check_integer, is_number
 from lametta._packages import package
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 
@@ -16,27 +21,28 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"
 class Preprocess:
     """What turns an image into a network's input.
 
-    The image is rotated as its EXIF tag says, made RGB, resized and cropped by Pillow, then
-    standardized as ``(pixels - mean) / std``. `pixels` and `standardize` are the two halves, for
-    who keeps what is between them.
+    The image is rotated as its EXIF tag says, converted to RGB, resized and cropped by Pillow, then
+    standardized as ``(pixels - mean) / std``. Calling the object does it all. `pixels` gives the
+    image before standardization, small enough to be stored, and `standardize` does the rest.
 
     Parameters
     ----------
     resize : int or tuple of int, optional
-        Length of the shortest side, the other one in proportion; or height and width, which may
-        squash the image. None keeps the size.
+        The length that the shortest side gets, with the other side in proportion; or a height and
+        a width, which may squash the image. None keeps the size.
     crop : int, optional
-        Side of the square cut from the middle. An image that is smaller gets a black border.
+        The side of the square that is cut from the middle. A smaller image gets a black border.
+        None cuts nothing.
     interpolation : str
-        Pillow's name in lower case: nearest, bilinear, bicubic, lanczos, box or hamming.
+        Pillow's filter for resizing: nearest, bilinear, bicubic, lanczos, box or hamming.
     mean, std : tuple of float
-        Three each, in the order of the channels that the network sees.
+        One value for each channel, in the order in which the network sees the channels.
     scale : int
         The value of a white pixel before standardization, 1 or 255.
     bgr : bool
-        Whether the network sees blue first.
+        Whether the network sees the channels as blue, green, red.
     max_size : int, optional
-        Longest side that resizing to a shortest side may give.
+        The most that the longest side may have after resizing to a shortest side.
 
     Examples
     --------
@@ -55,35 +61,30 @@ class Preprocess:
     max_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.resize is not None:
-            sides = self.resize if isinstance(self.resize, tuple) else (self.resize, self.resize)
-            if len(sides) != 2 or min(sides) < 1:
-                raise LamettaError(
-                    "resize must be a positive length, a height and a width, or None, "
-                    f"got {self.resize!r}"
-                )
-        for name, side in (("crop", self.crop), ("max_size", self.max_size)):
-            if side is not None and side < 1:
-                raise LamettaError(f"{name} must be positive, or None, got {side!r}")
-        if self.interpolation not in _INTERPOLATIONS:
-            raise LamettaError(
-                f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, "
-                f"got {self.interpolation!r}"
-            )
+        if isinstance(self.resize, tuple):
+            if len(self.resize) != 2:
+                raise LamettaError(f"resize must have a height and a width, got {self.resize!r}")
+            for side in self.resize:
+                check_integer("resize", side, 1)
+        elif self.resize is not None:
+            check_integer("resize", self.resize, 1)
+        for name, length in (("crop", self.crop), ("max_size", self.max_size)):
+            if length is not None:
+                check_integer(name, length, 1)
+        check_choice("interpolation", self.interpolation, _INTERPOLATIONS)
+        check_choice("scale", self.scale, (1, 255))
         for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != 3:
+            if len(values) != 3 or not all(map(is_number, values)):
                 raise LamettaError(f"{name} must have 3 values, one a channel, got {values!r}")
         if 0 in self.std:
             raise LamettaError(f"std must not have a 0, got {self.std!r}")
-        if self.scale not in (1, 255):
-            raise LamettaError(f"scale must be 1 or 255, got {self.scale!r}")
 
-    def __call__(self, image: Any, /) -> torch.Tensor:
+    def __call__(self, image: "Image", /) -> torch.Tensor:
         """Return a PIL image as float32 [3, H, W]."""
         return self.standardize(self.pixels(image))
 
-    def pixels(self, image: Any, /) -> Any:
-        """Do the first half: a PIL image as a NumPy array of uint8 [H, W, 3], red first."""
+    def pixels(self, image: "Image", /) -> npt.NDArray[np.uint8]:
+        """Return a PIL image, resized and cropped, as uint8 [H, W, 3] with red first."""
         pil = package("PIL.Image", "pillow", "preprocess")
         if not isinstance(image, pil.Image):
             raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
@@ -97,10 +98,10 @@ class Preprocess:
             image = image.crop((left, top, left + self.crop, top + self.crop))
         return np.array(image)
 
-    def standardize(self, pixels: Any, /) -> torch.Tensor:
-        """Do the second half: uint8 [H, W, 3] to float32 [3, H, W], or [N, ...] of either.
+    def standardize(self, pixels: torch.Tensor | npt.NDArray[np.uint8], /) -> torch.Tensor:
+        """Turn pixels, uint8 [H, W, 3], into float32 [3, H, W]; or [N, ...] into [N, ...].
 
-        A tensor stays on its device; an array may be of NumPy.
+        They come as a tensor, which stays on its device, or as a NumPy array.
         """
         x = pixels if isinstance(pixels, torch.Tensor) else torch.tensor(pixels)
         if x.dtype != torch.uint8 or x.ndim not in (3, 4) or x.shape[-1] != 3:

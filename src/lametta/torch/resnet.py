@@ -2,10 +2,9 @@
 
 import math
 
-from torch.nn import functional
-
 import torch
 from torch import nn
+from torch.nn import functional
 
 # Depth: whether blocks are bottlenecks, and how many blocks each of the four stages has.
 DEPTHS = {

@@ -1,13 +1,14 @@
-"""Files of weights, read without trusting them, and the packages that it takes."""
+"""Files of weights: read without running anything in them, and compared with a network."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
+from torch import nn
+
 from lametta._packages import package
 from lametta.types import LamettaError
-from torch import nn
 
 
 def first_line(error: BaseException) -> str:
@@ -16,7 +17,7 @@ def first_line(error: BaseException) -> str:
 
 
 def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
-    """Load a file into a network, or say how the two differ; None changes nothing."""
+    """Load a file into a network, or say how the two differ; without a file nothing changes."""
     if file is not None:
         state = _read_weights(file)
         if difference := misfit(net, state):
@@ -30,7 +31,7 @@ def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     try:
         if file.suffix == ".safetensors":
-            stored: Any = safetensors_module().load_file(file)
+            stored: object = safetensors_module().load_file(file)
         else:
             stored = torch.load(file, map_location="cpu", weights_only=True)
     except LamettaError:
@@ -51,13 +52,14 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     return {key.removeprefix(prefix): value for key, value in stored.items()}
 
 
-def safetensors_module() -> Any:
+def safetensors_module() -> ModuleType:
     """The module that reads and writes safetensors of PyTorch."""
-    return package("safetensors.torch", "safetensors", "a .safetensors file")
+    module: ModuleType = package("safetensors.torch", "safetensors", "a .safetensors file")
+    return module
 
 
 def misfit(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:
-    """Say how a state dict differs from a network's; nothing where it fits."""
+    """Say how a state dict differs from a network's; an empty text where it fits."""
     wanted = net.state_dict()
     # A count that only training uses; older files have none.
     missing = [k for k in wanted if k not in state and not k.endswith("num_batches_tracked")]

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from torch import nn
+
+from lametta.torch import Classifier
+from lametta.torch.preprocess import Preprocess
+from lametta.torch.zoo import load
+from tests.conftest import shared
+
+
+class Shortcut(nn.Module):
+    """Every second pixel, and zeros for the channels that are new."""
+
+    def forward(self, x):
+        channels = x.shape[1] // 2
+        return nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, channels, channels))
+
+
+class CifarBlock(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        stride = outputs // inputs
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.shortcut = Shortcut() if stride == 2 else nn.Identity()
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        # Half of the new channels go before, half after.
+        return (y + self.shortcut(x)).relu()
+
+
+class Resnet20(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        for i, (inputs, outputs) in enumerate(((16, 16), (16, 32), (32, 64)), 1):
+            sizes = ((inputs, outputs), (outputs, outputs), (outputs, outputs))
+            setattr(self, f"layer{i}", nn.Sequential(*(CifarBlock(*size) for size in sizes)))
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = self.bn1(self.conv1(x)).relu()
+        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+def test_a_real_checkpoint_loads_and_predicts(user_module):
+    weights = shared("data", "cifar10", "resnet20-12fca82f.th")
+    archive = shared("data", "cifar10", "test-3000.zip")
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    from zipfile import ZipFile
+
+    user_module.resnet20 = lambda: (Resnet20(), Preprocess(resize=None, crop=None))
+    loaded = load("torch:user_nets:resnet20", weights=weights)
+    with ZipFile(archive) as stored:
+        files = sorted(name for name in stored.namelist() if name.endswith((".jpg", ".png")))[::10]
+        batch = []
+        for file in files:
+            with stored.open(file) as opened:
+                batch.append(loaded.preprocess(image.open(opened)))
+    folders = [file.split("/")[-2] for file in files]
+    labels = torch.tensor([sorted(set(folders)).index(folder) for folder in folders])
+    with Classifier(loaded.net) as model:
+        output = model(torch.stack(batch))
+    assert output.features.shape == (300, 64)
+    # About 81 % on all of them.
+    assert (output.logits.argmax(1) == labels).float().mean() > 0.74
+    ours = load("torch:lametta.torch.cifar:resnet20", weights=weights)
+    assert ours.preprocess == loaded.preprocess
+    with Classifier(ours.net) as model:
+        torch.testing.assert_close(model(torch.stack(batch)).logits, output.logits)

@@ -1,0 +1,119 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from lametta import LamettaError
+from lametta.torch.preprocess import Preprocess
+
+
+@pytest.fixture
+def photo():
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pixels = np.random.default_rng(0).integers(256, size=(70, 111, 3), dtype=np.uint8)
+    return image.fromarray(pixels)
+
+
+def by_definition(image, size, crop, filter_name, mean, std, white, reverse):
+    """Pillow resizes; the rest is written out pixel by pixel."""
+    from PIL import Image
+
+    image = image.resize(size, getattr(Image.Resampling, filter_name))
+    width, height = image.size
+    left, top = int((width - crop) / 2), int((height - crop) / 2)
+    result = np.zeros((3, crop, crop))
+    for y in range(crop):
+        for x in range(crop):
+            pixel = image.getpixel((left + x, top + y))
+            for c, value in enumerate(pixel[::-1] if reverse else pixel):
+                result[c, y, x] = (value / 255 * white - mean[c]) / std[c]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "filter_name"),
+    [
+        ({"resize": 32, "crop": 28}, (51, 32), "BILINEAR"),  # 111 * 32 / 70 = 50.74
+        ({"resize": 33, "crop": 28, "interpolation": "bicubic"}, (52, 33), "BICUBIC"),
+        ({"resize": (30, 29), "crop": 28, "interpolation": "lanczos"}, (29, 30), "LANCZOS"),
+        ({"resize": 32, "crop": 21, "max_size": 40}, (40, 25), "BILINEAR"),
+        ({"resize": None, "crop": 20}, (111, 70), "NEAREST"),
+    ],
+)
+@pytest.mark.parametrize("bgr", [False, True])
+@pytest.mark.parametrize("scale", [1, 255])
+def test_preprocess_by_definition(photo, options, size, filter_name, bgr, scale):
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    found = Preprocess(**options, mean=mean, std=std, bgr=bgr, scale=scale)(photo)
+    wanted = by_definition(photo, size, options["crop"], filter_name, mean, std, scale, bgr)
+    assert found.dtype == torch.float32
+    assert found.is_contiguous()
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_preprocess_makes_any_image_rgb(photo):
+    keep = Preprocess(resize=None, crop=None)
+    for mode in ("L", "RGBA", "P", "CMYK", "1"):
+        assert keep(photo.convert(mode)).shape == (3, 70, 111)
+    assert torch.equal(keep(photo.convert("L")), keep(photo.convert("L").convert("RGB")))
+
+
+def test_preprocess_turns_by_exif_and_keeps_the_image(photo, tmp_path):
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned clockwise
+    photo.save(tmp_path / "turned.png", exif=exif)
+    keep = Preprocess(resize=None, crop=None)
+    with Image.open(tmp_path / "turned.png") as turned:
+        assert torch.equal(keep(turned), torch.rot90(keep(photo), -1, (1, 2)))
+    assert photo.size == (111, 70)
+
+
+def test_preprocess_gives_a_small_image_a_black_border(photo):
+    plain = {"mean": (0, 0, 0), "std": (1, 1, 1), "scale": 255}
+    found = Preprocess(resize=None, crop=81, **plain)(photo)
+    whole = Preprocess(resize=None, crop=None, **plain)(photo)
+    assert found.shape == (3, 81, 81)
+    assert torch.equal(found[:, 5:75], whole[:, :, 15:96])
+    assert not found[:, :5].any()
+    assert not found[:, 75:].any()
+    line = photo.resize((3000, 1))
+    assert Preprocess(resize=256, crop=224, max_size=1000)(line).shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resize": 0}, "resize must be an integer >= 1, got 0"),
+        ({"resize": (4, -1)}, "resize must be an integer >= 1, got -1"),
+        ({"resize": (4,)}, r"resize must have a height and a width, got \(4,\)"),
+        ({"crop": -3}, "crop must be an integer >= 1, got -3"),
+        ({"max_size": 0}, "max_size must be an integer >= 1, got 0"),
+        (
+            {"interpolation": "cubic"},
+            "interpolation must be one of 'nearest', .* got 'cubic'; .* 'bicubic'",
+        ),
+        ({"mean": (0.5,)}, r"mean must have 3 values, one a channel, got \(0.5,\)"),
+        ({"mean": ("a", 0, 0)}, r"mean must have 3 values, one a channel, got \('a', 0, 0\)"),
+        ({"std": (1, 2, 3, 4)}, "std must have 3 values, one a channel, got"),
+        ({"std": (1, 0, 1)}, r"std must not have a 0, got \(1, 0, 1\)"),
+        ({"scale": 2}, "scale must be one of 1, 255, got 2"),
+    ],
+)
+def test_bad_preprocessing_is_named(options, message):
+    with pytest.raises(LamettaError, match=message):
+        Preprocess(**options)
+
+
+def test_preprocess_takes_pil_images_alone(photo):
+    with pytest.raises(LamettaError, match="image must be a PIL image, got ndarray"):
+        Preprocess()(np.asarray(photo))
+
+
+def test_absent_pillow_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    with pytest.raises(LamettaError, match="preprocess needs PIL: pip install pillow"):
+        Preprocess()(object())
