@@ -1,0 +1,50 @@
+"""What all commands print by: lines, tables and errors, whatever is in them."""
+
+import pytest
+import typer
+from rich.table import Column
+from rich.text import Text
+
+from lametta import LamettaError
+from lametta.cli._console import progress_bar, require, say, show_table, user_errors
+
+ODD = "[bold]a[/] [red] :smile: 1.5"  # would be markup, an emoji and a highlighted number
+
+
+def test_lines_are_printed_as_they_are(capsys):
+    say(ODD + " word" * 40)
+    assert capsys.readouterr().out == ODD + " word" * 40 + "\n"
+
+
+def test_tables_show_text_as_it_is(capsys):
+    show_table("name", Column("n", justify="right"), rows=[(ODD, "1"), (Text("b", "bold"), "20")])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].split() == ["name", "n"]
+    assert lines[1] == f"{ODD}   1"
+    assert lines[2].split() == ["b", "20"]
+    show_table(rows=[("samples", "3")])
+    assert capsys.readouterr().out.split() == ["samples", "3"]
+
+
+@pytest.mark.parametrize("error", [LamettaError(ODD), OSError(ODD)])
+def test_bad_input_ends_in_one_line(capsys, error):
+    with pytest.raises(typer.Exit) as ended, user_errors():
+        raise error
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == f"lametta: {ODD}\n"
+
+
+def test_what_an_extra_brings_is_named():
+    require("torch", "torch")
+    with pytest.raises(LamettaError, match=r"needs absent_a, absent_b, .* 'lametta\[bench\]'"):
+        require("bench", "absent_a", "numpy", "absent_b")
+
+
+def test_progress_goes_to_the_error_stream(capsys):
+    with progress_bar(transient=False) as bar:
+        task = bar.add_task("extracting", total=4)
+        bar.advance(task, 4)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "extracting" in printed.err
+    assert "4/4" in printed.err
