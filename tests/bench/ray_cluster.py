@@ -8,7 +8,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 
-from lametta.bench import experiment as config
+from lametta.bench.experiment import load
 from lametta.bench.run import run
 from lametta.bench.workspace import Workspace
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    failed = run(Workspace(config.load(experiment), folder), ray=cluster.address)
+    failed = run(Workspace(load(experiment), folder), ray=cluster.address)
     running = False
     assert failed == []
     killer.join()

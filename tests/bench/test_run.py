@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -13,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 import lametta
-import torch
 from lametta.bench import cell as cells
-from lametta.bench import experiment as config
-from lametta.bench.run import results, run
+from lametta.bench.columns import SCHEMA
+from lametta.bench.experiment import load
+from lametta.bench.results import read_cells
+from lametta.bench.run import run
 from lametta.bench.workspace import Workspace
-from lametta.data.readers import digits as embedded
+from lametta.data.readers.digits import make_digits
 from lametta.stream import Scenario
 from lametta.torch import Classifier, tent
 from lametta.torch.digits import digits_net
@@ -73,20 +76,35 @@ def file(tmp_path):
 
 @pytest.fixture
 def workspace(file, tmp_path):
-    return Workspace(config.load(file), tmp_path / "results")
+    return Workspace(load(file), tmp_path / "results")
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """The rows of an uninterrupted run in one process."""
+def finished(tmp_path_factory):
+    """The folder of an uninterrupted run in one process."""
     folder = tmp_path_factory.mktemp("expected")
     (folder / "tiny.toml").write_text(TINY)
-    assert run(Workspace(config.load(folder / "tiny.toml"), folder)) == []
-    return rows(folder)
+    assert run(Workspace(load(folder / "tiny.toml"), folder)) == []
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(finished):
+    return rows(finished)
+
+
+@pytest.fixture
+def copied(file, tmp_path, finished):
+    """The same run again, to go on with."""
+    return Workspace(load(file), shutil.copytree(finished, tmp_path / "copied"))
 
 
 def rows(folder):
-    return results(folder).drop(MEASURED)
+    return read_cells(folder).drop(MEASURED)
+
+
+def cell_files(folder):
+    return sorted((folder / "cells").glob("*.parquet"))
 
 
 def start(file, folder, halts):
@@ -101,11 +119,11 @@ def start(file, folder, halts):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lametta.bench.run.run_cell", run_cell)
-        run(Workspace(config.load(file), folder))
+        run(Workspace(load(file), folder))
 
 
 def test_rows_are_those_of_the_methods_run_by_hand(expected):
-    data, net = embedded.load("digits_super"), digits_net()
+    data, net = make_digits("digits_super"), digits_net()
     stream = Scenario("by_class", batch_size=64, seed=0, limit=192)(
         data.labels, data.groups, keys=data.keys
     )
@@ -127,11 +145,18 @@ def test_every_method_sees_the_same_stream(expected):
     assert streams["fingerprint"].to_list() == [1] * len(streams)
 
 
+def test_files_have_the_declared_columns(finished):
+    for file in cell_files(finished):
+        assert pl.read_parquet_schema(file) == SCHEMA
+
+
+@pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
     assert run(workspace, jobs=2) == []
     assert rows(workspace.folder).equals(expected)
 
 
+@pytest.mark.slow
 def test_killed_runs_go_on(file, tmp_path, expected):
     """Twenty kills: half amid a cell after one was written, half at any moment."""
     context = multiprocessing.get_context("forkserver")
@@ -149,40 +174,42 @@ def test_killed_runs_go_on(file, tmp_path, expected):
             assert len(cell_files(folder)) == attempt + 1
         process.kill()
         process.join()
-    assert run(Workspace(config.load(file), folder)) == []
+    assert run(Workspace(load(file), folder)) == []
     assert rows(folder).equals(expected)
 
 
-def test_a_finished_run_is_not_run_again(workspace, expected, monkeypatch):
-    assert run(workspace) == []
+def test_a_finished_run_is_not_run_again(copied, expected, monkeypatch):
     monkeypatch.setattr("lametta.bench.run.run_cell", None)
     states = []
-    assert run(workspace, report=states.append) == []
-    assert rows(workspace.folder).equals(expected)
+    assert run(copied, report=states.append) == []
+    assert rows(copied.folder).equals(expected)
 
 
-def test_a_failing_cell_is_recorded_and_the_rest_goes_on(workspace, expected, monkeypatch):
+def test_a_failing_cell_is_recorded_and_the_rest_goes_on(copied, expected, monkeypatch):
     true_run_cell = cells.run_cell
+    for file in cell_files(copied.folder):
+        if pl.read_parquet(file)["seed"].item() == 5:
+            file.unlink()
 
     def run_cell(workspace, cell):
-        if cell.method == "LAME" and cell.seed == 5:
+        if cell.method == "LAME":
             raise RuntimeError("out of luck")
         return true_run_cell(workspace, cell)
 
     monkeypatch.setattr("lametta.bench.run.run_cell", run_cell)
     states = []
-    failed = run(workspace, report=states.append)
+    failed = run(copied, report=states.append)
     assert [(cell.method, cell.batch_size) for cell in failed] == [("LAME", 16), ("LAME", 64)]
     assert (states[-1].phase, states[-1].failed) == ("test", 2)
-    assert len(results(workspace.folder)) == len(expected) - 2
+    assert len(read_cells(copied.folder)) == len(expected) - 2
     for cell in failed:
-        note = json.loads((workspace.folder / "failed" / f"{cell.id}.json").read_text())
+        note = json.loads((copied.folder / "failed" / f"{cell.id}.json").read_text())
         assert note["method"] == "LAME"
         assert "out of luck" in note["traceback"]
     monkeypatch.undo()
-    assert run(workspace) == []
-    assert rows(workspace.folder).equals(expected)
-    assert list((workspace.folder / "failed").iterdir()) == []
+    assert run(copied) == []
+    assert rows(copied.folder).equals(expected)
+    assert list((copied.folder / "failed").iterdir()) == []
 
 
 def test_no_selection_from_an_incomplete_validation(workspace, monkeypatch):
@@ -206,17 +233,17 @@ def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
         return true_forward(self, x)
 
     monkeypatch.setattr(Classifier, "forward", forward)
-    assert run(Workspace(config.load(tmp_path / "tiny.toml"), tmp_path / "results")) == []
-    assert len(results(tmp_path / "results")) == 13 * 2 * 2 + 2 * 2
-    assert sum(seen) == sum(len(embedded.load(name)) for name in ("digits_val", "digits_super"))
+    assert run(Workspace(load(tmp_path / "tiny.toml"), tmp_path / "results")) == []
+    assert len(read_cells(tmp_path / "results")) == 13 * 2 * 2 + 2 * 2
+    assert sum(seen) == sum(len(make_digits(name)) for name in ("digits_val", "digits_super"))
 
 
 def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     file.write_text(TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"'))
     file.write_text(file.read_text() + '[scenarios.C]\ndataset = "super"\nlimit = 192\n')
-    workspace = Workspace(config.load(file), tmp_path / "results")
+    workspace = Workspace(load(file), tmp_path / "results")
     assert run(workspace) == []
-    frame = results(workspace.folder).filter(seed=5)
+    frame = read_cells(workspace.folder).filter(seed=5)
     assert frame["forward_time"].min() > 0
     assert frame.filter(method="LAME")["optimization_time"].min() > 0
     assert (frame["step_time"] >= frame["forward_time"]).all()
@@ -224,37 +251,28 @@ def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
         assert frame["peak_memory"].min() > 2**20
 
 
-def test_the_folder_says_where_results_come_from(workspace):
-    assert run(workspace) == []
-    found = json.loads((workspace.folder / "run.json").read_text())
+def test_the_folder_says_where_results_come_from(finished):
+    found = json.loads((finished / "run.json").read_text())
     assert found["lametta"] == lametta.__version__
     assert found["packages"]["torch"] == torch.__version__
-    frame = results(workspace.folder)
-    manifests = {path.stem for path in (workspace.folder / "streams").iterdir()}
-    assert manifests == set(frame["fingerprint"])
+    manifests = {path.stem for path in (finished / "streams").iterdir()}
+    assert manifests == set(read_cells(finished)["fingerprint"])
 
 
-def test_an_edited_experiment_runs_what_changed(workspace, tmp_path):
-    assert run(workspace) == []
-    before = {path.name: path.stat().st_mtime_ns for path in cell_files(workspace.folder)}
-    (tmp_path / "tiny.toml").write_text(TINY.replace("lr = [0.001, 0.1]", "lr = [0.001, 0.2]"))
-    assert run(Workspace(config.load(tmp_path / "tiny.toml"), workspace.folder)) == []
-    after = {path.name: path.stat().st_mtime_ns for path in cell_files(workspace.folder)}
+def test_an_edited_experiment_runs_what_changed(copied, file):
+    before = {path.name: path.stat().st_mtime_ns for path in cell_files(copied.folder)}
+    file.write_text(TINY.replace("lr = [0.001, 0.1]", "lr = [0.001, 0.2]"))
+    assert run(Workspace(load(file), copied.folder)) == []
+    after = {path.name: path.stat().st_mtime_ns for path in cell_files(copied.folder)}
     assert before.items() <= after.items()
     new = pl.concat(
-        [
-            pl.read_parquet(workspace.folder / "cells" / name)
-            for name in after.keys() - before.keys()
-        ]
+        pl.read_parquet(copied.folder / "cells" / name) for name in after.keys() - before.keys()
     )
     assert set(new["method"]) == {"TENT"}
     assert len(new.filter(config='{"lr": 0.2}')) >= 4
 
 
-def cell_files(folder):
-    return sorted((folder / "cells").glob("*.parquet"))
-
-
+@pytest.mark.slow
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     pytest.importorskip("ray")
     script = Path(__file__).with_name("ray_cluster.py")

@@ -25,6 +25,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_run_then_report_then_compare(file, tmp_path):
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output
@@ -76,6 +77,7 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
     assert invoke("run", file, "-o", tmp_path / "a").exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_demo_gives(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "lametta", "demo", "-o", tmp_path / "demo"],

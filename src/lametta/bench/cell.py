@@ -4,22 +4,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from array_api_compat import is_torch_array
 
+from lametta._arrays import to_numpy
+from lametta.bench.columns import names
 from lametta.bench.experiment import Cell
 from lametta.bench.methods import build, is_output_only
-from lametta.bench.metrics import Tally
+from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
 from lametta.stream import Scenario, Stream
 from lametta.types import Adapter, Array, Model, Output
 
-_TIMES = ("forward_time", "optimization_time", "inference_time", "step_time")
+if TYPE_CHECKING:
+    from lametta.torch import Classifier
+
+_Step: TypeAlias = dict[str, float | None]
+"""The numbers of one batch."""
 
 
-def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, Any], Stream]:
+def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
     """Run a cell: its row, as the results have it, and the stream that it saw.
 
     Every method sees the identical stream. Those that need outputs alone replay a bank, unless the
@@ -27,14 +32,14 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, Any], Stream]:
     """
     experiment = workspace.experiment
     scenario = experiment.scenarios[cell.scenario]
-    with _source(workspace, cell, scenario.dataset) as source:
+    with _set_up(workspace, cell, scenario.dataset) as setup:
         stream = Scenario(
             scenario.order, scenario.prior, cell.batch_size, cell.seed, scenario.limit
-        )(source.labels, source.groups, keys=source.keys)
-        adapter = build(cell.kind, cell.params, source.model)
-        tally = Tally(source.n_classes)
+        )(setup.labels, setup.groups, keys=setup.keys)
+        adapter = build(cell.kind, cell.params, setup.model)
+        tally = Tally(setup.n_classes)
         try:
-            steps = list(_steps(adapter, stream, source, tally))
+            steps = list(_steps(adapter, stream, setup, tally))
         finally:
             adapter.reset()
     row = {
@@ -54,11 +59,11 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, Any], Stream]:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """What a cell works on."""
+class _Setup:
+    """What a cell works on: a model, from positions to its input, and what is known of them."""
 
     model: Model
-    inputs: Callable[[Array], Any]
+    inputs: Callable[[Array], Array]
     labels: Array
     groups: Array
     keys: tuple[str, ...]
@@ -66,16 +71,14 @@ class _Source:
 
 
 @contextmanager
-def _source(workspace: Workspace, cell: Cell, dataset: str) -> Iterator[_Source]:
+def _set_up(workspace: Workspace, cell: Cell, dataset: str) -> Iterator[_Setup]:
     if is_output_only(cell.kind) and not cell.live:
         bank = workspace.bank(cell.model, dataset)
-        yield _Source(
-            bank, lambda index: index, bank.labels, bank.groups, bank.keys, bank.n_classes
-        )
+        yield _Setup(bank, lambda index: index, bank.labels, bank.groups, bank.keys, bank.n_classes)
         return
     data = workspace.samples(cell.model, dataset)
     with workspace.classifier(cell.model, data.class_map) as network:
-        yield _Source(
+        yield _Setup(
             _Timed(network) if is_output_only(cell.kind) else network,
             workspace.inputs(cell.model, data),
             np.asarray(data.labels),
@@ -88,63 +91,46 @@ def _source(workspace: Workspace, cell: Cell, dataset: str) -> Iterator[_Source]
 class _Timed:
     """A model with a clock that starts when it is called, and times the call."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: "Classifier") -> None:
         self.model = model
 
-    def __call__(self, x: Any, /) -> Output:
+    def __call__(self, x: Array, /) -> Output:
         from lametta.torch.clock import Clock
 
         self.clock = Clock(x.device)
         with self.clock.stage("forward_time"):
-            output: Output = self.model(x)
-        return output
+            return self.model(x)
 
 
-def _steps(
-    adapter: Adapter, stream: Stream, source: _Source, tally: Tally
-) -> Iterator[dict[str, Any]]:
+def _steps(adapter: Adapter, stream: Stream, setup: _Setup, tally: Tally) -> Iterator[_Step]:
     """One plain row a batch."""
     for index in stream:
-        x, y = source.inputs(index), source.labels[index]
+        x, y = setup.inputs(index), setup.labels[index]
         start = time.perf_counter()
         prediction = adapter.step(x)
-        probs = _on_host(prediction.probs)  # waits for the device
+        probs = to_numpy(prediction.probs)  # waits for the device
         seconds = time.perf_counter() - start
         info = {name: float(value) for name, value in prediction.info.items()}
-        row: dict[str, Any] = {
+        if isinstance(setup.model, _Timed):
+            info |= {name: float(value) for name, value in setup.model.clock.info().items()}
+            info["optimization_time"] = seconds - info["forward_time"]
+        yield {
+            **{name: info.get(name) for name in names("signal", "stage", "memory")},
+            "step_time": seconds,
             "n": len(y),
             "hits": tally.add(probs, y),
-            "step_time": seconds,
-            **{name: info.get(name) for name in _SIGNALS},
-            **{name: info.get(name) for name in (*_TIMES[:3], "peak_memory")},
         }
-        if isinstance(source.model, _Timed):
-            row |= source.model.clock.info()
-            row["forward_time"] = float(row["forward_time"])
-            row["optimization_time"] = seconds - row["forward_time"]
-        yield row
 
 
-_SIGNALS = ("entropy", "diversity", "changed")
-
-
-def _summary(steps: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(steps: list[_Step]) -> dict[str, object]:
     timed = steps[1:] or steps  # the first batch warms up
     return {
-        **{name: _mean(steps, name) for name in _SIGNALS},
-        **{name: _mean(timed, name) for name in _TIMES},
-        "peak_memory": _mean(timed, "peak_memory"),
-        "step_n": [step["n"] for step in steps],
-        "step_hits": [step["hits"] for step in steps],
-        "step_entropy": [step["entropy"] for step in steps],
-        "step_diversity": [step["diversity"] for step in steps],
+        **{name: _mean(steps, name) for name in names("signal")},
+        **{name: _mean(timed, name) for name in names("stage", "time", "memory")},
+        **{name: [step[name.removeprefix("step_")] for step in steps] for name in names("course")},
     }
 
 
-def _mean(steps: list[dict[str, Any]], name: str) -> float | None:
-    values = [step[name] for step in steps if step[name] is not None]
+def _mean(steps: list[_Step], name: str) -> float | None:
+    values = [value for step in steps if (value := step[name]) is not None]
     return float(np.mean(values)) if values else None
-
-
-def _on_host(x: Array) -> Array:
-    return x.detach().float().cpu().numpy() if is_torch_array(x) else np.asarray(x)

@@ -82,5 +82,5 @@ def _timed(experiment: "Experiment") -> Iterator[Problem]:
     for keys, phase in _phases(experiment):
         for name in phase.scenarios:
             if name in timed and not phase.live:
-                message = f"must not have what a runtime study has, got {name!r}"
+                message = f"must not have what a timed study has, got {name!r}"
                 yield Problem((*keys, "scenarios"), message)

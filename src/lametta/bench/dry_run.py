@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from lametta import networks
+from lametta._files import PathLike
 from lametta.bench.experiment import Cell, Experiment
 from lametta.data import catalog
-from lametta.data.readers.layout import PathLike
-
-# What names of networks and data sets that begin so take beside torch: a module, and its wheel.
-_PACKAGES = {
-    "timm:": ("timm", "timm"),
-    "paper:efficientnet": ("timm", "timm"),
-    "paper:vit": ("timm", "timm"),
-    "hf:": ("transformers", "transformers"),
-    "efficientnet_lite": ("efficientnet_lite_pytorch", "efficientnet_lite_pytorch"),
-    "embedded:": ("sklearn", "scikit-learn"),
-}
-_CORRUPTIONS = ("imagecorruptions", "imagecorruptions-imaug")
 
 
 class Count(NamedTuple):
@@ -141,16 +131,16 @@ def _file(kind: str, name: str, path: Path) -> Need:
 def _packages(
     experiment: Experiment, models: Iterable[str], datasets: Iterable[str]
 ) -> Iterator[Need]:
-    names = [experiment.models[model].zoo for model in models]
-    names += [experiment.datasets[dataset].reader for dataset in datasets]
-    wanted = {("torch", "torch")}
-    wanted |= {
-        package
-        for start, package in _PACKAGES.items()
-        if any(name.startswith(start) for name in names)
-    }
-    if any(experiment.datasets[dataset].corruptions for dataset in datasets):
-        wanted.add(_CORRUPTIONS)
-    for module, wheel in sorted(wanted):
+    specs = [experiment.datasets[dataset] for dataset in datasets]
+    wanted = {"torch": "torch"}  # modules, and what pip calls their wheels
+    if any(spec.corruptions for spec in specs):
+        wanted["imagecorruptions"] = "imagecorruptions-imaug"
+    if any(spec.reader.startswith("embedded:") for spec in specs):
+        wanted["sklearn"] = "scikit-learn"
+    for model in models:
+        if wheels := networks.find(experiment.models[model].zoo).package:
+            wanted[wheels.split()[0]] = wheels
+    for module, wheels in sorted(wanted.items()):
         found = importlib.util.find_spec(module) is not None
-        yield Need("package", wheel, found, "installed" if found else f"pip install {wheel}")
+        where = "installed" if found else f"pip install {wheels}"
+        yield Need("package", wheels.split()[0], found, where)

@@ -8,22 +8,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from lametta._checks import check_choice
+from lametta._files import PathLike
 from lametta.bench.consistency import find_inconsistencies
 from lametta.bench.methods import check_params
-from lametta.bench.problems import Strict, expected, find_problems
+from lametta.bench.problems import Strict, find_problems
 from lametta.bench.specs import (
     DatasetSpec,
     MethodSpec,
     ModelSpec,
+    Params,
     ScenarioSpec,
     Study,
     Validation,
 )
-from lametta.data.readers.layout import PathLike
 from lametta.types import LamettaError
 
 # What files and folders of results are named by.
@@ -67,9 +69,9 @@ class Cell:
     id: str
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Params:
         """The parameters of the method."""
-        params: dict[str, Any] = json.loads(self.config)
+        params: Params = json.loads(self.config)
         return params
 
 
@@ -96,16 +98,16 @@ class Experiment(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, content: Any) -> Any:
+    def _fill_in(cls, content: object) -> object:
         """Add what goes without saying: a key is its own label, and a phase runs all methods."""
         if not isinstance(content, dict):
             return content
         methods = content.get("methods")
-        every = {"methods": list(methods)} if isinstance(methods, dict) else {}
-        filled = {"title": str(content.get("name", ""))} | content
+        every: dict[str, object] = {"methods": list(methods)} if isinstance(methods, dict) else {}
+        filled: dict[str, object] = {"title": str(content.get("name", "")), **content}
         for section in {"models", "scenarios"} & content.keys():
             filled[section] = _each(content[section], lambda key: {"label": key})
-        filled["studies"] = _each(content.get("studies", {}), lambda key: {"title": key} | every)
+        filled["studies"] = _each(content.get("studies", {}), lambda key: every | {"title": key})
         filled["validation"] = _with(every, content.get("validation", _NO_VALIDATION))
         return filled
 
@@ -114,7 +116,7 @@ class Experiment(Strict):
         """The name of the baseline."""
         return next(name for name, method in self.methods.items() if method.kind == "source")
 
-    def configurations(self, method: str) -> tuple[dict[str, Any], ...]:
+    def configurations(self, method: str) -> tuple[Params, ...]:
         """Give the parameters that a method can be run with, in the order of the file."""
         return tuple(self.methods[method].configurations())
 
@@ -128,7 +130,7 @@ class Experiment(Strict):
         configs = [(method, text) for method in phase.methods for text in self.configs(method)]
         return list(self._cells(phase, configs, [phase.batch_size]))
 
-    def study_cells(self, study: str, selected: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+    def study_cells(self, study: str, selected: Mapping[str, Mapping[str, object]]) -> list[Cell]:
         """Give the cells of a study.
 
         Parameters
@@ -143,12 +145,12 @@ class Experiment(Strict):
         configs = [(method, self._chosen(method, selected)) for method in phase.methods]
         return list(self._cells(phase, configs, phase.batch_sizes))
 
-    def test_cells(self, selected: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+    def test_cells(self, selected: Mapping[str, Mapping[str, object]]) -> list[Cell]:
         """Give the cells of all studies, each once."""
         cells = (self.study_cells(study, selected) for study in self.studies)
         return list(dict.fromkeys(itertools.chain.from_iterable(cells)))
 
-    def _chosen(self, method: str, selected: Mapping[str, Mapping[str, Any]]) -> str:
+    def _chosen(self, method: str, selected: Mapping[str, Mapping[str, object]]) -> str:
         if method in selected:
             if problems := check_params(self.methods[method].kind, selected[method]):
                 raise LamettaError(f"selected must fit {method}, got {problems[0].line}")
@@ -177,14 +179,14 @@ class Experiment(Strict):
                 text = canonical([definition, *key])
                 yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
 
-    def _definition(self, model: str, scenario: str) -> list[dict[str, Any]]:
+    def _definition(self, model: str, scenario: str) -> list[dict[str, object]]:
         """What the names stand for, so that an edit of it makes other cells."""
         spec = self.scenarios[scenario]
         parts = (self.models[model], self.datasets[spec.dataset], spec)
         return [part.identity() for part in parts]
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """Write parameters as JSON, the same for all ways to say the same.
 
     Examples
@@ -248,9 +250,7 @@ def bundled(name: str) -> Path:
     'demo.toml'
     """
     folder = Path(str(resources.files("lametta.bench"))) / "experiments"
-    known = sorted(file.stem for file in folder.glob("*.toml"))
-    if name not in known:
-        raise LamettaError(f"name {expected(known, name)}")
+    check_choice("name", name, sorted(file.stem for file in folder.glob("*.toml")))
     return folder / f"{name}.toml"
 
 
@@ -258,22 +258,22 @@ def _known(keys: tuple[str, ...]) -> Iterable[str]:
     """The fields of the table that the last of the keys is in."""
     if len(keys) == 1:
         return Experiment.model_fields
-    section: Any = Experiment.model_fields[keys[0]].annotation
-    table = get_args(section)[-1] if get_args(section) else section
+    section = Experiment.model_fields[keys[0]].annotation
+    *_, table = get_args(section) or (section,)
     return list(table.model_fields)
 
 
-def _each(tables: Any, defaults: Callable[[str], dict[str, Any]]) -> Any:
+def _each(tables: object, defaults: Callable[[str], dict[str, object]]) -> object:
     if not isinstance(tables, dict):
         return tables
     return {key: _with(defaults(key), table) for key, table in tables.items()}
 
 
-def _with(defaults: dict[str, Any], table: Any) -> Any:
+def _with(defaults: dict[str, object], table: object) -> object:
     return defaults | table if isinstance(table, dict) else table
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -4,24 +4,17 @@ A frame has one row for each cell, that is for each run of a method over a strea
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from lametta.bench.tally import Tally as Tally
-from lametta.types import Array, LamettaError
-
-STREAM = ("model", "scenario", "seed", "batch_size")
-"""The columns that say which stream a cell saw, and through which model."""
-CELL = ("method", "config", *STREAM)
-"""The columns that tell the cells of an experiment apart."""
+from lametta.bench.columns import CELL, STREAM, names
+from lametta.types import LamettaError
 
 _CERTAIN = ("accuracy", "gain")
-_MEASURES = (
-    *_CERTAIN,
-    *("class_accuracy", "nll", "ece", "entropy", "diversity", "changed"),
-    *("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory"),
+_MEASURES = tuple(  # each once
+    dict.fromkeys([*_CERTAIN, *names("metric", "signal", "stage", "time", "memory")])
 )
 
 
@@ -160,7 +153,7 @@ def worst_drop(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataF
     )
 
 
-def online_accuracy(row: Mapping[str, Any]) -> Array:
+def online_accuracy(row: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
     """The accuracy over all batches so far [T], after each of the T batches of a cell.
 
     Examples
@@ -168,7 +161,8 @@ def online_accuracy(row: Mapping[str, Any]) -> Array:
     >>> online_accuracy({"step_n": [2, 2, 4], "step_hits": [1, 2, 3]})
     array([0.5 , 0.75, 0.75])
     """
-    return np.cumsum(row["step_hits"]) / np.cumsum(row["step_n"])
+    so_far: NDArray[np.float64] = np.cumsum(row["step_hits"]) / np.cumsum(row["step_n"])
+    return so_far
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
@@ -188,7 +182,7 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
     >>> curves(pl.DataFrame(cell | steps)).select("step", "samples", "online_accuracy").rows()
     [(1, 2, 0.5), (2, 4, 0.75)]
     """
-    require(frame, *CELL, "step_n", "step_hits", "step_entropy", "step_diversity")
+    require(frame, *CELL, *names("course"))
     so_far = pl.element().cum_sum()
     courses = frame.select(
         *CELL,

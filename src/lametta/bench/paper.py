@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import polars as pl
 
+from lametta.bench.columns import names
 from lametta.bench.metrics import gains, summary
 
 Numbers: TypeAlias = Mapping[str, tuple[float, ...]]
@@ -154,7 +155,7 @@ def published() -> pl.DataFrame:
     return pl.DataFrame(numbers, ["study", "quantity", "of", "method", "paper"], orient="row")
 
 
-def beside(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> pl.DataFrame:
+def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> pl.DataFrame:
     """The paper's numbers with ours, where there are both.
 
     Parameters
@@ -170,7 +171,7 @@ def beside(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> 
     --------
     >>> cells = {"method": "Source", "config": "{}", "model": "net", "scenario": "video", "seed": 0}
     >>> cells |= {"fingerprint": "5f1c", "batch_size": 16, "accuracy": 0.5, "architecture": "RN-50"}
-    >>> beside([("batch_size", pl.DataFrame([cells]))]).select("of", "ours", "paper").rows()
+    >>> with_ours([("batch_size", pl.DataFrame([cells]))]).select("of", "ours", "paper").rows()
     [('batches of 16', 50.0, 52.2)]
     """
     ours: dict[tuple[str, str, str], float] = {}
@@ -201,7 +202,7 @@ def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
         lowest = elsewhere.group_by("method").agg(pl.col("gain").min())
         return lowest.select(pl.lit("where not tuned"), "method", "gain")
     if study == "runtime":
-        stages = pl.sum_horizontal("forward_time", "optimization_time", "inference_time")
+        stages = pl.sum_horizontal(names("stage"))
         timed = frame.filter(pl.col("forward_time").is_not_null())
         return timed.group_by("architecture", "method").agg(stages.mean().alias("seconds"))
     paired = gains(frame, source)

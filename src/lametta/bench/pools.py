@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TypeAlias
 
 from joblib import parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -43,7 +44,7 @@ def cluster(address: str) -> Pool:
     return pool
 
 
-def _processors(ray: Any) -> int:
+def _processors(ray: ModuleType) -> int:
     """Of the nodes that answer: Ray itself takes a while to notice that one is gone."""
     on_node = package(
         "ray.util.scheduling_strategies", "ray", "--ray"

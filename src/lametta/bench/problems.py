@@ -2,13 +2,16 @@
 
 import reprlib
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from lametta._checks import did_you_mean
 from lametta.bench.toml import to_key
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # Where pydantic speaks of Python, a reader of TOML knows other words.
 _WORDS = {
@@ -71,9 +74,8 @@ def expected(known: Iterable[str], got: object) -> str:
     "must be one of lame, tent, got 'tant'; did you mean 'tent'?"
     """
     known = list(known)
-    near = get_close_matches(str(got), known, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
-    return f"must be one of {', '.join(known) or 'none'}, got {got!r}{guess}"
+    names = ", ".join(known) or "none"
+    return f"must be one of {names}, got {got!r}{did_you_mean(got, known)}"
 
 
 def one_of(known: Iterable[str]) -> AfterValidator:
@@ -99,7 +101,7 @@ def one_of(known: Iterable[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check_unique(values: tuple[object, ...]) -> tuple[object, ...]:
     for i, value in enumerate(values):
         if value in values[:i]:
             raise LamettaError(f"must have each once, got {value!r} twice")
@@ -109,7 +111,7 @@ def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
 unique = AfterValidator(_check_unique)
 
 
-def _say(found: Any) -> str:
+def _say(found: "ErrorDetails") -> str:
     if "error" in found.get("ctx", {}):  # raised by a check of ours, in our own words
         key = found["loc"][-1] if found["loc"] else ""
         return str(found["ctx"]["error"]).removeprefix(f"{key} ")

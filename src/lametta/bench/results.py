@@ -1,17 +1,19 @@
 """Reading a folder of results, and the rows of it that belong together."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from lametta.bench.experiment import Cell, Experiment, load
-from lametta.bench.metrics import STREAM
+from lametta._files import PathLike
+from lametta.bench.columns import CELL, STREAM
+from lametta.bench.experiment import Cell, Experiment, canonical, load
+from lametta.bench.metrics import require
 from lametta.bench.select import read_selection
+from lametta.bench.specs import ModelSpec, ScenarioSpec
 from lametta.types import LamettaError
 
 
@@ -68,9 +70,9 @@ class Results:
     folder: Path
     experiment: Experiment
     frame: pl.DataFrame = field(repr=False)
-    selected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    failures: tuple[Mapping[str, Any], ...] = ()
+    selected: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    failures: tuple[Mapping[str, object], ...] = ()
 
     @property
     def source(self) -> str:
@@ -86,6 +88,21 @@ class Results:
     def studies(self) -> dict[str, Part]:
         """The cells of each study."""
         return {name: self._study(name) for name in self.experiment.studies}
+
+    @cached_property
+    def headline_rows(self) -> pl.DataFrame:
+        """The rows that the headline is about: of the first study of accuracies that has any.
+
+        Without one, those of the validation with the chosen configurations.
+        """
+        studies = self.experiment.studies
+        for name in sorted(studies, key=lambda name: studies[name].figure != "boxes"):
+            if not (rows := self.studies[name].rows).is_empty():
+                return rows
+        single = pl.col("config").n_unique().over("method") == 1
+        chosen = {name: canonical(params) for name, params in self.selected.items()}
+        is_chosen = pl.col("config") == pl.col("method").replace(chosen)
+        return self.validation.rows.filter(single | is_chosen)
 
     def _study(self, name: str) -> Part:
         try:
@@ -106,7 +123,7 @@ class Results:
         models, scenarios = self.experiment.models, self.experiment.scenarios
         architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
         trainings = {name: spec.training or spec.label for name, spec in models.items()}
-        iid = [name for name, spec in scenarios.items() if _kind(spec.order) == "iid"]
+        iid = [name for name, spec in scenarios.items() if spec.is_iid]
         return rows.with_columns(
             pl.col("model").replace(_labels(models)),
             pl.col("scenario").replace(_labels(scenarios)),
@@ -116,12 +133,12 @@ class Results:
         )
 
 
-def read(folder: str | Path) -> Results:
+def read_results(folder: PathLike) -> Results:
     """Read a folder that ``lametta run`` wrote.
 
     Examples
     --------
-    >>> read("no/such/folder")
+    >>> read_results("no/such/folder")
     Traceback (most recent call last):
     lametta.types.LamettaError: results must be a folder, got no/such/folder
     """
@@ -138,8 +155,13 @@ def read(folder: str | Path) -> Results:
     )
 
 
-def read_cells(folder: str | Path) -> pl.DataFrame:
-    """Read the rows of all cells in a folder, with the ``id`` that names the file of each.
+def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.DataFrame:
+    """Read the rows of all cells in a folder, or of those given, in an order of their own.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `lametta.bench.columns`, and the ``id`` that names the file of each cell.
 
     Examples
     --------
@@ -150,10 +172,20 @@ def read_cells(folder: str | Path) -> pl.DataFrame:
     folder = Path(folder)
     if not folder.is_dir():
         raise LamettaError(f"results must be a folder, got {folder}")
-    files = sorted(folder.glob("cells/*.parquet"))
+    if cells is None:
+        files = sorted(folder.glob("cells/*.parquet"))
+    else:
+        files = [cell_file(folder, cell) for cell in cells]
     if not files:
         raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
-    return pl.concat([_read_cell(file) for file in files], how="diagonal_relaxed")
+    frame = pl.concat([_read_cell(file) for file in files], how="diagonal_relaxed")
+    require(frame, *CELL)
+    return frame.sort(CELL)
+
+
+def cell_file(folder: Path, cell: Cell) -> Path:
+    """Where the row of a cell is."""
+    return folder / "cells" / f"{cell.id}.parquet"
 
 
 def _read_cell(path: Path) -> pl.DataFrame:
@@ -163,7 +195,7 @@ def _read_cell(path: Path) -> pl.DataFrame:
         raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, object]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -173,14 +205,10 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _labels(specs: Mapping[str, Any]) -> dict[str, str]:
+def _labels(specs: Mapping[str, ModelSpec] | Mapping[str, ScenarioSpec]) -> dict[str, str]:
     """What to show for each name; a label that several share is told apart by the name."""
     labels = [spec.label for spec in specs.values()]
     return {
         name: spec.label if labels.count(spec.label) == 1 else f"{spec.label} ({name})"
         for name, spec in specs.items()
     }
-
-
-def _kind(order: Any) -> str:
-    return str(order["kind"] if isinstance(order, Mapping) else order)

@@ -6,14 +6,14 @@ import platform
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import polars as pl
 from joblib import Parallel, delayed
@@ -21,9 +21,11 @@ from joblib import Parallel, delayed
 import lametta
 from lametta._files import renamed, write_text
 from lametta.bench.cell import run_cell
+from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell
 from lametta.bench.methods import is_output_only
 from lametta.bench.pools import Pool, cluster, local
+from lametta.bench.results import cell_file, read_cells
 from lametta.bench.select import read_selection, select, write_selection
 from lametta.bench.workspace import Workspace
 from lametta.types import LamettaError
@@ -33,7 +35,7 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True)
-class Progress:
+class State:
     """What `run` reports: the phase, and how many of its cells are done and have failed."""
 
     phase: str
@@ -42,7 +44,8 @@ class Progress:
     failed: int = 0
 
 
-Report = Callable[[Progress], object]
+OnState: TypeAlias = Callable[[State], object]
+"""Told how far a run is."""
 
 
 def run(
@@ -50,7 +53,7 @@ def run(
     *,
     jobs: int = 1,
     ray: str | None = None,
-    report: Report = lambda _: None,
+    report: OnState = lambda _: None,
 ) -> list[Cell]:
     """Run an experiment to its end: validation, selection, studies.
 
@@ -65,7 +68,7 @@ def run(
     ray : str, optional
         The address of a Ray cluster to run cells on, such as ``"auto"``.
     report : callable
-        Called with a `Progress` as cells end.
+        Called with a `State` as cells end.
 
     Returns
     -------
@@ -85,19 +88,7 @@ def run(
     return _phase("test", workspace, experiment.test_cells(selected), pool, report)
 
 
-def results(folder: Path, cells: Iterable[Cell] | None = None) -> pl.DataFrame:
-    """The rows of all cells, or of those given, in an order that does not depend on the run."""
-    if cells is None:
-        files = sorted((folder / "cells").glob("*.parquet"))
-    else:
-        files = [_file(folder, cell) for cell in cells]
-    if not files:
-        raise LamettaError(f"results must hold cells/*.parquet, got none in {folder}")
-    frame = pl.concat([pl.read_parquet(file) for file in files], how="diagonal_relaxed")
-    return frame.sort("method", "config", "model", "scenario", "batch_size", "seed")
-
-
-def environment(workspace: Workspace) -> dict[str, Any]:
+def environment(workspace: Workspace) -> dict[str, object]:
     """What a reader has to know of where results come from."""
     packages = ("numpy", "torch", "polars", "scikit-learn", "timm", "transformers")
     return {
@@ -120,12 +111,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[str, Any]]:
+def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[str, object]]:
     experiment, file = workspace.experiment, workspace.folder / "selected.toml"
     if validation:
         order = {name: experiment.configs(name) for name in experiment.methods}
         chosen = select(
-            results(workspace.folder, validation),
+            read_cells(workspace.folder, validation),
             experiment.validation.scenarios,
             order,
             source=experiment.source,
@@ -135,7 +126,7 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
 
 
 def _phase(
-    phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: Report
+    phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: OnState
 ) -> list[Cell]:
     """Run what is missing of these cells; those that failed."""
     folder, failed = workspace.folder, dict[str, Cell]()
@@ -160,14 +151,14 @@ def _missing(folder: Path, cells: list[Cell]) -> list[Cell]:
 
 
 @contextmanager
-def _watched(phase: str, folder: Path, cells: list[Cell], report: Report) -> Iterator[None]:
+def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> Iterator[None]:
     """Report what is on disk, which is the same whoever puts it there."""
     ended = threading.Event()
 
     def look() -> None:
         failed = sum(_note(folder, cell).exists() for cell in cells)
         done = len(cells) - len(_missing(folder, cells))
-        report(Progress(phase, done, len(cells), failed))
+        report(State(phase, done, len(cells), failed))
 
     def watch() -> None:
         while not ended.wait(0.3):
@@ -184,7 +175,7 @@ def _watched(phase: str, folder: Path, cells: list[Cell], report: Report) -> Ite
         look()
 
 
-def _prepare(workspace: Workspace, cells: list[Cell], report: Report) -> None:
+def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
     """The network runs once for each data set, however many cells there are."""
     scenarios = workspace.experiment.scenarios
     needs: dict[tuple[str, str], bool] = {}
@@ -200,8 +191,8 @@ def _prepare(workspace: Workspace, cells: list[Cell], report: Report) -> None:
         )
 
 
-def _report_bank(report: Report, phase: str, done: int, total: int) -> None:
-    report(Progress(phase, done, total))
+def _report_bank(report: OnState, phase: str, done: int, total: int) -> None:
+    report(State(phase, done, total))
 
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
@@ -216,29 +207,18 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
         manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
         if not manifest.exists():
             _write_json(manifest, stream.manifest)
-        with renamed(_file(workspace.folder, cell)) as temporary:
-            pl.DataFrame([row], schema_overrides=SCHEMA).write_parquet(temporary)
+        with renamed(cell_file(workspace.folder, cell)) as temporary:
+            columns = {name: [value] for name, value in row.items()}
+            pl.DataFrame(columns, schema=SCHEMA).write_parquet(temporary)
     except Exception:
         _write_json(note, asdict(cell) | {"traceback": traceback.format_exc()})
         return cell, False
     return cell, True
 
 
-SCHEMA: dict[str, Any] = {
-    **dict.fromkeys(("changed", "forward_time", "optimization_time", "inference_time"), pl.Float64),
-    **dict.fromkeys(("peak_memory", "entropy", "diversity"), pl.Float64),
-    **dict.fromkeys(("step_n", "step_hits"), pl.List(pl.Int64)),
-    **dict.fromkeys(("step_entropy", "step_diversity"), pl.List(pl.Float64)),
-}
-
-
-def _file(folder: Path, cell: Cell) -> Path:
-    return folder / "cells" / f"{cell.id}.parquet"
-
-
 def _note(folder: Path, cell: Cell) -> Path:
     return folder / "failed" / f"{cell.id}.json"
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")

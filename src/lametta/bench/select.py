@@ -5,14 +5,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from lametta._files import write_text
-from lametta.bench.metrics import CELL, STREAM, check_cells, gains, refuse, require
+from lametta.bench.columns import CELL, STREAM
+from lametta.bench.metrics import check_cells, gains, refuse, require
 from lametta.bench.toml import to_key, to_toml
-from lametta.types import Array, LamettaError
+from lametta.types import LamettaError
 
 Order = Mapping[str, Sequence[str]]
 """The configurations of each method, as JSON, in the order of the experiment file."""
@@ -47,7 +49,7 @@ class Selection(Mapping[str, str]):
         return len(self.table)
 
     @property
-    def params(self) -> dict[str, dict[str, Any]]:
+    def params(self) -> dict[str, dict[str, object]]:
         """The parameters of each method, as `read_selection` gives them."""
         return {method: json.loads(config) for method, config in self.items()}
 
@@ -171,7 +173,7 @@ def cross_shift(
     return pairs.sort(places).select("tuned_on", "config", "scenario", "gain")
 
 
-def matrix(cross: pl.DataFrame, /) -> Array:
+def matrix(cross: pl.DataFrame, /) -> NDArray[np.float64]:
     """What `cross_shift` gives as a matrix [S, S]: tuned on row i, gain in scenario j.
 
     Examples
@@ -210,7 +212,7 @@ def write_selection(path: str | Path, selection: Mapping[str, str]) -> None:
     write_text(Path(path), "\n".join(sections))
 
 
-def read_selection(path: str | Path) -> dict[str, dict[str, Any]]:
+def read_selection(path: str | Path) -> dict[str, dict[str, object]]:
     """Read the parameters of each method from a file that `write_selection` or a person wrote.
 
     Examples

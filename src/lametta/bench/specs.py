@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import (
     Field,
@@ -15,31 +15,13 @@ from pydantic import (
 
 from lametta.bench.methods import KINDS
 from lametta.bench.problems import Strict, expected, one_of, unique
+from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
 from lametta.data.corruption import SETS
+from lametta.networks import EMBEDDED, NETWORKS, find
 from lametta.stream import Scenario
 from lametta.types import LamettaError
-
-EMBEDDED = "embedded:digits"
-"""The network that comes with the package."""
-
-# All that lametta.torch.zoo loads, which would import torch if it were asked; a test compares.
-MODELS = (
-    EMBEDDED,
-    *(f"efficientnet_lite{i}" for i in range(3)),
-    *(f"paper:resnet{depth}" for depth in (18, 50, 101)),
-    *(f"paper:resnet{depth}_msra" for depth in (50, 101)),
-    *("paper:resnet50_simclr", "paper:efficientnet_b4", "paper:vit_b16"),
-    *("timm:NAME", "hf:NAME", "torch:PACKAGE.MODULE:FUNCTION"),
-)
-"""The names of networks; capitals stand for what the caller fills in."""
-
-FIGURES = (
-    *("boxes", "radar_architectures", "radar_trainings", "batch_size"),
-    *("runtime", "kernels", "curves"),
-)
-"""How a report may show a study."""
 
 # What tables and figures say, and no result depends on.
 _SHOWN = {"label", "title", "architecture", "training", "figure"}
@@ -51,11 +33,14 @@ _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
 _Corruptions = Annotated[tuple[Annotated[str, one_of(SETS["all"])], ...], _List, unique]
-_Grid = dict[str, Annotated[tuple[Any, ...], _List]]
+_Grid = dict[str, Annotated[tuple[object, ...], _List]]
+
+Params: TypeAlias = dict[str, object]
+"""The parameters of a method: what TOML and JSON can say."""
 
 
 class _Spec(Strict):
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Give what results depend on: all but defaults and what is only shown."""
         return self.model_dump(exclude=_SHOWN, exclude_defaults=True)
 
@@ -69,7 +54,7 @@ class ModelSpec(_Spec):
     {'zoo': 'paper:resnet18', 'weights': 'resnet18.pth'}
     """
 
-    zoo: Annotated[str, one_of(MODELS)]
+    zoo: Annotated[str, one_of(NETWORKS)]
     weights: str | None = None
     label: str = ""
     architecture: str | None = None
@@ -79,7 +64,7 @@ class ModelSpec(_Spec):
     def _brings_its_weights_or_not(self) -> Self:
         if self.zoo == EMBEDDED and self.weights is not None:
             raise LamettaError(f"weights must not be given for {self.zoo}, got {self.weights!r}")
-        if self.zoo.startswith("paper:resnet") and self.weights is None:
+        if find(self.zoo).published and self.weights is None:
             raise LamettaError(f"weights must be given for {self.zoo}, got none")
         return self
 
@@ -98,7 +83,7 @@ class DatasetSpec(_Spec):
     """
 
     reader: Annotated[str, one_of(catalog.datasets())]
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     part: Annotated[tuple[int, int], Field(strict=False)] | None = None
     corruptions: _Corruptions | None = None
     severity: Annotated[int, Field(ge=1, le=5)] = 5
@@ -107,7 +92,7 @@ class DatasetSpec(_Spec):
 
     @field_validator("part", mode="before")
     @classmethod
-    def _is_part(cls, part: Any) -> Any:
+    def _is_part(cls, part: object) -> object:
         match part:
             case None:
                 return None
@@ -117,7 +102,7 @@ class DatasetSpec(_Spec):
 
     @field_validator("corruptions", mode="before")
     @classmethod
-    def _spell_out(cls, value: Any) -> Any:
+    def _spell_out(cls, value: object) -> object:
         if isinstance(value, str):
             if value not in _CORRUPTIONS:
                 raise LamettaError(expected([*_CORRUPTIONS, "a list of names"], value))
@@ -126,7 +111,7 @@ class DatasetSpec(_Spec):
 
     @field_validator("classes", mode="before")
     @classmethod
-    def _name_classes(cls, value: Any) -> Any:
+    def _name_classes(cls, value: object) -> object:
         if isinstance(value, list):
             return {str(i): members for i, members in enumerate(value)}
         return value
@@ -170,7 +155,13 @@ class ScenarioSpec(_Spec):
             raise LamettaError(f"must be as Scenario takes it, got {value!r}: {error}") from None
         return value
 
-    def identity(self) -> dict[str, Any]:
+    @property
+    def is_iid(self) -> bool:
+        """Whether samples arrive in an order that says nothing of their classes."""
+        kind = self.order["kind"] if isinstance(self.order, dict) else self.order
+        return str(kind) == "iid"
+
+    def identity(self) -> dict[str, object]:
         """Give what streams depend on, the same however it was written."""
         parameters = Scenario(self.order, self.prior, limit=self.limit).parameters
         return {name: parameters[name] for name in ("order", "prior", "limit")}
@@ -189,15 +180,15 @@ class MethodSpec(_Spec):
     """
 
     kind: Annotated[str, one_of(KINDS)]
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: Params = Field(default_factory=dict)
     grid: Annotated[tuple[_Grid, ...], _List] = ({},)
 
     @field_validator("grid", mode="before")
     @classmethod
-    def _list_grids(cls, value: Any) -> Any:
+    def _list_grids(cls, value: object) -> object:
         return (value,) if isinstance(value, dict) else value
 
-    def configurations(self) -> Iterator[dict[str, Any]]:
+    def configurations(self) -> Iterator[Params]:
         """Give all parameters that the grids make, the last list changing fastest."""
         for grid in self.grid:
             for values in itertools.product(*grid.values()):
@@ -226,24 +217,34 @@ class Validation(_Spec):
 class Study(_Spec):
     """What the chosen configurations run on, and the figure that shows it.
 
+    ``timed`` makes networks run even where a bank of their outputs would do. It is true by itself
+    where the figure shows times.
+
     Examples
     --------
     >>> cost = Study(
-    ...     models=["net"], scenarios=["iid"], methods=["LAME"], seeds=[0], figure="runtime"
+    ...     models=["net"], scenarios=["iid"], methods=["LAME"], seeds=[0], timed=True
     ... )
-    >>> cost.live, cost.batch_sizes
-    (True, (64,))
+    >>> cost.live, cost.figure, cost.batch_sizes
+    (True, 'boxes', (64,))
     """
 
     title: str = ""
-    figure: Annotated[str, one_of(FIGURES)] = "boxes"
+    figure: Annotated[str, one_of(VIEWS)] = "boxes"
+    timed: bool | None = None
     models: _Names
     scenarios: _Names
     methods: _Names
     seeds: _Seeds
     batch_sizes: _Sizes = (64,)
 
+    @model_validator(mode="after")
+    def _times_are_measured(self) -> Self:
+        if VIEWS[self.figure].timed and self.timed is False:
+            raise LamettaError(f"timed must be true for the figure {self.figure!r}, got false")
+        return self
+
     @property
     def live(self) -> bool:
         """Whether networks run even where a bank of their outputs would do: to be timed."""
-        return self.figure == "runtime"
+        return VIEWS[self.figure].timed if self.timed is None else self.timed

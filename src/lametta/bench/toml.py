@@ -2,12 +2,11 @@
 
 import json
 import re
-from typing import Any
 
 from lametta.types import LamettaError
 
 
-def to_toml(value: Any) -> str:
+def to_toml(value: object) -> str:
     """A value of JSON as one of TOML.
 
     Examples

@@ -15,17 +15,18 @@ from lametta.bench.specs import DatasetSpec, ModelSpec
 from lametta.classmap import ClassMap
 from lametta.data import catalog, corrupt
 from lametta.data.bank.bank import Bank
-from lametta.data.bank.build import Progress
+from lametta.data.bank.build import OnProgress
 from lametta.data.bank.extraction import extract, weights_hash
 from lametta.data.bank.images import cache_images, open_images
 from lametta.data.dataset import Dataset
-from lametta.types import Array, LamettaError
+from lametta.types import Array
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+
     from lametta.torch import Classifier
     from lametta.torch.preprocess import Preprocess
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Workspace:
         return _dataset(self.experiment.datasets[name].model_dump_json(), self.root)
 
     def prepare(
-        self, model: str, dataset: str, *, images: bool, progress: Progress | None = None
+        self, model: str, dataset: str, *, images: bool, progress: OnProgress | None = None
     ) -> None:
         """Run the network over the data set once; decode it once too, if ``images`` are needed."""
         import torch
@@ -132,24 +133,10 @@ def _dataset(spec_json: str, root: Path | None) -> Dataset:
     if spec.corruptions is not None:
         data = corrupt(data, spec.corruptions, severity=spec.severity)
     if spec.classes is not None:
-        data = _super_classes(data, spec.classes)
+        data = data.relabeled(spec.classes)
     if data.class_map is None:
         return data
     return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
-
-
-def _super_classes(data: Dataset, classes: dict[str, list[int]]) -> Dataset:
-    """The samples of these classes, labeled by what they are grouped to."""
-    if data.class_map is not None:
-        raise LamettaError(f"classes must not be given for {data.name}, which has its own")
-    class_map = ClassMap(classes, n_source=len(data.classes))
-    target_of = np.full(len(data.classes), -1)
-    for target, members in enumerate(class_map.groups):
-        target_of[list(members)] = target
-    targets = target_of[np.asarray(data.labels)]
-    kept = np.flatnonzero(targets >= 0)
-    chosen = data.take(kept)
-    return replace(chosen, labels=targets[kept], classes=class_map.names, class_map=class_map)
 
 
 @cache

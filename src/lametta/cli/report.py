@@ -51,17 +51,16 @@ def report(
     """
     with user_errors():
         require_bench()
-        from lametta.bench.report import headline, headline_rows, read, write
-        from lametta.bench.tables import ranking
-        from lametta.bench.tables import results as accuracies
+        from lametta.bench.report import make_report, write
+        from lametta.bench.results import read_results
+        from lametta.bench.tables import accuracies
 
-        found = read(results)
-        rows = headline_rows(found)
-        page = write(found, results / "report" if output is None else output, paper=paper)
-        table = accuracies(rows, found.source)
-        message = headline(ranking(rows, found.source).data, found.source)
+        found = read_results(results)
+        shown = make_report(found, paper=paper)
+        page = write(shown, results / "report" if output is None else output)
+        table = accuracies(found.headline_rows, found.source)
     _show(table)
-    out.print(message, highlight=False)
+    out.print(shown.message, highlight=False)
     if found.failures:
         err.print(f"[bold red]lametta:[/] {len(found.failures)} cells failed; the page says why")
     out.print(f"wrote {page}", highlight=False, soft_wrap=True)
@@ -89,7 +88,7 @@ def compare(
     with user_errors():
         require_bench()
         from lametta.bench.report import compare as compare_cells
-        from lametta.bench.report import read_cells
+        from lametta.bench.results import read_cells
 
         found = compare_cells(read_cells(first), read_cells(second), tolerance)
     _show(found.table())

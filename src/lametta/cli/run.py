@@ -17,8 +17,7 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
     from lametta.bench.experiment import Experiment
-    from lametta.bench.run import Progress as State
-    from lametta.bench.run import Report
+    from lametta.bench.run import OnState, State
     from lametta.bench.workspace import Workspace
 
 Jobs = Annotated[int, typer.Option(min=1, help="How many cells run at once.")]
@@ -66,12 +65,12 @@ def run(
     """
     with user_errors():
         require_bench()
-        from lametta.bench import experiment as config
+        from lametta.bench.experiment import bundled, load
         from lametta.bench.workspace import Workspace
 
         given = Path(experiment)
-        path = given if given.suffix == ".toml" or given.exists() else config.bundled(experiment)
-        loaded = config.load(path)
+        path = given if given.suffix == ".toml" or given.exists() else bundled(experiment)
+        loaded = load(path)
         if dry_run:
             _show_plan(loaded, data)
             return
@@ -93,11 +92,11 @@ def demo(
     """
     with user_errors():
         require_bench()
-        from lametta.bench import experiment as config
+        from lametta.bench.experiment import bundled, load
         from lametta.bench.workspace import Workspace
 
-        path = config.bundled("demo_full" if full else "demo")
-        loaded = config.load(path)
+        path = bundled("demo_full" if full else "demo")
+        loaded = load(path)
         workspace = Workspace(loaded, _folder(loaded, path, output))
         _run(workspace, jobs, None)
     report(workspace.folder)
@@ -141,7 +140,7 @@ def _run(workspace: "Workspace", jobs: int, ray: str | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator["Report"]:
+def _progress() -> Iterator["OnState"]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,7 +1,7 @@
 """Figures of accuracies: of every run, and against the batch size."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -9,6 +9,9 @@ import polars as pl
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import MEANS, averages, place
 from lametta.bench.figures.style import Marks, pick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
@@ -49,7 +52,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
     )
 
 
-def _draw_boxes(axes: Any, rows: pl.DataFrame, source: str, style: Marks) -> None:
+def _draw_boxes(axes: "Axes", rows: pl.DataFrame, source: str, style: Marks) -> None:
     methods = list(dict.fromkeys(rows["method"]))
     for y, method in enumerate(methods):
         values = rows.filter(method=method)["accuracy"].to_numpy()
@@ -106,7 +109,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
     )
 
 
-def _draw_batch_size(axes: Any, rows: pl.DataFrame, style: Marks) -> None:
+def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
     for i, (method, mark) in enumerate(style.items()):
         line = rows.filter(method=method).sort("batch_size")
         axes.errorbar(

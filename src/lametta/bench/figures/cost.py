@@ -1,25 +1,24 @@
 """What a method costs: the time of a batch in three stages, and memory."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from lametta.bench.columns import COLUMNS, names
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import Mark
 from lametta.types import LamettaError
 
-_STAGES = {
-    "forward_time": "forward",
-    "optimization_time": "optimization",
-    "inference_time": "second forward",
-    "peak_memory": "memory",
-}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STAGES = [COLUMNS[name] for name in names("stage")]
+_MEMORY = COLUMNS["peak_memory"]
+_COLORS = ("#56b4e9", "#d55e00", "#009e73", "#e69f00", "#cc79a7")
 _MARKS = {
-    "forward": Mark("#56b4e9", filled=True),
-    "optimization": Mark("#d55e00", filled=True),
-    "second forward": Mark("#009e73", filled=True),
+    stage.label: Mark(color, filled=True) for stage, color in zip(_STAGES, _COLORS, strict=False)
 }
-_MEMORY = Mark("#808890", filled=True)
+_GRAY = Mark("#808890", filled=True)
 
 
 def runtime(frame: pl.DataFrame) -> Figure:
@@ -58,22 +57,25 @@ def runtime(frame: pl.DataFrame) -> Figure:
 
 def _bars(timed: pl.DataFrame) -> pl.DataFrame:
     """One row for each stage of each method, and for its memory."""
-    stages = [name for name in _STAGES if name in timed.columns]
-    in_memory = pl.col("stage") == "memory"
-    memory, time = pl.lit("peak memory (MiB)"), pl.lit("time a batch (ms)")
-    panel = pl.when(in_memory).then(memory).otherwise(time).alias("panel")
+    shown = [column for column in (*_STAGES, _MEMORY) if column.name in timed.columns]
+    panels = {stage.name: f"time a batch ({stage.unit})" for stage in _STAGES}
+    panels[_MEMORY.name] = f"peak {_MEMORY.title}"
     return (
         timed.group_by("model", "method", maintain_order=True)
-        .agg(pl.col(stages).mean())
-        .unpivot(stages, index=["model", "method"], variable_name="stage")
+        .agg(pl.col(column.name).mean() * column.scale for column in shown)
+        .unpivot([column.name for column in shown], index=["model", "method"])
         .drop_nulls("value")
-        .with_columns(pl.col("stage").replace(_STAGES))
-        .with_columns(panel, pl.col("value") * pl.when(in_memory).then(2.0**-20).otherwise(1e3))
-        .select("panel", "model", "method", "stage", "value")
+        .select(
+            pl.col("variable").replace(panels).alias("panel"),
+            "model",
+            "method",
+            pl.col("variable").replace({x.name: x.label for x in shown}).alias("stage"),
+            "value",
+        )
     )
 
 
-def _draw_bars(axes: Any, rows: pl.DataFrame) -> None:
+def _draw_bars(axes: "Axes", rows: pl.DataFrame) -> None:
     bars = rows.group_by("model", "method", maintain_order=True).agg("stage", "value")
     several = rows["model"].n_unique() > 1
     places, names = [], []
@@ -83,10 +85,12 @@ def _draw_bars(axes: Any, rows: pl.DataFrame) -> None:
         names.append(f"{model} · {method}" if several else method)
         left = 0.0
         for stage, value in zip(stages, values, strict=True):
-            axes.barh(y, value, left=left, height=0.7, color=_MARKS.get(stage, _MEMORY).color)
+            axes.barh(y, value, left=left, height=0.7, color=_MARKS.get(stage, _GRAY).color)
             left += value
-        where = {"textcoords": "offset points", "va": "center", "size": 7.5}
-        axes.annotate(f"{left:.3g}", (left, y), (3, 0), **where)
+        beside = (3, 0)  # points to the right
+        axes.annotate(
+            f"{left:.3g}", (left, y), beside, textcoords="offset points", va="center", size=7.5
+        )
     axes.set_yticks(places, names)
     axes.set_ylim(places[-1] + 0.6, places[0] - 0.6)
     axes.tick_params(axis="y", length=0)

@@ -1,17 +1,25 @@
 """The course of a stream: accuracy so far, and how sure the predictions are."""
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from lametta.bench import metrics
+from lametta.bench.columns import COLUMNS
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import place, variants
 from lametta.bench.figures.style import Marks, pick
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _N_POINTS = 60  # of a line: more are no sharper on a page
-_QUANTITIES = {"online_accuracy": "accuracy so far (%)", "entropy": "entropy (nats)"}
+_QUANTITIES = {
+    "online_accuracy": f"accuracy so far ({COLUMNS['accuracy'].unit})",
+    "entropy": COLUMNS["entropy"].title,
+}
 
 
 def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
@@ -52,6 +60,34 @@ def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
     )
 
 
+def widest(frame: pl.DataFrame, source: str, style: Marks | None = None, n: int = 3) -> Figure:
+    """The same for the ``n`` scenarios where methods are furthest apart.
+
+    Examples
+    --------
+    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 2, "fingerprint": "5f1c"}
+    >>> cells |= {"step_n": [2], "step_entropy": [0.5], "step_diversity": [0.6]}
+    >>> runs = [("Source", "a", 1), ("LAME", "a", 2), ("Source", "b", 1), ("LAME", "b", 1)]
+    >>> rows = [
+    ...     cells | {"method": m, "scenario": s, "step_hits": [hits], "accuracy": hits / 2}
+    ...     for m, s, hits in runs
+    ... ]
+    >>> widest(pl.DataFrame(rows), "Source", n=1).frame()["scenario"].unique().to_list()
+    ['a']
+    """
+    means = metrics.summary(metrics.gains(frame, source), ["scenario", "method"])
+    spread = means.group_by("scenario", maintain_order=True).agg(
+        pl.col("accuracy").max() - pl.col("accuracy").min()
+    )
+    chosen = spread.top_k(n, by="accuracy")["scenario"]
+    figure = curves(frame.filter(pl.col("scenario").is_in(chosen.implode())), style)
+    if len(chosen) == len(spread):
+        return figure
+    these = "is the scenario" if n == 1 else f"are the {n} scenarios"
+    more = f" Shown {these} where the lines end furthest apart."
+    return replace(figure, caption=figure.caption + more)
+
+
 def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
     """Means over seeds, at so many points of the stream at the most."""
     every = -(-courses["step"].max() // _N_POINTS)  # type: ignore[operator]
@@ -64,7 +100,7 @@ def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
         .group_by(keys, maintain_order=True)
         .agg(
             pl.col("samples").max(),
-            pl.col("online_accuracy").mean() * 100,
+            pl.col("online_accuracy").mean() * COLUMNS["accuracy"].scale,
             pl.col("entropy").mean(),
         )
         .unpivot(
@@ -75,7 +111,7 @@ def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _draw_lines(axes: Any, rows: pl.DataFrame, style: Marks) -> None:
+def _draw_lines(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
     for method, mark in style.items():
         line = rows.filter(method=method)
         axes.plot(line["samples"], line["value"], color=mark.color, ls=mark.line, lw=1.4)

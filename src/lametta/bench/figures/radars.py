@@ -1,7 +1,7 @@
 """Radar charts of gains: over models, and of LAME's kernels over scenarios."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,9 @@ from lametta.bench.figures.rows import MEANS, averages, variants
 from lametta.bench.figures.style import GRID, Marks, pick
 from lametta.types import LamettaError
 
+if TYPE_CHECKING:
+    from matplotlib.projections.polar import PolarAxes
+
 
 def radar(
     frame: pl.DataFrame,
@@ -19,7 +22,7 @@ def radar(
     style: Marks | None = None,
     *,
     name: str = "radar",
-    title: str = "Gain over models",
+    title: str = "Gain over the source",
 ) -> Figure:
     """The mean gain of each method, one spoke a model: the paper's Figure 5.
 
@@ -64,7 +67,7 @@ def radar(
     )
 
 
-def _draw_radar(axes: Any, rows: pl.DataFrame, source: str, style: Marks) -> None:
+def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, source: str, style: Marks) -> None:
     from matplotlib.ticker import MaxNLocator
 
     base = dict(rows.filter(method=source).select("spoke", "accuracy").iter_rows())
@@ -82,8 +85,8 @@ def _draw_radar(axes: Any, rows: pl.DataFrame, source: str, style: Marks) -> Non
     axes.set_theta_direction(-1)
     axes.set_xticks(angles, [f"{spoke}\n{value:.1f} %" for spoke, value in base.items()])
     for angle, label in zip(angles, axes.get_xticklabels(), strict=True):
-        side = np.sign(round(float(np.sin(angle)), 1))  # right of, above or left of the center
-        label.set_horizontalalignment({1: "left", 0: "center", -1: "right"}[side])
+        side = round(float(np.sin(angle)), 1)  # right of, above or left of the center
+        label.set_horizontalalignment("left" if side > 0 else "right" if side < 0 else "center")
     gain = rows["gain"].to_numpy()
     ticks = MaxNLocator(5).tick_values(min(0.0, gain.min()), max(1.0, gain.max()))
     axes.set_yticks(ticks[1:])

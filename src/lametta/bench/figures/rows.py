@@ -1,7 +1,6 @@
 """What figures do with rows before they draw them."""
 
 import json
-from typing import Any
 
 import polars as pl
 
@@ -53,5 +52,5 @@ def variants(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(method=pl.Series(new, dtype=pl.String))
 
 
-def _words(key: str, value: Any) -> str:
+def _words(key: str, value: object) -> str:
     return value if isinstance(value, str) else f"{key} {value}"

@@ -1,7 +1,7 @@
 """The cross-shift matrices: what a configuration tuned on one scenario does in the others."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -10,6 +10,9 @@ from lametta.bench import select
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import GAIN, INK, LOSS
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def cross_shift(
@@ -69,7 +72,7 @@ def cross_shift(
     )
 
 
-def _draw_matrix(axes: Any, rows: pl.DataFrame) -> None:
+def _draw_matrix(axes: "Axes", rows: pl.DataFrame) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 

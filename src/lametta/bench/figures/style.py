@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
 
 INK, GRID = "#1b1f24", "#d5dae1"
 """Text and grid lines; a page that follows light and dark puts its own colors in their place."""
@@ -76,11 +79,11 @@ class Mark:
     filled: bool = False
 
     @property
-    def line(self) -> Any:
+    def line(self) -> Literal["-"] | tuple[float, tuple[float, ...]]:
         """The style of the line, as matplotlib takes it."""
         return (0, self.dashes) if self.dashes else "-"
 
-    def handle(self, label: str) -> Any:
+    def handle(self, label: str) -> "Artist":
         """The entry of a legend."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch

@@ -1,21 +1,16 @@
 """The report of an experiment: a page, figures and tables, from a folder of results."""
 
 from lametta.bench.report.comparison import Comparison, compare
-from lametta.bench.report.content import Section, headline_rows, sections
-from lametta.bench.report.page import headline
-from lametta.bench.report.writing import write
-from lametta.bench.results import Part, Results, read, read_cells
+from lametta.bench.report.content import Report, Section, headline, make_report, sections
+from lametta.bench.report.page import write
 
 __all__ = [
     "Comparison",
-    "Part",
-    "Results",
+    "Report",
     "Section",
     "compare",
     "headline",
-    "headline_rows",
-    "read",
-    "read_cells",
+    "make_report",
     "sections",
     "write",
 ]

@@ -1,23 +1,24 @@
 """What a report shows: a section for each study, and one for the choice of configurations."""
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 
 import polars as pl
 
 from lametta.bench import figures, paper, tables
 from lametta.bench.experiment import canonical
 from lametta.bench.figures import Figure
+from lametta.bench.figures.courses import widest
 from lametta.bench.figures.style import Marks
-from lametta.bench.metrics import gains, summary
 from lametta.bench.results import Results
 from lametta.bench.select import Selection, select
-from lametta.bench.tables import Table
+from lametta.bench.tables import Table, number
+from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
-
-Draw = Callable[[pl.DataFrame, str, Marks], Figure]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,52 +41,70 @@ class Section:
         )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How a kind of study is shown: its figures, what models are named by, and its table."""
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a report says of results.
 
-    title: str
-    draws: tuple[Draw, ...]
-    models: str = "model"
-    columns: str | None = "scenario"
+    Attributes
+    ----------
+    results : Results
+        What was run.
+    ranking : Table
+        What each method gains over the source, the best first.
+    sections : tuple of Section
+        What is shown, in order.
+    """
 
+    results: Results
+    ranking: Table
+    sections: tuple[Section, ...]
 
-def _widest(rows: pl.DataFrame, source: str, style: Marks, n: int = 3) -> Figure:
-    """Courses in the scenarios where methods are furthest apart."""
-    means = summary(gains(rows, source), ["scenario", "method"])
-    spread = means.group_by("scenario", maintain_order=True).agg(
-        pl.col("accuracy").max() - pl.col("accuracy").min()
-    )
-    chosen = spread.top_k(n, by="accuracy")["scenario"]
-    figure = figures.curves(rows.filter(pl.col("scenario").is_in(chosen.implode())), style)
-    if len(chosen) == len(spread):
-        return figure
-    these = "is the scenario" if n == 1 else f"are the {n} scenarios"
-    more = f" Shown {these} where the lines end furthest apart."
-    return replace(figure, caption=figure.caption + more)
-
-
-def _radar(rows: pl.DataFrame, source: str, style: Marks) -> Figure:
-    return figures.radar(rows, "model", source, style, title="Gain over the source")
+    @property
+    def message(self) -> str:
+        """What the numbers say, in a sentence."""
+        return headline(self.ranking.data, self.results.source)
 
 
-def _curves(rows: pl.DataFrame, _: str, style: Marks) -> Figure:
-    return figures.curves(rows, style)
+def make_report(results: Results, *, paper: bool | None = None) -> Report:
+    """Make figures and tables of results.
+
+    Parameters
+    ----------
+    results : Results
+        What was run.
+    paper : bool, optional
+        Whether to show the paper's numbers beside ours; without it, if the experiment is called
+        "paper".
+    """
+    shown = list(sections(results))
+    if results.experiment.name == "paper" if paper is None else paper:
+        shown.append(_paper(results, shown))
+    return Report(results, tables.ranking(results.headline_rows, results.source), tuple(shown))
 
 
-def _runtime(rows: pl.DataFrame, _: str, __: Marks) -> Figure:
-    return figures.runtime(rows)
+def headline(ranking: pl.DataFrame, source: str) -> str:
+    """What the numbers say, in a sentence.
 
-
-_KINDS = {
-    "boxes": _Kind("Results", (figures.boxes, _widest)),
-    "radar_architectures": _Kind("Architectures", (_radar,), "architecture", "model"),
-    "radar_trainings": _Kind("Trainings", (_radar,), "training", "model"),
-    "batch_size": _Kind("Batch size", (figures.batch_size,), columns="batch_size"),
-    "runtime": _Kind("Time and memory", (_runtime,), columns=None),
-    "kernels": _Kind("Kernels", (figures.kernels,)),
-    "curves": _Kind("Along the stream", (_curves,)),
-}
+    Examples
+    --------
+    >>> rows = {"method": ["LAME", "Source"], "accuracy": [0.56, 0.52], "gain": [0.04, 0.0]}
+    >>> headline(pl.DataFrame(rows | {"gain_ci": [0.01, None], "scenarios": 7}), "Source")
+    'LAME is best: right in 56.0 % on average over 7 scenarios, +4.0 ± 1.0 points over Source.'
+    """
+    others = ranking.filter(pl.col("method") != source)
+    if others.is_empty():
+        return f"Only {source} was run."
+    best = others.row(0, named=True)
+    n = best["scenarios"]
+    where = f"on average over {n} scenarios" if n > 1 else "in the one scenario"
+    sure = None if best["gain_ci"] is None else 100 * best["gain_ci"]
+    gain = f"{number(100 * best['gain'], sure, signed=True)} points over {source}"
+    if best["gain"] <= 0:
+        return f"No method is better than {source} {where}; closest is {best['method']}, {gain}."
+    accuracy = number(100 * best["accuracy"])
+    level = abs(best["gain"]) <= (best["gain_ci"] or 0)
+    caution = ", which may be chance" if level else ""
+    return f"{best['method']} is best: right in {accuracy} % {where}, {gain}{caution}."
 
 
 def sections(results: Results) -> Iterator[Section]:
@@ -97,52 +116,34 @@ def sections(results: Results) -> Iterator[Section]:
         yield _validation(results, style)
 
 
-def paper_section(results: Results, shown: Sequence[Section]) -> Section:
-    """The paper's numbers beside ours."""
-    studies, drawn = results.experiment.studies, [f for section in shown for f in section.figures]
-    rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
-    rows += [(figure.name, figure.frame()) for figure in drawn if figure.name == "cross_shift"]
-    both = paper.beside((pair for pair in rows if len(pair[1])), results.source)
-    note = () if len(both) else ("Nothing that was run has a number in the paper.",)
-    return Section("paper", "Beside the paper", tables=(tables.beside(both),), notes=note)
-
-
-def headline_rows(results: Results) -> pl.DataFrame:
-    """The rows that the headline is about: of the first study of accuracies that has any.
-
-    Without one, those of the validation with the chosen configurations.
-    """
-    studies = results.experiment.studies
-    for name in sorted(studies, key=lambda name: studies[name].figure != "boxes"):
-        if not (rows := results.studies[name].rows).is_empty():
-            return rows
-    rows = results.validation.rows
-    single = pl.col("config").n_unique().over("method") == 1
-    chosen = {name: canonical(params) for name, params in results.selected.items()}
-    return rows.filter(single | (pl.col("config") == pl.col("method").replace(chosen)))
-
-
 def _study(results: Results, name: str, style: Marks) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
-    kind = _KINDS[study.figure]
-    heading = kind.title if study.title == name else study.title
+    view = VIEWS[study.figure]
+    heading = view.title if study.title == name else study.title
     notes = [part.lack] if part.lack else []
     file = re.sub(r"[^\w-]+", "-", name)  # a name that files and addresses may have
     drawn: list[Figure] = []
     shown: list[Table] = []
     if not part.rows.is_empty():
-        rows = _with_models_by(kind.models, part.rows)
-        for draw in kind.draws:
+        rows = _with_models_by(view.models, part.rows)
+        for function in view.draws:
             with _noted(notes):
-                figure = draw(rows, results.source, style)
+                figure = _draw(function, rows, source=results.source, style=style)
                 drawn.append(replace(figure, name=f"{file}_{figure.name}" if drawn else file))
-        if kind.columns:
-            by = kind.models if kind.columns == "model" else kind.columns
+        if view.columns:
+            by = view.models if view.columns == "model" else view.columns
             with _noted(notes):
-                table = tables.results(rows, results.source, kind.columns)
+                table = tables.accuracies(rows, results.source, view.columns)
                 title = f"Accuracy (%) by {by.replace('_', ' ')}"
                 shown.append(replace(table, name=file, title=title))
     return Section(file, heading, tuple(drawn), tuple(shown), tuple(notes))
+
+
+def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
+    """Call a function of `lametta.bench.figures` with those of the options that it takes."""
+    function: Callable[..., Figure] = resolve_name(f"lametta.bench.figures.{name}")
+    taken = inspect.signature(function).parameters
+    return function(rows, **{key: value for key, value in options.items() if key in taken})
 
 
 def _validation(results: Results, style: Marks) -> Section:
@@ -182,8 +183,18 @@ def _rates(results: Results, rows: pl.DataFrame, style: Marks) -> Iterator[Figur
     if len(configs) > 1:
         own = (pl.col("method") == method) & pl.col("config").is_in(configs)
         shown = rows.filter(own | (pl.col("method") == results.source))
-        figure = _widest(shown, results.source, style, n=1)
+        figure = widest(shown, results.source, style, n=1)
         yield replace(figure, name="rates", title=f"{method} at several learning rates")
+
+
+def _paper(results: Results, shown: Sequence[Section]) -> Section:
+    """The paper's numbers beside ours."""
+    studies, drawn = results.experiment.studies, [f for section in shown for f in section.figures]
+    rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
+    rows += [(figure.name, figure.frame()) for figure in drawn if figure.name == "cross_shift"]
+    both = paper.with_ours((pair for pair in rows if len(pair[1])), results.source)
+    note = () if len(both) else ("Nothing that was run has a number in the paper.",)
+    return Section("paper", "Beside the paper", tables=(tables.ours_and_papers(both),), notes=note)
 
 
 def _with_models_by(column: str, rows: pl.DataFrame) -> pl.DataFrame:

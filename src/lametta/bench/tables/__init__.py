@@ -1,19 +1,19 @@
 """Tables of an experiment, each with the numbers behind it."""
 
-from lametta.bench.tables.accuracy import details, ranking, results
+from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
-from lametta.bench.tables.published import beside
+from lametta.bench.tables.paper import ours_and_papers
 from lametta.bench.tables.table import Entry, Table, as_table, number
 
 __all__ = [
     "Entry",
     "Table",
+    "accuracies",
     "as_table",
-    "beside",
     "details",
     "number",
+    "ours_and_papers",
     "ranking",
-    "results",
     "selected",
     "words",
 ]

@@ -5,11 +5,12 @@ from typing import Any
 
 import polars as pl
 
+from lametta.bench.columns import COLUMNS, names
 from lametta.bench.metrics import gains, summary, worst_drop
 from lametta.bench.tables.table import Entry, Table, number
 
 
-def results(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
+def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
     """Mean accuracies with 95 % intervals: one row a method, one column a scenario.
 
     Parameters
@@ -27,7 +28,7 @@ def results(frame: pl.DataFrame, source: str = "Source", columns: str = "scenari
     >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
     >>> runs = [("Source", "a", 0.5), ("Source", "b", 0.6), ("LAME", "a", 0.4), ("LAME", "b", 0.9)]
     >>> rows = [cells | {"method": m, "scenario": s, "accuracy": a} for m, s, a in runs]
-    >>> print(results(pl.DataFrame(rows)).markdown())
+    >>> print(accuracies(pl.DataFrame(rows)).markdown())
     | method | a | b | mean |
     |---|---:|---:|---:|
     | Source | **50.0** | 60.0 | 55.0 |
@@ -55,7 +56,8 @@ def results(frame: pl.DataFrame, source: str = "Source", columns: str = "scenari
         for key in dict.fromkeys(data.select(keys).iter_rows())
     ]
     title = "Accuracy (%) by method and " + columns.replace("_", " ")
-    return Table("results", title, [*(key.replace("_", " ") for key in keys), *labels], rows, data)
+    header = [*(key.replace("_", " ") for key in keys), *labels]
+    return Table("accuracies", title, header, rows, data)
 
 
 def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
@@ -126,27 +128,14 @@ def details(frame: pl.DataFrame, scenario: str) -> Table:
     data = (
         frame.filter(scenario=scenario)
         .group_by("method", maintain_order=True)
-        .agg(pl.col([name for name in _METRICS if name in frame.columns]).mean())
+        .agg(pl.col([name for name in _DETAILS if name in frame.columns]).mean())
     )
-    shown = [name for name in data.columns[1:] if data[name].is_not_null().any()]
+    shown = [COLUMNS[name] for name in data.columns[1:] if data[name].is_not_null().any()]
     rows = [
-        [Entry(row["method"]), *(_metric(row[name], *_METRICS[name][1:]) for name in shown)]
+        [Entry(row["method"]), *(Entry(column.text(row[column.name])) for column in shown)]
         for row in data.iter_rows(named=True)
     ]
-    header = ["method", *(_METRICS[name][0] for name in shown)]
-    return Table("details", scenario, header, rows, data)
+    return Table("details", scenario, ["method", *(column.title for column in shown)], rows, data)
 
 
-_METRICS = {
-    "accuracy": ("accuracy (%)", 100, ".1f"),
-    "class_accuracy": ("mean over classes (%)", 100, ".1f"),
-    "nll": ("NLL (nats)", 1, ".3f"),
-    "ece": ("ECE (%)", 100, ".2f"),
-    "entropy": ("entropy (nats)", 1, ".3f"),
-    "diversity": ("diversity (nats)", 1, ".3f"),
-    "changed": ("changed (%)", 100, ".1f"),
-}
-
-
-def _metric(value: float | None, scale: float, form: str) -> Entry:
-    return Entry("" if value is None else f"{scale * value:{form}}")
+_DETAILS = names("metric", "signal")

@@ -9,7 +9,9 @@ import polars as pl
 from lametta.bench.tables.table import Entry, Table, number
 
 
-def selected(params: Mapping[str, Mapping[str, Any]], table: pl.DataFrame | None = None) -> Table:
+def selected(
+    params: Mapping[str, Mapping[str, object]], table: pl.DataFrame | None = None
+) -> Table:
     """The configuration that the validation scenarios chose for each method.
 
     Parameters
@@ -60,7 +62,7 @@ def _runner_up(row: Mapping[str, Any]) -> list[Entry]:
     return [Entry(words(other)), Entry(number(100 * row["runner_up_accuracy"]))]
 
 
-def words(params: Mapping[str, Any]) -> str:
+def words(params: Mapping[str, object]) -> str:
     """Parameters for people.
 
     Examples

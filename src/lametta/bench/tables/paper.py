@@ -6,18 +6,18 @@ from lametta.bench.paper import BY_TRAINING
 from lametta.bench.tables.table import Entry, Table, number
 
 
-def beside(numbers: pl.DataFrame) -> Table:
+def ours_and_papers(numbers: pl.DataFrame) -> Table:
     """Our numbers and the paper's, one column a method.
 
     Parameters
     ----------
     numbers : DataFrame
-        As `lametta.bench.paper.beside` gives them.
+        As `lametta.bench.paper.with_ours` gives them.
 
     Examples
     --------
     >>> row = {"quantity": "accuracy (%)", "of": "RN-50", "method": "LAME", "ours": 50, "paper": 55}
-    >>> print(beside(pl.DataFrame([row])).markdown())
+    >>> print(ours_and_papers(pl.DataFrame([row])).markdown())
     | ours / the paper's | LAME |
     |---|---:|
     | accuracy (%), RN-50 | 50.0 / 55.0 |

@@ -1,0 +1,48 @@
+"""How a report can show a study: the table that experiment files choose from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class View:
+    """A title, figures and a table.
+
+    Parameters
+    ----------
+    title : str
+        The heading of a study that has none of its own.
+    draws : tuple of str
+        The functions that draw, as ``"module:function"`` in `lametta.bench.figures`: by name, so
+        that a file is checked without what draws. Each takes the rows of the study and, if it has
+        parameters of these names, the ``source`` and the ``style``, and gives a ``Figure``.
+    models : str
+        The column that models are named by.
+    columns : str or None
+        What the columns of the table of accuracies are; None for no table.
+    timed : bool
+        Whether it shows times, so that the networks have to run.
+
+    Examples
+    --------
+    >>> VIEWS["runtime"].timed, VIEWS["runtime"].draws
+    (True, ('cost:runtime',))
+    """
+
+    title: str
+    draws: tuple[str, ...]
+    models: str = "model"
+    columns: str | None = "scenario"
+    timed: bool = False
+
+
+VIEWS = {
+    "boxes": View("Results", ("accuracy:boxes", "courses:widest")),
+    "radar_architectures": View("Architectures", ("radars:radar",), "architecture", "model"),
+    "radar_trainings": View("Trainings", ("radars:radar",), "training", "model"),
+    "batch_size": View("Batch size", ("accuracy:batch_size",), columns="batch_size"),
+    "runtime": View("Time and memory", ("cost:runtime",), columns=None, timed=True),
+    "kernels": View("Kernels", ("radars:kernels",)),
+    "curves": View("Along the stream", ("courses:curves",)),
+}
+"""What ``figure`` of a study may say. Another figure is a function in `lametta.bench.figures` and a
+line here."""

@@ -1,0 +1,203 @@
+"""The experiments that come with lametta."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lametta import LamettaError
+from lametta.bench import experiment as config
+from lametta.bench.dry_run import dry_run
+from lametta.bench.experiment import Experiment, bundled, load
+from lametta.bench.specs import DatasetSpec
+from lametta.data import catalog
+from lametta.stream import Scenario
+from lametta.torch import Classifier, zoo
+from tests.bench.tiny import selected
+from tests.conftest import shared
+
+ROOT = Path(__file__).parents[2]
+
+
+NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
+
+
+@pytest.fixture(params=NAMES)
+def shipped(request):
+    return load(bundled(request.param))
+
+
+def test_there_are_these_experiments():
+    assert NAMES == ["cifar10", "demo", "demo_full", "paper", "released"]
+    assert bundled("demo").parent == (ROOT / "experiments").resolve()
+    with pytest.raises(LamettaError, match="name must be one of .*did you mean 'paper'"):
+        bundled("papers")
+
+
+def test_a_wheel_has_them_beside_the_module(monkeypatch, tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "demo.toml").touch()
+    monkeypatch.setattr(config.resources, "files", lambda _: tmp_path)
+    assert bundled("demo") == tmp_path / "experiments" / "demo.toml"
+
+
+def test_their_cells_are_those_of_old_results(shipped):
+    """Results on disk are found by the ids of cells, whatever lametta has learned since."""
+    cells = shipped.validation_cells() + shipped.test_cells(selected(shipped))
+    digest = hashlib.sha256("".join(cell.id for cell in cells).encode()).hexdigest()[:16]
+    assert (len(cells), digest) == {
+        "cifar10": (2742, "04d92c5e8927853a"),
+        "demo": (737, "139b83affb38ecc6"),
+        "demo_full": (8797, "01fb24703e7f7efb"),
+        "paper": (10760, "0dba53dc306c74cb"),
+        "released": (8605, "89a7911bbe7b6c0f"),
+    }[shipped.name]
+
+
+def test_loading_is_light():
+    code = (
+        "import sys; from lametta.bench.experiment import bundled, load; load(bundled('paper')); "
+        "print([m for m in ('torch', 'polars', 'matplotlib', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_shipped_experiments_have_the_papers_protocol(shipped):
+    assert len(shipped.validation.scenarios) == 12
+    assert len(shipped.studies["main"].scenarios) == 7
+    assert shipped.source == "Source"
+    kinds = {shipped.methods[name].kind for name in shipped.studies["main"].methods}
+    assert kinds == {"source", "lame", "tent", "shot_im", "pseudo_label", "adabn"}
+    specs = [shipped.scenarios[name] for name in shipped.validation.scenarios]
+    iid = [spec.identity()["order"]["kind"] == "iid" for spec in specs]
+    zipf = [spec.identity()["prior"]["kind"] == "zipf" for spec in specs]
+    assert list(zip(iid, zipf, strict=True)) == list(
+        zip([True, False] * 6, [False, False, True, True] * 3, strict=True)
+    )
+    tests = [shipped.scenarios[name].identity() for name in shipped.studies["main"].scenarios]
+    assert [spec["order"]["kind"] == "iid" for spec in tests] == [True] * 4 + [False] * 3
+    variants = [spec["prior"].get("variant") for spec in tests]
+    assert variants == [None, None, "test", "test", None, None, None]
+    # Nothing is chosen by data that it is tested on.
+    chosen_by = {shipped.datasets[spec.dataset].model_dump_json() for spec in specs}
+    tested_on = {
+        shipped.datasets[shipped.scenarios[name].dataset].model_dump_json()
+        for name in shipped.studies["main"].scenarios
+    }
+    assert not chosen_by & tested_on
+
+
+def test_paper():
+    paper = load(bundled("paper"))
+    sizes = {name: len(paper.configurations(name)) for name in paper.validation.methods}
+    assert sizes == {
+        "Source": 1, "LAME": 3, "TENT": 54, "SHOT-IM": 54, "PseudoLabel": 54, "AdaBN": 15,
+        "LAME (rbf)": 3, "LAME (linear)": 1,
+    }  # fmt: skip
+    for params in (*paper.configurations("TENT"), *paper.configurations("SHOT-IM")):
+        assert params["optimizer"] == "adam"
+    assert {spec.pooling for spec in paper.datasets.values()} == {"mean"}
+    assert len(paper.validation.seeds) == 3
+    assert paper.validation.batch_size == 64
+    studies = paper.studies
+    assert len(studies["main"].seeds) == 10
+    assert studies["main"].batch_sizes == (64,)
+    assert studies["batch_size"].batch_sizes == (16, 32, 64, 128)
+    models = [paper.models[name] for name in studies["architectures"].models]
+    assert [m.architecture for m in models] == ["RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
+    trainings = [paper.models[name].training for name in studies["trainings"].models]
+    assert trainings == ["original", "torchvision", "SimCLR"]
+    kernels = [paper.configurations(m)[0].get("affinity") for m in studies["kernels"].methods]
+    assert kernels == [None, "knn", "rbf", "linear"]
+    rates = [paper.configurations(m)[0].get("lr") for m in studies["curves"].methods]
+    assert rates == [None, None, 0.001, 0.01, 0.1]
+    assert "AdaBN" not in studies["architectures"].methods  # no batch normalization in a ViT
+
+
+def test_released():
+    released, paper = load(bundled("released")), load(bundled("paper"))
+    for name, method in released.methods.items():
+        for params in released.configurations(name):
+            if method.kind in ("tent", "shot_im", "pseudo_label"):
+                assert params["optimizer"] == "sgd"
+            assert params.get("layers") != "everything"
+    assert released.validation.batch_size == 16
+    assert released.studies["main"].batch_sizes == (16,)
+    assert released.configurations("LAME") == ({"affinity": "rbf", "k": 4},)
+    pooled = {name for name, spec in released.datasets.items() if spec.pooling == "sum"}
+    assert pooled == {"imagenet_c16", "imagenet_vid", "tao_lasot"}
+    assert released.models == paper.models
+    assert released.scenarios.keys() == paper.scenarios.keys()
+    for name in ("vid", "tao"):
+        assert released.scenarios[name].identity()["order"]["shuffle_inside"]
+        assert not paper.scenarios[name].identity()["order"]["shuffle_inside"]
+
+
+def read(spec, root=None):
+    """Labels and groups of a data set, by the definition of its table."""
+    data = catalog.load(spec.reader, root, **spec.options)
+    if spec.part is not None:
+        data = data.take(np.arange(len(data))[spec.part[0] :: spec.part[1]])
+    labels, groups, keys = np.asarray(data.labels), data.groups, set(data.keys)
+    if spec.corruptions is not None:
+        groups = np.repeat(np.array(spec.corruptions), len(labels))
+        labels = np.tile(labels, len(spec.corruptions))
+    if spec.classes is not None:
+        targets = {label: i for i, group in enumerate(spec.classes.values()) for label in group}
+        kept = np.isin(labels, list(targets))
+        labels = np.array([targets[label] for label in labels[kept]])
+        groups = None if groups is None else groups[kept]
+    return labels, groups, keys
+
+
+def check_streams(experiment, sets):
+    """No batch of one, which has no statistics, and all groups in a stream by group."""
+    cells = experiment.validation_cells() + experiment.test_cells(selected(experiment))
+    for name, seed, size in {(c.scenario, c.seed, c.batch_size) for c in cells}:
+        spec = experiment.scenarios[name]
+        labels, groups, _ = sets[spec.dataset]
+        stream = Scenario(spec.order, spec.prior, size, seed, spec.limit)(labels, groups)
+        assert min(stream.sizes) > 1, (name, seed, size)
+        if name in experiment.validation.scenarios and groups is not None:
+            assert set(groups[stream.index]) == set(groups)
+
+
+@pytest.mark.parametrize("name", ["demo", "demo_full"])
+def test_streams_of_the_demo(name):
+    experiment = load(bundled(name))
+    check_streams(experiment, {key: read(spec) for key, spec in experiment.datasets.items()})
+
+
+def test_streams_of_cifar10():
+    root = shared("data", "cifar10", "test-3000.zip").parents[1]
+    experiment = load(bundled("cifar10"))
+    sets = {key: read(spec, root) for key, spec in experiment.datasets.items()}
+    check_streams(experiment, sets)
+    seen = set().union(*(sets[name][2] for name in ("val", "c_val", "super")))
+    tested = set().union(*(sets[name][2] for name in ("test", "c_test", "other", "coarse")))
+    assert not seen & tested
+    assert (len(seen), len(tested)) == (375, 1500)
+    assert not dry_run(experiment, root).missing
+
+
+def test_the_network_of_cifar10():
+    root = shared("data", "cifar10", "test-3000.zip").parents[1]
+    spec = load(bundled("cifar10")).models["resnet20"]
+    loaded = zoo.load(spec.zoo, weights=root / spec.weights)
+    data = catalog.load("folder:cifar10/test-3000.zip", root)
+    chosen = range(0, 3000, 10)
+    x = torch.stack([loaded.preprocess(data.samples[i]) for i in chosen])
+    assert x.shape == (300, 3, 32, 32)
+    right = Classifier(loaded.net)(x).logits.argmax(1).numpy() == data.labels[list(chosen)]
+    assert right.mean() > 0.75
+
+
+def test_specs_survive_json(shipped):
+    assert Experiment.model_validate_json(shipped.model_dump_json()) == shipped
+    for spec in shipped.datasets.values():
+        assert DatasetSpec.model_validate_json(spec.model_dump_json()) == spec

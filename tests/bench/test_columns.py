@@ -1,0 +1,39 @@
+"""The columns of results: those that files on disk have, and who fills them."""
+
+import numpy as np
+import polars as pl
+
+from lametta.bench.columns import CELL, COLUMNS, SCHEMA, STREAM, names
+from lametta.bench.tally import Tally
+
+
+def test_files_have_the_columns_that_they_always_had():
+    words = dict.fromkeys(
+        ("experiment", "method", "config", "model", "scenario", "dataset"), pl.String
+    )
+    counts = dict.fromkeys(("seed", "batch_size"), pl.Int64)
+    metrics = dict.fromkeys(("accuracy", "class_accuracy", "nll", "ece"), pl.Float64)
+    measured = ("entropy", "diversity", "changed", "forward_time", "optimization_time")
+    measured += ("inference_time", "step_time", "peak_memory")
+    expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
+    expected |= dict.fromkeys(measured, pl.Float64)
+    expected |= dict.fromkeys(("step_n", "step_hits"), pl.List(pl.Int64))
+    expected |= dict.fromkeys(("step_entropy", "step_diversity"), pl.List(pl.Float64))
+    assert list(SCHEMA.items()) == list(expected.items())
+
+
+def test_cells_are_told_apart_by_method_and_stream():
+    assert CELL[2:] == STREAM
+    assert CELL == ("method", "config", "model", "scenario", "seed", "batch_size")
+
+
+def test_every_metric_is_computed():
+    tally = Tally(2)
+    tally.add(np.array([[0.75, 0.25]]), np.array([0]))
+    assert {*tally.values()} == {*names("metric"), "n"}
+
+
+def test_what_tables_show_has_a_label_and_a_unit():
+    for name in names("metric", "signal", "stage", "time", "memory"):
+        assert COLUMNS[name].label
+        assert COLUMNS[name].unit

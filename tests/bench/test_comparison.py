@@ -1,0 +1,64 @@
+"""``lametta compare``: which differences are found."""
+
+import math
+import re
+
+import polars as pl
+import pytest
+
+from lametta.bench.report import compare
+from lametta.bench.results import read_cells
+from tests.bench.made_up import invoke
+
+
+@pytest.fixture
+def changed(folder, results, tmp_path):
+    """The main study with one accuracy higher by 0.01, and one stream that is another."""
+    cells = results.experiment.study_cells("main", results.selected)
+    copy = tmp_path / "changed"
+    (copy / "cells").mkdir(parents=True)
+    for cell in cells:
+        row = pl.read_parquet(folder / "cells" / f"{cell.id}.parquet")
+        if (cell.method, cell.scenario, cell.seed) == ("TENT", "VID", 1):
+            row = row.with_columns(pl.col("accuracy") + 0.01)
+        if (cell.scenario, cell.seed) == ("TAO", 2):
+            row = row.with_columns(fingerprint=pl.lit("other"))
+        row.write_parquet(copy / "cells" / f"{cell.id}.parquet")
+    return copy
+
+
+def test_compare(folder, changed):
+    same = invoke("compare", folder, folder)
+    assert same.exit_code == 0, same.output
+    assert "1065 cells in both, 0 differ; only in A: 0, only in B: 0" in same.output
+    other = invoke("compare", folder, changed)
+    assert other.exit_code == 1
+    assert "210 cells in both, 1 differ; only in A: 855, only in B: 0" in other.output
+    assert re.search(r"TENT( +=)+ +\+1\s", other.output)
+    assert re.search(
+        "other stream: TAO, seed 2, batches of 64: [0-9a-f]{16} and other", other.output
+    )
+
+
+def test_a_tolerance_makes_equal_but_not_streams(folder, changed):
+    assert invoke("compare", folder, changed, "--tolerance", "0.02").exit_code == 1
+    a, b = read_cells(folder), read_cells(changed)
+    same_streams = b.drop("fingerprint").join(
+        a.select("id", "fingerprint"), on="id", maintain_order="left"
+    )
+    assert not compare(a, same_streams, tolerance=0.009).equal
+    assert compare(a, same_streams, tolerance=0.011).equal
+    nan = same_streams.with_columns(accuracy=pl.lit(math.nan))
+    assert not compare(a, nan).equal
+
+
+def test_what_cannot_be_compared_ends_with_2(folder, changed, tmp_path):
+    assert invoke("compare", folder, changed, "--tolerance", "-1").exit_code == 2
+    file = next((changed / "cells").iterdir())
+    (tmp_path / "alone" / "cells").mkdir(parents=True)
+    pl.read_parquet(file).with_columns(seed=pl.lit(77)).write_parquet(
+        tmp_path / "alone" / "cells" / file.name
+    )
+    result = invoke("compare", folder, tmp_path / "alone")
+    assert result.exit_code == 2
+    assert "must have cells in common, got 1065 and 1" in " ".join(result.output.split())

@@ -1,0 +1,125 @@
+"""What a report shows of results that are not complete, and what it says."""
+
+import json
+import re
+
+import polars as pl
+import pytest
+
+from lametta.bench.report import headline, make_report, sections, write
+from lametta.bench.results import read_results
+from tests.bench.made_up import (
+    experiment_file,
+    invoke,
+    part_of,
+)
+from tests.bench.test_page import Page
+
+
+@pytest.mark.parametrize(
+    ("gain", "half_width", "expected"),
+    [
+        (0.04, 0.01, "LAME is best: right in 50.0 % on average over 7 scenarios, +4.0 ± 1.0 "),
+        (0.004, 0.01, "+0.4 ± 1.0 points over Source, which may be chance."),
+        (-0.02, None, "No method is better than Source on average over 7 scenarios; closest is "),
+    ],
+)
+def test_the_headline_is_true(gain, half_width, expected):
+    rows = [("LAME", 0.5, gain, half_width, 7), ("Source", 0.5 - gain, 0.0, None, 7)]
+    schema = {"method": str, "accuracy": float, "gain": float, "gain_ci": float, "scenarios": int}
+    ranking = pl.DataFrame(rows, schema=schema, orient="row")
+    assert expected in headline(ranking, "Source")
+    assert headline(ranking.filter(method="Source"), "Source") == "Only Source was run."
+
+
+def test_what_was_not_run_is_said(folder, results, tmp_path):
+    tao = set(results.frame.filter(scenario="TAO", method="LAME")["id"])
+    no_source = set(results.frame.filter(scenario="V2", method="Source")["id"])
+    timed = set(results.frame.filter(scenario="timed")["id"])
+    left = part_of(folder, tmp_path / "part", lambda file: file.stem not in tao | no_source | timed)
+    partial = read_results(left)
+    shown = {section.name: section for section in sections(partial)}
+    assert shown["main"].notes == (
+        "10 of 210 cells were not run; 25 more are left out, since their stream has no source",
+    )
+    assert "V2" not in partial.studies["main"].rows["scenario"]
+    assert {figure.name for figure in shown["main"].figures} == {"main", "main_curves"}
+    assert shown["cost"].notes == ("9 of 9 cells were not run",)
+    assert shown["cost"].figures == shown["cost"].tables == ()
+    assert shown["validation"].notes == ()
+
+
+def test_a_validation_with_holes_draws_no_matrix(folder, results, tmp_path):
+    one = results.frame.filter(scenario="Val-A", method="TENT")["id"][0]
+    partial = read_results(part_of(folder, tmp_path / "part", lambda file: file.stem != one))
+    section = next(part for part in sections(partial) if part.name == "validation")
+    assert section.figures == ()
+    assert section.notes[0] == "1 of 312 cells were not run"
+    assert "every configuration on every stream" in section.notes[1]
+
+
+def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
+    cells = results.experiment.validation_cells()
+    ids = {cell.id for cell in cells if cell.scenario in ("Val-A", "Val-B")}
+    early = part_of(folder, tmp_path / "early", lambda file: file.stem in ids)
+    (early / "selected.toml").unlink()
+    (early / "run.json").unlink()
+    page = write(make_report(read_results(early)), tmp_path / "report")
+    text = page.read_text(encoding="utf-8")
+    assert "Only Source was run." in text
+    assert "selected must have LAME, which has 3 configurations, got none" in text
+    Page(text)
+
+
+def test_files_stay_where_they_belong(folder, results, tmp_path):
+    few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
+    small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    text = (small / "experiment.toml").read_text()
+    (small / "experiment.toml").write_text(text.replace("studies.rates", 'studies."../../a b"'))
+    write(make_report(read_results(small)), tmp_path / "report" / "deep")
+    assert (tmp_path / "report" / "deep" / "figures" / "-a-b.svg").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"part", "report"}
+
+
+def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
+    whole = part_of(folder, tmp_path / "part", lambda _: True)
+    text = (whole / "experiment.toml").read_text()
+    (whole / "experiment.toml").write_text(text.replace('figure = "curves"', 'figure = "boxes"'))
+    section = next(part for part in sections(read_results(whole)) if part.name == "validation")
+    rates = section.figures[1]
+    assert rates.name == "rates"
+    assert list(rates.legend) == ["Source", "TENT lr 0.001", "TENT lr 0.01", "TENT lr 0.1"]
+    assert rates.frame()["scenario"].n_unique() == 1
+
+
+def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
+    few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
+    failing = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    (failing / "failed").mkdir()
+    note = {"method": "TENT", "scenario": "V2", "seed": 3, "traceback": "Traceback\n<oh> & no\n"}
+    (failing / "failed" / "0123.json").write_text(json.dumps(note))
+    result = invoke("report", failing, "-o", tmp_path / "out")
+    assert result.exit_code == 1, result.output
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "TENT in V2, seed 3: &lt;oh&gt; &amp; no" in text
+
+
+def test_report_prints_the_table(folder, results, tmp_path):
+    few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
+    small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    result = invoke("report", small)
+    assert result.exit_code == 0, result.output
+    assert (small / "report" / "report.html").exists()
+    assert re.search(r"method +VID\nSource +64\.8 ±\d", result.output)
+    assert "Beside the paper" not in (small / "report" / "report.html").read_text()
+
+
+def test_an_experiment_called_paper_has_them_without_asking(folder, results, tmp_path):
+    few = {cell.id for cell in results.experiment.validation_cells() if cell.scenario == "Val-A"}
+    small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    (small / "experiment.toml").write_text(experiment_file("paper"))
+    page = small / "report" / "report.html"
+    assert invoke("report", small).exit_code == 0
+    assert "Nothing that was run has a number in the paper." in page.read_text()
+    assert invoke("report", small, "--no-paper").exit_code == 0
+    assert "Beside the paper" not in page.read_text()

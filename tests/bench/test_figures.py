@@ -1,0 +1,231 @@
+"""Figures: what they draw, by hand, and that it can be read."""
+
+import itertools
+import re
+import statistics
+from importlib import resources
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lametta import LamettaError
+from lametta.bench import figures
+from lametta.bench.figures import marks
+from lametta.bench.figures.style import pick
+from tests.bench.made_up import METHODS, SIX, TEST, mean_of_means
+
+
+@pytest.fixture(scope="module")
+def canvases(drawn):
+    """The figures of the report, as matplotlib has them."""
+    return {name: figure.plot() for name, figure in drawn.items()}
+
+
+def test_every_study_and_the_validation_are_drawn(drawn):
+    assert list(drawn) == [
+        *("main", "main_curves", "architectures", "trainings", "batch_size", "kernels"),
+        *("rates", "cost", "cross_shift"),
+    ]
+
+
+def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
+    for name, figure in drawn.items():
+        axes = canvases[name].axes
+        assert len(axes) == figure.frame()["panel"].n_unique()
+        for ax in axes:
+            assert ax.lines or ax.patches or ax.collections or ax.containers
+            assert ax.get_title(loc="left")
+            if figure.polar:
+                assert "points" in ax.get_title(loc="left")
+            else:
+                assert ax.get_xlabel()
+                assert ax.get_ylabel() or all(t.get_text() for t in ax.get_yticklabels())
+
+
+def test_words_do_not_overlap(canvases):
+    """Tick labels of an axis, which are the longest words."""
+    for name, canvas in canvases.items():
+        canvas.draw_without_rendering()
+        for ax in canvas.axes:
+            for axis in (ax.xaxis, ax.yaxis):
+                texts = [t for t in axis.get_ticklabels() if t.get_text()]
+                boxes = [t.get_window_extent() for t in texts]
+                for one, other in itertools.combinations(boxes, 2):
+                    assert not one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9)), name
+
+
+def test_boxes_show_every_run(main):
+    frame = figures.boxes(main).frame()
+    assert sorted(frame["accuracy"]) == pytest.approx(sorted(100 * main["accuracy"]))
+    assert list(dict.fromkeys(frame["panel"])) == list(TEST)
+
+
+def test_boxes_tell_models_apart(results):
+    frame = figures.boxes(results.studies["architectures"].rows).frame()
+    assert "RN-18 · VID" in set(frame["panel"])
+
+
+def test_cross_shift_is_that_of_a_search_by_hand(results):
+    rows = results.validation.rows.to_dicts()
+    accuracy = {}
+    for row in rows:
+        key = row["method"], row["config"], row["scenario"]
+        accuracy.setdefault(key, []).append(row["accuracy"])
+    accuracy = {key: statistics.mean(values) for key, values in accuracy.items()}
+    frame = figures.cross_shift(results.validation.rows).frame()
+    assert len(frame) == 5 * 12 * 12
+    for method, tuned_on, scenario, gain in frame.select(
+        "method", "tuned_on", "scenario", "gain"
+    ).iter_rows():
+        configs = {config for name, config, _ in accuracy if name == method}
+        # Of equally good ones, the first in the alphabet.
+        best = min(
+            configs, key=lambda config: (-round(accuracy[method, config, tuned_on], 9), config)
+        )
+        ours = accuracy[method, best, scenario] - accuracy["Source", "{}", scenario]
+        assert gain == pytest.approx(100 * ours)
+
+
+@pytest.mark.parametrize("study", ["architectures", "trainings"])
+def test_radar_shows_mean_gains(results, study):
+    rows = results.studies[study].rows
+    frame = figures.radar(rows).frame()
+    for spoke, method, gain in frame.select("spoke", "method", "gain").iter_rows():
+        ours = rows.filter(model=spoke, method=method).to_dicts()
+        base = rows.filter(model=spoke, method="Source").to_dicts()
+        expected = mean_of_means(ours, "accuracy") - mean_of_means(base, "accuracy")
+        assert gain == pytest.approx(100 * expected)
+
+
+def test_a_radar_needs_three_spokes(results):
+    rows = results.studies["trainings"].rows.filter(pl.col("model") != "RN-50")
+    with pytest.raises(LamettaError, match="at least 3 values of model for a radar, got 2"):
+        figures.radar(rows)
+
+
+def test_batch_sizes(results):
+    rows = results.studies["batch_size"].rows
+    frame = figures.batch_size(rows).frame()
+    for method, size, accuracy in frame.select("method", "batch_size", "accuracy").iter_rows():
+        own = rows.filter(method=method, batch_size=size).to_dicts()
+        assert accuracy == pytest.approx(100 * mean_of_means(own, "accuracy"))
+
+
+def test_runtime_adds_up(results):
+    rows = results.studies["cost"].rows
+    frame = figures.runtime(rows).frame()
+    tent = frame.filter(model="RN-50", method="TENT")
+    parts = rows.filter(model="RN-50", method="TENT").row(0, named=True)
+    seconds = sum(parts[f"{stage}_time"] for stage in ("forward", "optimization", "inference"))
+    times = tent.filter(pl.col("stage") != "memory")["value"]
+    assert times.sum() == pytest.approx(1e3 * seconds)
+    assert tent.filter(stage="memory")["value"].item() == pytest.approx(5e8 / 2**20)
+
+
+def test_runtime_leaves_out_what_replayed_stored_outputs(main):
+    assert set(figures.runtime(main).frame()["method"]) == set(SIX) - {"Source", "LAME"}
+    with pytest.raises(LamettaError, match="rows with a forward_time, got none"):
+        figures.runtime(main.filter(method="LAME"))
+
+
+def test_curves_end_at_the_accuracy(main):
+    frame = figures.curves(main).frame()
+    for scenario, method in itertools.product(TEST, SIX):
+        line = frame.filter(scenario=scenario, method=method)
+        mean = main.filter(scenario=scenario, method=method)["accuracy"].mean()
+        accuracy = line.filter(quantity="online_accuracy")
+        assert accuracy["value"][-1] == pytest.approx(100 * mean)
+        assert accuracy["samples"][-1] == 30 * 64
+        entropy = line.filter(quantity="entropy")["value"].mean()
+        assert entropy == pytest.approx(
+            main.filter(scenario=scenario, method=method)["entropy"].mean()
+        )
+
+
+def test_long_streams_are_thinned_and_lose_nothing_at_the_end():
+    n = 1000
+    steps = {
+        "step_n": [[4] * n],
+        "step_hits": [list(np.arange(n) % 5)],
+        "step_entropy": [list(np.linspace(0, 1, n))],
+        "step_diversity": [[1.0] * n],
+    }
+    cell = {"method": "TENT", "config": "{}", "model": "net", "scenario": "a", "seed": 0}
+    frame = figures.curves(pl.DataFrame(cell | steps | {"batch_size": 4})).frame()
+    accuracy = frame.filter(quantity="online_accuracy")
+    assert len(accuracy) <= 60
+    assert accuracy.row(-1, named=True)["samples"] == 4 * n
+    assert accuracy["value"][-1] == pytest.approx(100 * sum(np.arange(n) % 5) / (4 * n))
+
+
+def test_configurations_of_a_method_are_lines_of_their_own(results):
+    rows = results.validation.rows.filter(method="TENT", scenario="Val-B")
+    assert list(figures.curves(rows).legend) == ["TENT lr 0.001", "TENT lr 0.01", "TENT lr 0.1"]
+
+
+def test_any_name_can_be_drawn(main):
+    name = r"<b> & $x$ \frac{ %s _"
+    rows = main.filter(scenario="VID").with_columns(
+        scenario=pl.lit(name), method=pl.col("method").replace("LAME", name)
+    )
+    for figure in (figures.boxes(rows), figures.curves(rows)):
+        root = ElementTree.fromstring(figure.inline()[0].replace("xlink:", ""))
+        assert name in {element.text for element in root.iter("text")}
+
+
+def test_no_rows_no_figure(main):
+    with pytest.raises(LamettaError, match="must have rows for the figure 'boxes', got none"):
+        figures.boxes(main.clear())
+
+
+def test_files_are_the_same_every_time(results, tmp_path):
+    rows = results.studies["rates"].rows
+    first = [path.read_bytes() for path in figures.curves(rows).save(tmp_path / "a")]
+    second = [path.read_bytes() for path in figures.curves(rows).save(tmp_path / "b")]
+    assert first == second
+    svg, pdf = first
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert pdf.startswith(b"%PDF")
+
+
+def test_methods_keep_their_colors():
+    everywhere, some = marks(METHODS), marks(["TENT", "LAME"])
+    assert everywhere["TENT"].color == some["TENT"].color
+    assert everywhere["LAME"].color == some["LAME"].color
+    assert len({mark.color for name, mark in everywhere.items() if name in SIX}) == 6
+
+
+@given(st.lists(st.text(max_size=5), max_size=21, unique=True))
+def test_no_two_marks_are_alike(names):
+    chosen = marks(names)
+    assert list(chosen) == names
+    assert len({(mark.color, mark.dashes) for mark in chosen.values()}) == len(names)
+
+
+def test_a_style_that_tells_too_few_apart_is_left():
+    style = marks(METHODS)
+    three = ["LAME rbf", "LAME linear", "TENT fast"]
+    assert len({style[name].color for name in three}) < 3
+    assert len({mark.color for mark in pick(three, style).values()}) == 3
+    assert pick(SIX, style) == {name: style[name] for name in SIX}
+
+
+def test_colors_can_be_seen_on_white_and_on_black():
+    """By the definition of contrast in the Web Content Accessibility Guidelines."""
+
+    def luminance(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return np.dot(linear, (0.2126, 0.7152, 0.0722))
+
+    css = resources.files("lametta.bench").joinpath("templates/report.css").read_text()
+    pages = re.search(r"--back: light-dark\((#\w+), (#\w+)\)", css).groups()
+    assert len(pages) == 2
+    for mark in marks([*SIX, "other", "another"]).values():
+        for page in pages:
+            low, high = sorted((luminance(mark.color), luminance(page)))
+            assert (high + 0.05) / (low + 0.05) > 2

@@ -1,0 +1,149 @@
+"""The page of a report, as text and in a browser, and the files beside it."""
+
+import base64
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+
+from lametta.bench import tables
+from lametta.bench.figures.style import INK
+from lametta.bench.report import headline
+from tests.bench.made_up import (
+    STUDIES,
+)
+
+pytestmark = pytest.mark.slow  # the whole report is drawn for it
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order, and collects what a page refers to."""
+
+    VOID = ("meta", "br", "link", "img")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.links, self.ids, self.tags, self.words = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        names = dict(attributes)
+        self.ids += [names["id"]] if "id" in names else []
+        self.links += [names[key] for key in ("href", "src", "xlink:href") if names.get(key)]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page((report / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_page_stands_alone(page):
+    assert not {"link", "img", "iframe"} & set(page.tags)
+    assert page.tags.count("script") == 1
+    for link in page.links:
+        assert link.startswith(("#", "data:text/csv"))
+        if link.startswith("#"):
+            assert link[1:] in page.ids
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_panels_follow_the_colors_of_the_page(report, drawn):
+    text = (report / "report.html").read_text(encoding="utf-8")
+    panels = re.findall(r'<svg viewBox[^>]*role="img".*?</svg>', text, flags=re.DOTALL)
+    assert len(panels) == sum(figure.frame()["panel"].n_unique() for figure in drawn.values())
+    for panel in panels:
+        assert "currentColor" in panel
+        assert INK not in panel
+        assert "<style" not in panel
+    ids = re.findall(r' id="([^"]+)"', text)
+    for reference in re.findall(r'url\(#([^)]+)\)|xlink:href="#([^"]+)"', "".join(panels)):
+        assert "".join(reference) in ids
+
+
+def test_the_page_says_everything(page, results, drawn):
+    text = re.sub(r"\s+", " ", "".join(page.words))
+    assert "Made-up <numbers> & all" in text
+    ranking = tables.ranking(results.studies["main"].rows).data
+    assert headline(ranking, "Source") in text
+    for fingerprint in results.frame["fingerprint"].unique():
+        assert fingerprint in text
+    for figure in drawn.values():
+        assert figure.caption in text
+    for said in ("packages torch", "2.9", "lametta run experiment.toml -o results", "k = 5"):
+        assert said in text
+    for section in STUDIES:
+        assert section in page.ids
+    assert "were not run" not in text
+    assert (results.folder / "experiment.toml").read_text()[:500] in "".join(page.words)
+
+
+def test_a_page_hands_back_the_numbers_of_a_figure(page, drawn):
+    links = [link for link in page.links if link.startswith("data:")]
+    texts = [base64.b64decode(link.partition("base64,")[2]).decode() for link in links]
+    for figure in drawn.values():
+        assert figure.frame().write_csv() in texts
+
+
+def test_figures_and_tables_are_files_too(report, drawn):
+    for name in drawn:
+        for suffix in ("svg", "pdf", "csv"):
+            assert (report / "figures" / f"{name}.{suffix}").stat().st_size > 100
+    names = {path.stem for path in (report / "tables").iterdir()}
+    assert names == {"ranking", "streams", "selected", "paper", *STUDIES} - {"cost"}
+    for name in names:
+        assert (report / "tables" / f"{name}.md").read_text().startswith("| ")
+        assert (report / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")
+        assert pl.read_csv(report / "tables" / f"{name}.csv").height
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page(report, tmp_path, width):
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(names)} is installed")
+    # Behind the page's own script, one that clicks and measures.
+    probe = """<script>
+      document.getElementById("theme").click();
+      const page = document.documentElement;
+      page.dataset.scheme = page.style.colorScheme;
+      page.dataset.overflow = page.scrollWidth - page.clientWidth;
+      page.dataset.empty = [...document.querySelectorAll(".panels svg")]
+        .filter((svg) => svg.getBoundingClientRect().height < 50).length;
+    </script></body>"""
+    probed = tmp_path / "report.html"
+    probed.write_text((report / "report.html").read_text().replace("</body>", probe))
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900"]
+    done = subprocess.run(
+        [browser, *options, "--dump-dom", probed.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    root = re.search("<html[^>]*>", done.stdout)[0]
+    assert 'data-ready="yes"' in root
+    assert re.search('data-scheme="(light|dark)"', root)
+    assert 'data-overflow="0"' in root  # wide tables scroll in a box of their own
+    assert 'data-empty="0"' in root
+    assert "Uncaught" not in done.stderr
+    assert "CONSOLE" not in done.stderr

@@ -1,0 +1,110 @@
+"""Tables: their numbers by hand, and their text in every format."""
+
+import io
+import re
+import statistics
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lametta.bench import tables
+from lametta.bench.tables import Entry, Table
+from tests.bench.made_up import (
+    SIX,
+    TEST,
+    mean_of_means,
+)
+
+
+def test_results_agree_with_means_by_hand(main):
+    table = tables.accuracies(main)
+    assert list(table.header) == ["method", *TEST, "mean"]
+    assert [row[0].text for row in table.rows] == SIX
+    rows = main.to_dicts()
+    for entries in table.rows:
+        own = [row for row in rows if row["method"] == entries[0].text]
+        for scenario, entry in zip(TEST, entries[1:], strict=False):
+            here = [row for row in own if row["scenario"] == scenario]
+            mean = 100 * statistics.mean(row["accuracy"] for row in here)
+            assert entry.text.startswith(f"{mean:.1f} ± ")
+        assert entries[-1].text.startswith(f"{100 * mean_of_means(own, 'accuracy'):.1f} ± ")
+
+
+def test_intervals_are_those_of_student(main):
+    here = main.filter(scenario="VID", method="LAME")["accuracy"].to_numpy()
+    low, high = stats.t.interval(0.95, len(here) - 1, here.mean(), stats.sem(here))
+    row = tables.accuracies(main).data.filter(scenario="VID", method="LAME")
+    assert row["accuracy_ci"].item() == pytest.approx((high - low) / 2)
+
+
+def test_gains_color_all_but_the_source_and_the_best_is_bold(main):
+    table = tables.accuracies(main)
+    for j in range(1, len(table.header)):
+        column = [row[j] for row in table.rows]
+        assert column[0].gain is None
+        assert all(entry.gain is not None for entry in column[1:])
+        best = max(float(entry.text.split()[0]) for entry in column)
+        assert {float(entry.text.split()[0]) for entry in column if entry.best} == {best}
+
+
+def test_models_have_rows_or_columns(results):
+    rows = results.studies["architectures"].rows
+    by_row = tables.accuracies(rows)
+    assert list(by_row.header[:2]) == ["model", "method"]
+    assert len(by_row.rows) == 5 * len(SIX)
+    by_column = tables.accuracies(rows, columns="model")
+    assert list(by_column.header) == ["method", "RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
+    means = by_row.data.filter(scenario="mean", model="ViT-B", method="LAME")["accuracy"]
+    same = by_column.data.filter(model="ViT-B", method="LAME")["accuracy"]
+    assert means.item() == pytest.approx(same.item())
+
+
+def test_ranking_has_the_best_first_and_the_worst_of_each(main):
+    table = tables.ranking(main)
+    accuracies = [float(row[1].text.split()[0]) for row in table.rows]
+    assert accuracies == sorted(accuracies, reverse=True)
+    source = {
+        (row["scenario"], row["seed"]): row["accuracy"]
+        for row in main.filter(method="Source").iter_rows(named=True)
+    }
+    for method, *_, low, where, above in table.data.select(
+        "method", "worst_gain", "worst_scenario", "scenarios_above"
+    ).iter_rows():
+        gains = {}
+        for row in main.filter(method=method).iter_rows(named=True):
+            gain = row["accuracy"] - source[row["scenario"], row["seed"]]
+            gains.setdefault(row["scenario"], []).append(gain)
+        means = {scenario: statistics.mean(values) for scenario, values in gains.items()}
+        assert low == pytest.approx(min(means.values()))
+        assert means[where] == pytest.approx(low)
+        assert above == sum(mean > 1e-12 for mean in means.values())
+
+
+def test_the_csv_holds_the_numbers(main):
+    table = tables.accuracies(main)
+    frame = pl.read_csv(io.StringIO(table.csv()))
+    assert frame["accuracy"].to_list() == pytest.approx(table.data["accuracy"].to_list())
+    assert len(frame) == len(SIX) * (len(TEST) + 1)
+
+
+@given(st.lists(st.text(alphabet="a|\\&%$#_{}~^±·…- 1", max_size=9), min_size=2, max_size=5))
+def test_any_text_is_escaped(words):
+    table = Table("t", "T", words, [[Entry(word, best=True) for word in words]])
+    lines = table.markdown().splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)\|", line)) == len(words) + 1
+    body = [line.removesuffix(r" \\") for line in table.latex().splitlines()[2:5:2]]
+    for line in body:
+        bare = re.sub(r"\\(textbackslash|textasciitilde|textasciicircum|dots)\{\}", "", line)
+        bare = re.sub(r"\\textbf\{|\\[&%$#_{}]|\$\\(pm|cdot)\$|\$-\$", "", bare)
+        assert not re.search(r"[\\%$#_{~^±·…]", bare)
+        assert bare.count("&") == len(words) - 1
+
+
+def test_numbers_stand_right_and_words_left(main):
+    assert tables.ranking(main).numeric == (False, True, True, True, False, True)
+    assert Table("t", "T", ["a"], []).numeric == (True,)
