@@ -11,10 +11,11 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 
 import lametta
-import torch
-from lametta._solvers.host import solve
+from lametta._solvers.host import iterate
+from lametta._solvers.memory import Memory
 from lametta.affinity import Neighbors, knn
 
 
@@ -64,7 +65,7 @@ def main() -> None:
             index = affinity.neighbors(x).index
             found = time.perf_counter() - start
             start = time.perf_counter()
-            updates = solve(q.numpy(), Neighbors(index.numpy()), 100, 1e-5).n_iter
+            updates = iterate(q.numpy(), Neighbors(index.numpy()), 100, 1e-5, Memory()).n_iter
             solved = time.perf_counter() - start
             start = time.perf_counter()
             lametta.lame(x, q, affinity=affinity)

@@ -1,6 +1,5 @@
 """Where the time of a call goes on the CPU, for `NOTES.md`: ``python benchmarks/parts.py``."""
 
-import importlib
 import time
 from collections import Counter
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 
 import lametta
 from lame import BANK, bank_batch, batch
-from lametta._solvers import host as _host
+from lametta._solvers import host, tail
 
 CALLS = 200
 
@@ -44,10 +43,9 @@ def main() -> None:
           f"exponentials: {rate(lambda: np.exp(x, out=out), x.size):.1f} billion/s")  # fmt: skip
     spent: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    lame = importlib.import_module("lametta.lame")
     for owner, name in (
-        *((lame, "_products"), (lame, "checked_values"), (lame, "nearest_by_products")),
-        *((lame, "solve"), (_host._Tail, "refresh"), (_host._Part, "update")),
+        *((host, "_products"), (host, "checked_probs"), (host, "nearest_by_products")),
+        *((host, "iterate"), (tail.Tail, "refresh"), (host._Part, "update")),
     ):
         timed(spent, counts, owner, name)
     for n in (64, 256):
