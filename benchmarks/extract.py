@@ -16,20 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
-
 import torch
+from PIL import Image
+from torch import nn
+
 from lametta import LamettaError
-from lametta.data.bank.bank import Bank
-from lametta.data.bank.extraction import extract
-from lametta.data.bank.rowfile import RowFile
+from lametta.data.bank import Bank, extract
+from lametta.data.bank.store import write_blocks
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
 from lametta.data.readers.folders import image_folder
 from lametta.torch import Classifier, zoo
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
-from torch import nn
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("LAMETTA_SHARED", ROOT.parent / "shared"))
@@ -116,12 +115,7 @@ def write_bank(path: Path, n: int) -> None:
         "features": rng.standard_normal((1024, 1280), dtype=np.float32),
         "logits": rng.standard_normal((1024, 1000), dtype=np.float32),
     }
-    file = RowFile.create(path, block, {"keys": [str(i) for i in range(n)]}, {})
-    for start in range(0, n, 1024):
-        positions = range(start, start + 1024)
-        file.write(positions, positions, block)
-    file.seal()
-    file.close()
+    write_blocks(path, {name: [x] * (n // 1024) for name, x in block.items()}, {})
 
 
 def read_plainly(path: Path) -> None:

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import save
-
 import torch
-from lametta.data.readers import digits as embedded
+from safetensors.torch import save
+from torch import nn
+
 from lametta.data.readers.digit_shifts import warp
+from lametta.data.readers.digits import make_digits, part
 from lametta.torch.digits import DigitsNet, digits_net
 from lametta.types import Array
-from torch import nn
 
 WEIGHTS = Path(__file__).parents[1] / "src/lametta/torch/assets/digits_cnn.safetensors"
 EPOCHS = 40
@@ -41,7 +41,7 @@ def train() -> nn.Module:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     rng = np.random.default_rng(0)
-    digits = embedded.part("train")
+    digits = part("train")
     labels = torch.tensor([digit.label for digit in digits])
     net = DigitsNet()
     optimizer = torch.optim.AdamW(net.parameters())
@@ -61,7 +61,7 @@ def train() -> nn.Module:
 
 def accuracy(net: nn.Module, name: str) -> float:
     """The share of a data set that the network gets right."""
-    data = embedded.load(name)
+    data = make_digits(name)
     with torch.no_grad():
         predicted = net(torch.from_numpy(data.samples)).argmax(dim=1).numpy()
     return float((predicted == data.labels).mean())

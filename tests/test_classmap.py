@@ -2,10 +2,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import torch
 from lametta import ClassMap, LamettaError
 from tests.conftest import Library, shared, softmax
 
@@ -86,6 +86,23 @@ def test_save_and_load(tmp_path, pooling):
     assert ClassMap.load(tmp_path / "map.json") == open_ended
 
 
+def test_dicts_come_back_through_json():
+    classes = ClassMap({"b": [0], "a": [2, 1]}, n_source=5, pooling="max")
+    packed = json.loads(json.dumps(classes.to_dict()))
+    assert packed == {"names": ["b", "a"], "groups": [[0], [2, 1]], "n_source": 5, "pooling": "max"}
+    assert ClassMap.from_dict(packed) == classes
+
+
+def test_the_stored_form(tmp_path):
+    ClassMap({"b": [0], "a": [2, 1]}, n_source=5, pooling="max").save(tmp_path / "map.json")
+    assert json.loads((tmp_path / "map.json").read_text()) == {
+        "format": "lametta.ClassMap/1",
+        "pooling": "max",
+        "n_source": 5,
+        "groups": {"b": [0], "a": [2, 1]},
+    }
+
+
 def test_far_apart_logits_keep_their_order(library: Library):
     # A common shift for all classes would send the second target to -inf.
     logits = library.array([[0.0, -300.0, -301.0]], "float32")
@@ -120,17 +137,18 @@ def test_paper_map():
 @pytest.mark.parametrize(
     ("mapping", "options", "message"),
     [
-        ([[0], [0]], {}, "a source one target at most, got '0' and '1' for source 0"),
-        ([[0], []], {}, "each target a source, got none for '1'"),
-        ({0: 0, 1: 2}, {}, "each target a source, got none for '1'"),
-        ([[0, 5]], {"n_source": 4}, "sources >= 0 and < n_source = 4, got 5"),
-        ([[-1]], {}, "sources >= 0, got -1"),
+        ([[0], [0]], {}, "a class one target at most, got '0' and '1' for class 0"),
+        ([[0], []], {}, "each target a class, got none for '1'"),
+        ({0: 0, 1: 2}, {}, "each target a class, got none for '1'"),
+        ([[0, 5]], {"n_source": 4}, "classes >= 0 and < n_source = 4, got 5"),
+        ([[-1]], {}, "classes >= 0, got -1"),
         ([0, -2], {}, "targets >= 0, or -1 for none, got -2"),
         ([], {}, "at least one target, got none"),
         ([-1, -1], {}, "at least one target, got none"),
         ("cat", {}, "mapping must be an index array, .* got str"),
         ([[0.5]], {}, "integer class indices, got 0.5"),
         ([[0]], {"pooling": "median"}, "pooling must be one of .* got 'median'"),
+        ([[0]], {"n_source": "many"}, "n_source must be an integer >= 1, got 'many'"),
     ],
 )
 def test_bad_maps_are_named(mapping, options, message):
@@ -139,9 +157,9 @@ def test_bad_maps_are_named(mapping, options, message):
 
 
 def test_bad_arrays_are_named():
-    with pytest.raises(LamettaError, match="logits must have K = 4 source classes, got 5"):
+    with pytest.raises(LamettaError, match="logits must have K = 4 classes, got 5"):
         ClassMap([0, 1, -1, -1])(np.ones((2, 5)))
-    with pytest.raises(LamettaError, match="probs must have K = at least 3 source classes, got 2"):
+    with pytest.raises(LamettaError, match="probs must have K = at least 3 classes, got 2"):
         ClassMap({"a": [2]}).pool_probs(np.ones((2, 2)))
     with pytest.raises(LamettaError, match="logits must be 2-D"):
         ClassMap([0])(np.ones(3))

@@ -8,10 +8,17 @@ from PIL import Image
 
 from lametta import ClassMap, LamettaError
 from lametta.data.corruption import SETS, TEST, VALIDATION, corrupt, corrupt_image
+from lametta.data.dataset import arrays
 from lametta.data.loader import load_batches
-from lametta.data.readers.folders import arrays, image_folder
+from lametta.data.readers.folders import image_folder
 
 imagecorruptions = pytest.importorskip("imagecorruptions", reason="not installed")
+
+# Numba compiles glass_blur when it is first used, which takes seconds.
+ALL = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "glass_blur" else name
+    for name in SETS["all"]
+]
 
 
 def photo(width=64, height=48):
@@ -38,14 +45,14 @@ def test_names():
     assert sorted(SETS["all"]) == sorted(imagecorruptions.get_corruption_names("all"))
 
 
-@pytest.mark.parametrize("corruption", SETS["all"])
+@pytest.mark.parametrize("corruption", ALL)
 def test_severity_grows(corruption):
     image = photo()
     weak, strong = (difference(image, corruption=corruption, severity=s) for s in (1, 5))
     assert 0 < weak < strong
 
 
-@pytest.mark.parametrize("corruption", SETS["all"])
+@pytest.mark.parametrize("corruption", ALL)
 def test_only_the_seed_decides(corruption):
     state = np.random.get_state()  # noqa: NPY002
     first = corrupt_image(photo(), corruption, severity=3, seed=7)
@@ -99,6 +106,7 @@ def test_noise_is_of_the_key_and_the_seed(images):
     assert not np.array_equal(twins[0].x, twins[1].x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_same_from_the_loader(workers):
     images = arrays([photo(), photo().transpose(Image.Transpose.ROTATE_180)], [0, 1])

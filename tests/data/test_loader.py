@@ -5,14 +5,15 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-import torch
 from lametta import LamettaError
+from lametta.data.dataset import arrays
 from lametta.data.loader import Batch, load_batches
-from lametta.data.readers.folders import arrays, image_folder, video_folder
+from lametta.data.readers.folders import image_folder, video_folder
 from lametta.torch.preprocess import Preprocess
 
 TRANSFORM = Preprocess(resize=32, crop=28)
@@ -39,7 +40,10 @@ def double(x):
     return 2 * x
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (1, None), (2, "fork"), (2, "spawn")])
+SPAWN = pytest.param(2, "spawn", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (1, None), (2, "fork"), SPAWN])
 def test_order_and_content(videos, workers, context):
     batches = [np.array([7, 3, 3]), np.array([0, 9]), np.array([5])]
     found = list(load_batches(videos, batches, TRANSFORM, workers=workers, context=context))
@@ -146,8 +150,8 @@ def test_reading_may_stop_early(videos):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": -1}, "workers must be at least 0, got -1"),
-        ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
+        ({"workers": -1}, "workers must be an integer >= 0, got -1"),
+        ({"prefetch": 0}, "prefetch must be an integer >= 1, got 0"),
         ({"on_error": "ignore"}, "on_error must be one of 'raise', 'report', got 'ignore'"),
         ({"context": "thread"}, "context must be one of .*'spawn'.*, got 'thread'"),
     ],

@@ -1,12 +1,12 @@
 """Data sets, class hierarchies and banks of features."""
 
-from lametta.data.bank.bank import Bank
+from lametta.data.bank import Bank
 from lametta.data.catalog import data_root, datasets, load
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.corruption import corrupt
-from lametta.data.dataset import Dataset, Sample
+from lametta.data.dataset import Dataset, Sample, arrays
 from lametta.data.loader import load_batches
-from lametta.data.readers.folders import arrays, image_folder, video_folder
+from lametta.data.readers.folders import image_folder, video_folder
 
 __all__ = [
     "Bank",

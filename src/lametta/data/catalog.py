@@ -2,18 +2,26 @@
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lametta._checks import check_callable, did_you_mean
+from lametta._files import PathLike
+from lametta._packages import load_object, plugins
 from lametta.data.dataset import Dataset
-from lametta.data.readers import digits as embedded
-from lametta.data.readers import folders, tao, vid
-from lametta.data.readers import imagenet as imagenets
-from lametta.data.readers.layout import Layout, PathLike
+from lametta.data.readers import digits, folders, imagenet, tao, tiny, vid
+from lametta.data.readers.layout import Entry
 from lametta.types import LamettaError
+
+# A new reader is one more module here.
+_ENTRIES: dict[str, Entry] = {
+    name: entry
+    for reader in (imagenet, vid, tao, tiny, folders, digits)
+    for name, entry in reader.ENTRIES.items()
+}
+_GROUP = "lametta.datasets"  # of entry points
+_PYTHON = "python:PACKAGE.MODULE:FUNCTION"
 
 
 class Description(NamedTuple):
@@ -30,79 +38,6 @@ class Found(NamedTuple):
     needs: str
     found: bool
     where: Path
-
-
-@dataclass(frozen=True)
-class _Entry:
-    line: str
-    needs: str
-    layout: Layout
-    read: Callable[..., Dataset]
-
-
-_C = "<corruption>/<severity>/<synset>/*.JPEG"
-
-_ENTRIES = {
-    "imagenet_val": _Entry(
-        "ImageNet's validation images, 1000 classes",
-        "ilsvrc12/val/<synset>/*.JPEG",
-        imagenets.VAL,
-        imagenets.imagenet_val,
-    ),
-    "imagenet_c_val": _Entry(
-        "ImageNet-C, the 9 corruptions for validation",
-        f"imagenet_c/val/{_C}",
-        imagenets.C["val"],
-        partial(imagenets.imagenet_c, split="val"),
-    ),
-    "imagenet_c_test": _Entry(
-        "ImageNet-C, the 10 corruptions for the test",
-        f"imagenet_c/test/{_C}",
-        imagenets.C["test"],
-        partial(imagenets.imagenet_c, split="test"),
-    ),
-    "imagenet_c16": _Entry(
-        "ImageNet-C16, 32 classes of ImageNet-C as 16 super-classes",
-        f"imagenet_c/val/{_C}",
-        imagenets.C["val"],
-        imagenets.imagenet_c16,
-    ),
-    "imagenet_v2": _Entry(
-        "ImageNet-V2, newly collected images of the 1000 classes",
-        "imagenet_v2/imagenetv2-matched-frequency-format-val/<0 to 999>/*.jpeg",
-        imagenets.V2["matched-frequency"],
-        imagenets.imagenet_v2,
-    ),
-    "imagenet_vid": _Entry(
-        "ImageNet-VID, validation videos of 30 classes",
-        "ILSVRC2015/{Data,Annotations}/VID/val/<video>/<frame>.{JPEG,xml}",
-        vid.VID,
-        vid.imagenet_vid,
-    ),
-    "tao_lasot": _Entry(
-        "TAO-LaSOT, videos of the classes that ImageNet's map to",
-        "TAO/annotations/{train,validation}.json, TAO/frames/{train,val}/LaSOT/<video>/*.jpg",
-        tao.TAO,
-        tao.tao_lasot,
-    ),
-    "tiny_imagenet": _Entry(
-        "Tiny-ImageNet's validation images, 64 x 64 pixels",
-        "tiny-imagenet-200/{wnids.txt,val/val_annotations.txt,val/images/*.JPEG}",
-        imagenets.TINY,
-        imagenets.tiny_imagenet,
-    ),
-}
-
-_FOLDERS: dict[str, tuple[Description, Callable[..., Dataset]]] = {
-    "folder": (
-        Description("any images", "PATH/<class>/*.jpg, a folder or a .zip file"),
-        folders.image_folder,
-    ),
-    "videos": (
-        Description("any videos", "PATH/<class>/<video>/*.jpg, or PATH/<video>/*.jpg and labels"),
-        folders.video_folder,
-    ),
-}
 
 
 def data_root(given: PathLike | None = None) -> Path:
@@ -127,21 +62,37 @@ def data_root(given: PathLike | None = None) -> Path:
     return Path(root)
 
 
+def names() -> list[str]:
+    """What `load` can be asked for; capitals stand for what the caller fills in.
+
+    Examples
+    --------
+    >>> names()[0], "folder:PATH" in names()
+    ('imagenet_val', True)
+    """
+    return [*_ENTRIES, _PYTHON, *_plugins()]
+
+
 def datasets() -> dict[str, Description]:
     """Say what `load` can be asked for, in one line each, and what it needs below the data root.
 
-    Capitals stand for what the caller fills in.
+    Capitals stand for what the caller fills in. This imports the readers of other packages; where
+    that fails, the line says why.
 
     Examples
     --------
     >>> datasets()["imagenet_val"].needs
     'ilsvrc12/val/<synset>/*.JPEG'
     """
-    return {
-        **{name: Description(entry.line, entry.needs) for name, entry in _ENTRIES.items()},
-        **{f"{kind}:PATH": description for kind, (description, _) in _FOLDERS.items()},
-        **{f"embedded:{name}": Description(line, "") for name, line in embedded.datasets().items()},
-    }
+    described = {name: Description(entry.line, entry.needs) for name, entry in _ENTRIES.items()}
+    described[_PYTHON] = Description("what a function of yours gives", "")
+    for name, place in _plugins().items():
+        try:
+            entry = _import(name, place)
+            described[name] = Description(entry.line, entry.needs)
+        except LamettaError as error:
+            described[name] = Description(str(error), "")
+    return described
 
 
 def look(root: PathLike) -> list[Found]:
@@ -159,6 +110,8 @@ def look(root: PathLike) -> list[Found]:
     """
     rows = []
     for name, entry in _ENTRIES.items():
+        if entry.layout is None:
+            continue
         try:
             where, found = entry.layout.find(root), True
         except LamettaError:
@@ -175,6 +128,9 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     name : str
         One of `datasets`. Those of ``embedded:`` need nothing on disk; the path of ``folder:PATH``
         and ``videos:PATH`` is relative to the data root, and an absolute one needs none.
+        ``python:PACKAGE.MODULE:FUNCTION`` calls a function that gives a `Dataset`: with the data
+        root, if its first parameter is called ``root``, and with the options. A package that has
+        such a function as an entry point of the group ``lametta.datasets`` adds it by name.
     root : path, optional
         The data root; ``LAMETTA_DATA`` by default.
     **options
@@ -185,26 +141,63 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     >>> len(load("embedded:digits_val"))
     450
     """
-    kind, _, path = name.partition(":")
-    if name in _ENTRIES:
-        read, where = _ENTRIES[name].read, data_root(root)
-    elif kind in _FOLDERS and path:
-        read = _FOLDERS[kind][1]
-        where = Path(path) if Path(path).is_absolute() else data_root(root) / path
-    elif kind == "embedded" and path in embedded.datasets():
-        _check_options(name, embedded.load, options)
-        return embedded.load(path)
-    else:
-        raise LamettaError(f"name must be one of {', '.join(datasets())}, got {name!r}")
-    _check_options(name, read, options)
-    return read(where, **options)
-
-
-def _check_options(name: str, read: Callable[..., Dataset], options: Iterable[str]) -> None:
+    read = _find(name).read
     fixed = read.keywords if isinstance(read, partial) else {}
-    _, *parameters = inspect.signature(read).parameters
+    parameters = inspect.signature(read).parameters
     known = [parameter for parameter in parameters if parameter not in fixed]
+    where = []
+    if known[:1] == ["root"]:
+        where = [data_root(root)]
+    elif _family(name) in _ENTRIES:
+        path = Path(name.partition(":")[2])
+        where = [path if path.is_absolute() else data_root(root) / path]
+    known = known[len(where) :]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
-        if option not in known:
+        if option not in known and not takes_any:
             among = ", ".join(known) or "none"
             raise LamettaError(f"options of {name} must be among {among}, got {option!r}")
+    data = read(*where, **options)
+    if not isinstance(data, Dataset):
+        raise LamettaError(f"{name} must give a lametta.data.Dataset, got {type(data).__name__}")
+    return data
+
+
+def _find(name: str) -> Entry:
+    family, _, rest = name.partition(":")
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    if rest and _family(name) in _ENTRIES:
+        return _ENTRIES[_family(name)]
+    if rest and family == "python":
+        return _import(name, name)
+    if name in (found := _plugins()):
+        return _import(name, found[name])
+    raise LamettaError(
+        f"name must be one of {', '.join(names())}, got {name!r}{did_you_mean(name, names())}"
+    )
+
+
+def _family(name: str) -> str:
+    return f"{name.partition(':')[0]}:PATH"
+
+
+def _plugins() -> dict[str, str]:
+    """The readers of other packages, not yet imported; a name of this package stays its own."""
+    found = plugins(_GROUP)
+    return {name: f"python:{found[name]}" for name in sorted(found.keys() - _ENTRIES.keys())}
+
+
+def _import(name: str, place: str) -> Entry:
+    try:
+        read = load_object(place, name)
+    except LamettaError:
+        raise
+    except Exception as error:  # whatever a stranger's module raises
+        raise LamettaError(
+            f"{name} must name something that can be imported, got {place!r}: {error!r}"
+        ) from error
+    if isinstance(read, Entry):
+        return read
+    check_callable(name, read, "a function that gives a lametta.data.Dataset")
+    return Entry((inspect.getdoc(read) or place).splitlines()[0], "", read)

@@ -5,14 +5,18 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lametta._checks import check_choice
 from lametta._packages import package
 from lametta.data.dataset import Dataset, Samples
-from lametta.data.readers.layout import check_choice
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 VALIDATION = (
     "brightness",
@@ -76,7 +80,7 @@ def corrupt(
     Examples
     --------
     >>> from PIL import Image
-    >>> from lametta.data.readers.folders import arrays
+    >>> from lametta.data.dataset import arrays
     >>> data = corrupt(arrays([Image.new("RGB", (48, 32))], [0]), ["fog", "snow"])
     >>> data.keys, data[1].x.size, data[1].group
     (('fog/5/0', 'snow/5/0'), (48, 32), 'snow')
@@ -102,7 +106,7 @@ def corrupt(
     )
 
 
-def corrupt_image(image: Any, corruption: str, *, severity: int = 5, seed: int = 0) -> Any:
+def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: int = 0) -> "Image":
     """Corrupt one image.
 
     Parameters
@@ -145,7 +149,8 @@ def corrupt_image(image: Any, corruption: str, *, severity: int = 5, seed: int =
         if corruption != "spatter":
             raise
         # No drop fell on a small image, and 0 was divided by 0: the image stays as it is.
-    return package("PIL.Image", "pillow", "a corruption").fromarray(pixels)
+    corrupted: Image = _pillow("Image").fromarray(pixels)
+    return corrupted
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class _Corrupted:
     def __len__(self) -> int:
         return len(self.samples) * len(self.corruptions)
 
-    def __getitem__(self, i: int, /) -> Any:
+    def __getitem__(self, i: int, /) -> "Image":
         which, sample = divmod(i, len(self.samples))
         corruption, key = self.corruptions[which], self.keys[sample]
         text = f"{self.seed}/{corruption}/{self.severity}/{key}"
@@ -173,18 +178,19 @@ class _Corrupted:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
 
 
-def _upright(image: Any) -> Any:
+def _upright(image: "Image") -> "Image":
     """The image as RGB, turned as its EXIF tag says: arrays have no tags."""
-    if not isinstance(image, package("PIL.Image", "pillow", "a corruption").Image):
+    if not isinstance(image, _pillow("Image").Image):
         raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
-    return package("PIL.ImageOps", "pillow", "a corruption").exif_transpose(image).convert("RGB")
+    upright: Image = _pillow("ImageOps").exif_transpose(image)
+    return upright.convert("RGB")
 
 
-def _square(image: Any, side: int) -> Any:
+def _square(image: "Image", side: int) -> "Image":
     image = _upright(image)
     ratio = side * 256 / 224 / min(image.size)
-    bilinear = package("PIL.Image", "pillow", "a corruption").Resampling.BILINEAR
-    image = image.resize([round(length * ratio) for length in image.size], bilinear)
+    width, height = (round(length * ratio) for length in image.size)
+    image = image.resize((width, height), _pillow("Image").Resampling.BILINEAR)
     left, top = ((length - side) // 2 for length in image.size)
     return image.crop((left, top, left + side, top + side))
 
@@ -200,7 +206,15 @@ def _global_seed(seed: int) -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def _package() -> Any:
+def _pillow(module: str) -> ModuleType:
+    pillow: ModuleType = package(f"PIL.{module}", "pillow", "a corruption")
+    return pillow
+
+
+def _package() -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # at import, of the packages that it needs
-        return package("imagecorruptions", "imagecorruptions-imaug", "a corruption")
+        corruptions: ModuleType = package(
+            "imagecorruptions", "imagecorruptions-imaug", "a corruption"
+        )
+    return corruptions

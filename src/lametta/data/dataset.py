@@ -1,19 +1,27 @@
 """What every reader gives: samples, read when they are asked for, and what is known of them."""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from lametta.classmap import ClassMap
-from lametta.types import Array, LamettaError
+from lametta.types import LamettaError
+
+
+class UnreadableImageError(LamettaError):
+    """A sample that cannot be read. The message names its path and the reason."""
 
 
 class Samples(Protocol):
-    """Inputs by position, read at the moment they are asked for: a list of images or an array."""
+    """Inputs by position, read at the moment they are asked for: a list of images or an array.
+
+    One that is broken raises `UnreadableImageError`.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, i: int, /) -> Any: ...
@@ -59,10 +67,10 @@ class Dataset:
 
     name: str
     samples: Samples
-    labels: Array
+    labels: NDArray[Any]
     classes: tuple[str, ...]
     keys: tuple[str, ...]
-    groups: Array = None
+    groups: NDArray[Any] | None = None
     class_map: ClassMap | None = None
     skipped: tuple[str, ...] = ()
 
@@ -90,18 +98,43 @@ class Dataset:
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(len(self)))
 
-    def take(self, index: Array, /) -> Self:
+    def take(self, index: ArrayLike, /) -> Self:
         """The samples at these positions, in this order."""
         index = np.asarray(index)
-        return type(self)(
-            self.name,
-            _Taken(self.samples, index),
-            np.asarray(self.labels)[index],
-            self.classes,
-            tuple(self.keys[i] for i in index),
-            None if self.groups is None else np.asarray(self.groups)[index],
-            self.class_map,
-            self.skipped,
+        samples = self.samples
+        return replace(
+            self,
+            samples=samples[index] if isinstance(samples, np.ndarray) else _Taken(samples, index),
+            labels=np.asarray(self.labels)[index],
+            keys=tuple(self.keys[i] for i in index),
+            groups=None if self.groups is None else np.asarray(self.groups)[index],
+        )
+
+    def relabeled(self, classes: Mapping[str, Sequence[int]], /) -> Self:
+        """The samples of these classes, labeled by the super-classes that they belong to.
+
+        Parameters
+        ----------
+        classes : mapping of str to sequence of int
+            The members of each super-class among the classes. The class map leads from them
+            to the super-classes.
+
+        Examples
+        --------
+        >>> data = arrays(np.zeros((4, 2)), [0, 1, 2, 3]).relabeled({"odd": [1, 3], "two": [2]})
+        >>> data.classes, data.labels, data.keys
+        (('odd', 'two'), array([0, 1, 0]), ('1', '2', '3'))
+        """
+        if self.class_map is not None:
+            raise LamettaError(f"classes must not be given for {self.name}, which has its own")
+        class_map = ClassMap(classes, n_source=len(self.classes))
+        target_of = np.full(len(self.classes), -1)
+        for target, members in enumerate(class_map.groups):
+            target_of[list(members)] = target
+        targets = target_of[np.asarray(self.labels)]
+        kept = np.flatnonzero(targets >= 0)
+        return replace(
+            self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
         )
 
     @cached_property
@@ -117,10 +150,50 @@ class Dataset:
 @dataclass(frozen=True)
 class _Taken:
     samples: Samples
-    index: Array
+    index: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, i: int, /) -> Any:
         return self.samples[int(self.index[i])]
+
+
+def arrays(
+    x: Samples,
+    y: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    class_map: ClassMap | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Samples that are in memory already.
+
+    Parameters
+    ----------
+    x : array [N, ...]
+        The inputs.
+    y : array of int [N]
+        Their classes.
+    groups : array of str [N], optional
+        Where they come from.
+    classes : sequence of str, optional
+        Names of the classes; by default their numbers.
+    class_map : ClassMap, optional
+        From a model's classes onto these.
+    name : str
+        What tables call it.
+
+    Examples
+    --------
+    >>> data = arrays(np.zeros((3, 8)), [0, 2, 1])
+    >>> data.classes, data.keys
+    (('0', '1', '2'), ('0', '1', '2'))
+    """
+    labels = np.asarray(y)
+    if classes is None:
+        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
+    keys = tuple(str(i) for i in range(len(x)))
+    named = None if groups is None else np.asarray(groups).astype(str)
+    return Dataset(name, x, labels, tuple(classes), keys, named, class_map)

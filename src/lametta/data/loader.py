@@ -3,15 +3,23 @@
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from lametta._checks import check_choice, check_integer
 from lametta._packages import package
-from lametta.data.dataset import Dataset
-from lametta.data.readers.images import UnreadableImageError
-from lametta.data.readers.layout import check_choice
-from lametta.types import Array, LamettaError
+from lametta.data.dataset import Dataset, UnreadableImageError
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+Transform: TypeAlias = Callable[[Any], object]
+"""Makes a network's input from a sample, or something that can be stored."""
 
 
 class Failure(NamedTuple):
@@ -45,10 +53,10 @@ class Batch:
     (2, ())
     """
 
-    index: Array
-    x: Array
-    y: Array
-    group: Array = None
+    index: NDArray[Any]
+    x: "torch.Tensor"
+    y: NDArray[Any]
+    group: NDArray[Any] | None = None
     failed: tuple[Failure, ...] = ()
 
     def __len__(self) -> int:
@@ -57,8 +65,8 @@ class Batch:
 
 def load_batches(
     dataset: Dataset,
-    index_batches: Iterable[Array],
-    transform: Callable[[Any], Any] | None = None,
+    index_batches: Iterable[ArrayLike],
+    transform: Transform | None = None,
     *,
     workers: int = 2,
     prefetch: int = 2,
@@ -94,7 +102,7 @@ def load_batches(
 
     Examples
     --------
-    >>> from lametta.data.readers.folders import arrays
+    >>> from lametta.data.dataset import arrays
     >>> data = arrays(np.eye(4), [0, 1, 2, 3])
     >>> for batch in load_batches(data, [[3, 0], [2]], workers=0):
     ...     print(batch.y, tuple(batch.x.shape))
@@ -102,9 +110,8 @@ def load_batches(
     [2] (1, 4)
     """
     check_choice("on_error", on_error, ("raise", "report"))
-    for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 1)):
-        if value < least:
-            raise LamettaError(f"{name} must be at least {least}, got {value}")
+    check_integer("workers", workers, 0)
+    check_integer("prefetch", prefetch, 1)
     if context is not None:
         check_choice("context", context, multiprocessing.get_all_start_methods())
     torch = package("torch", "torch", "load_batches")
@@ -126,15 +133,15 @@ class _Reader:
     """What a worker holds: it makes a batch from positions."""
 
     dataset: Dataset
-    transform: Callable[[Any], Any] | None
+    transform: Transform | None
 
-    def __getitem__(self, positions: Array, /) -> Batch | LamettaError:
+    def __getitem__(self, positions: NDArray[Any], /) -> Batch | LamettaError:
         try:
             return self._read(positions)
         except LamettaError as error:
             return LamettaError(str(error))  # to be raised without the traceback of a worker
 
-    def _read(self, positions: Array) -> Batch:
+    def _read(self, positions: NDArray[Any]) -> Batch:
         index, rows, failed = [], [], []
         for i in positions.tolist():
             try:
@@ -155,7 +162,7 @@ class _Reader:
         )
 
 
-def _positions(index_batches: Iterable[Array], n: int) -> Iterator[Array]:
+def _positions(index_batches: Iterable[ArrayLike], n: int) -> Iterator[NDArray[Any]]:
     for batch in index_batches:
         positions = np.asarray(batch)
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
@@ -171,7 +178,7 @@ def _positions(index_batches: Iterable[Array], n: int) -> Iterator[Array]:
         yield positions
 
 
-def _stack(rows: Sequence[Any]) -> Any:
+def _stack(rows: Sequence[object]) -> "torch.Tensor":
     import torch
 
     if not rows:
@@ -185,7 +192,7 @@ def _stack(rows: Sequence[Any]) -> Any:
         ) from None
 
 
-def _same(item: Any) -> Any:
+def _same(item: T) -> T:
     return item
 
 

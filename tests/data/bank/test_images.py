@@ -5,17 +5,15 @@ import pickle
 
 import numpy as np
 import pytest
-from PIL import Image
-
 import torch
+from PIL import Image
+from torch import nn
+
 from lametta import ClassMap, LamettaError
-from lametta.data.bank.extraction import extract
-from lametta.data.bank.images import cache_images, open_images
-from lametta.data.loader import load_batches
-from lametta.data.readers.folders import arrays, image_folder
+from lametta.data import arrays, image_folder, load_batches
+from lametta.data.bank import cache_images, extract, open_images
 from lametta.torch import Classifier
 from lametta.torch.preprocess import Preprocess
-from torch import nn
 
 PREPARE = Preprocess(resize=12, crop=10, interpolation="bicubic", bgr=True)
 
@@ -94,7 +92,7 @@ def test_no_image_is_decoded_twice(photos, tmp_path):
     assert len(decoded) == 9
 
 
-@pytest.mark.parametrize("context", [None, "spawn"])
+@pytest.mark.parametrize("context", [None, pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_network_sees_the_same_images(photos, tmp_path, context):
     cached = cache_images(photos, PREPARE.pixels, tmp_path / "images.safetensors", workers=0)
     batches = [[8, 0, 3], [1, 1]]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from lametta import ClassMap, LamettaError
 from lametta.cli.map import map_
 from lametta.data.classes.imagenet import C16, IMAGENET, IMAGENET_NAMES, VID, VID_ANNOTATIONS
-from lametta.data.classes.wordnet import WordNet, ancestral_map, c16, load, resolve
+from lametta.data.classes.wordnet import WordNet, ancestral_map, c16, load_wordnet, resolve
 from tests.conftest import shared
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def vid_reference():
 
 def test_imagenet_classes():
     assert list(IMAGENET) == json.loads(shared("reference", "imagenet_wnids.json").read_text())
-    assert [load().words(synset)[0] for synset in IMAGENET] == list(IMAGENET_NAMES)
+    assert [load_wordnet().words(synset)[0] for synset in IMAGENET] == list(IMAGENET_NAMES)
 
 
 def test_vid_by_synset():
@@ -58,8 +58,8 @@ def test_vid_by_name():
 def test_vid_annotations_differ_for_boats_alone():
     assert list(VID_ANNOTATIONS) == list(VID)
     assert [name for name in VID if VID[name] != VID_ANNOTATIONS[name]] == ["boat"]
-    assert "watercraft" in load().words(VID_ANNOTATIONS["boat"])
-    assert VID_ANNOTATIONS["boat"] in load().ancestors(VID["boat"])
+    assert "watercraft" in load_wordnet().words(VID_ANNOTATIONS["boat"])
+    assert VID_ANNOTATIONS["boat"] in load_wordnet().ancestors(VID["boat"])
 
 
 def test_c16():
@@ -70,7 +70,7 @@ def test_c16():
 
 
 def test_ancestors_against_shortest_paths():
-    graph = load()
+    graph = load_wordnet()
     synsets = list(graph.hypernyms)
     number = {synset: i for i, synset in enumerate(synsets)}
     edges = np.array([(number[s], number[up]) for s in synsets for up in graph.hypernyms[s]])
@@ -147,7 +147,7 @@ def test_a_tie_goes_to_the_lowest_synset_in_any_order():
 def test_resolve(name, synset):
     choice = resolve(name)
     assert (choice.name, choice.synset) == (name, synset)
-    covered = [sense for sense in IMAGENET if synset in dict(distances(load(), sense))]
+    covered = [sense for sense in IMAGENET if synset in dict(distances(load_wordnet(), sense))]
     assert choice.covered == len(covered)
     assert choice.covered == max(choice.senses.values())
 
@@ -183,7 +183,7 @@ def test_bad_source():
     with pytest.raises(LamettaError, match="got 'tabby'"):
         ancestral_map(["cat"], ["tabby"])
     with pytest.raises(LamettaError, match="got 'tabby'"):
-        load().words("tabby")
+        load_wordnet().words("tabby")
 
 
 def test_options_of_the_map():
@@ -198,7 +198,8 @@ def test_a_closer_target_takes_from_a_farther_one():
 
 
 def test_graph_is_read_when_used():
-    code = "from lametta.data import hierarchy as h; print(h.load.cache_info().currsize)"
+    code = "from lametta.data.classes.wordnet import load_wordnet as read\n"
+    code += "print(read.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "0", done.stderr
 

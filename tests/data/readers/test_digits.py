@@ -6,14 +6,15 @@ from importlib import resources
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-import torch
 from lametta import LamettaError, lame
 from lametta.data.readers import digit_shifts as shifts
-from lametta.data.readers import digits as embedded
+from lametta.data.readers import digits
+from lametta.data.readers.digits import make_digits, part
 from lametta.torch import Classifier
 from lametta.torch.digits import digits_net
 from lametta.torch.select import layers_of
@@ -55,15 +56,15 @@ def net():
 
 @pytest.fixture(params=NAMES)
 def data(request):
-    return embedded.load(request.param)
+    return make_digits(request.param)
 
 
 # Data sets
 
 
-def test_datasets_lists_what_load_takes():
-    assert tuple(embedded.datasets()) == NAMES
-    assert all(line and "\n" not in line for line in embedded.datasets().values())
+def test_entries_are_the_data_sets():
+    assert tuple(digits.ENTRIES) == tuple(f"embedded:{name}" for name in NAMES)
+    assert all(entry.line and "\n" not in entry.line for entry in digits.ENTRIES.values())
 
 
 def test_samples_are_inputs_of_the_network(data):
@@ -79,46 +80,46 @@ def test_load_gives_the_same_each_time_and_shares_no_memory(data):
     first = data.samples.copy()
     data.samples[:] = 0
     np.random.seed(5)  # noqa: NPY002 - the global state must not matter
-    again = embedded.load(data.name)
+    again = make_digits(data.name)
     np.testing.assert_array_equal(again.samples, first)
     assert again.fingerprint == data.fingerprint
 
 
 def test_plain_digits_are_those_of_scikit_learn():
-    data = embedded.load("digits_val")
+    data = make_digits("digits_val")
     np.testing.assert_array_equal(data.samples[:, 0] * 16, DIGITS.images[900:1350])
     np.testing.assert_array_equal(data.labels, DIGITS.target[900:1350])
 
 
 def test_parts_are_disjoint_and_complete():
     parts = {
-        "train": {int(digit.key) for digit in embedded.part("train")},
-        "val": {i for name in VALIDATION for i in originals(embedded.load(name))},
-        "test": {i for name in TEST for i in originals(embedded.load(name))},
+        "train": {int(digit.key) for digit in part("train")},
+        "val": {i for name in VALIDATION for i in originals(make_digits(name))},
+        "test": {i for name in TEST for i in originals(make_digits(name))},
     }
     assert sum(map(len, parts.values())) == len(DIGITS.target)
     assert set.union(*parts.values()) == set(range(len(DIGITS.target)))
-    vid, tao = (set(originals(embedded.load(name))) for name in ("digits_vid", "digits_tao"))
+    vid, tao = (set(originals(make_digits(name))) for name in ("digits_vid", "digits_tao"))
     assert not vid & tao
 
 
 def test_labels_are_those_of_the_originals(data):
-    digits = DIGITS.target[originals(data)]
+    originally = DIGITS.target[originals(data)]
     if data.class_map is None:
         assert data.classes == tuple(map(str, range(10)))
-        np.testing.assert_array_equal(data.labels, digits)
+        np.testing.assert_array_equal(data.labels, originally)
     else:
         assert data.classes == data.class_map.names
-        sure = 50 * np.eye(10)[digits]
+        sure = 50 * np.eye(10)[originally]
         np.testing.assert_array_equal(data.class_map(sure).argmax(axis=1), data.labels)
-        assert set(digits) == {source for group in data.class_map.groups for source in group}
+        assert set(originally) == {source for group in data.class_map.groups for source in group}
 
 
 def test_super_classes_are_like_those_of_the_paper():
-    equal = embedded.load("digits_super").class_map
+    equal = make_digits("digits_super").class_map
     assert {len(group) for group in equal.groups} == {2}
     assert sum(map(len, equal.groups)) < 10
-    assert len({len(group) for group in embedded.load("digits_tao").class_map.groups}) > 1
+    assert len({len(group) for group in make_digits("digits_tao").class_map.groups}) > 1
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_super_classes_are_like_those_of_the_paper():
     ],
 )
 def test_groups_are_the_corruptions(name, corruptions):
-    data = embedded.load(name)
+    data = make_digits(name)
     assert list(dict.fromkeys(data.groups)) == list(corruptions)
     for group in corruptions:
         chosen = data.take(np.flatnonzero(data.groups == group))
@@ -144,20 +145,20 @@ def test_validation_and_test_share_no_corruption():
 
 @pytest.mark.parametrize("name", ["digits_val", "digits_v2"])
 def test_plain_sets_have_no_groups(name):
-    assert embedded.load(name).groups is None
+    assert make_digits(name).groups is None
 
 
 def test_a_sample_depends_on_its_key_alone():
-    data = embedded.load("digits_c_val")
-    last = embedded.part("val")[-1]
-    (alone,) = embedded._corrupted([last], {"gaussian_noise": shifts.gaussian_noise})
+    data = make_digits("digits_c_val")
+    last = part("val")[-1]
+    (alone,) = digits._corrupted([last], {"gaussian_noise": shifts.gaussian_noise})
     assert alone.key == data.keys[-1]
     np.testing.assert_array_equal(alone.image.astype(np.float32), data.samples[-1, 0])
 
 
 @pytest.mark.parametrize(("name", "n_frames"), [("digits_vid", 16), ("digits_tao", 8)])
 def test_videos_stay_together_and_change_smoothly(name, n_frames):
-    data = embedded.load(name)
+    data = make_digits(name)
     groups = data.groups.reshape(-1, n_frames)
     assert (groups == groups[:, :1]).all()
     assert len(set(groups[:, 0])) == len(groups)
@@ -168,7 +169,7 @@ def test_videos_stay_together_and_change_smoothly(name, n_frames):
     assert 0 < 2 * step < leap
 
 
-@pytest.mark.parametrize("function", [embedded.load, embedded.part])
+@pytest.mark.parametrize("function", [make_digits, part])
 def test_unknown_names_are_refused(function):
     with pytest.raises(LamettaError, match="name must be one of .*, got 'digits'"):
         function("digits")
@@ -177,16 +178,19 @@ def test_unknown_names_are_refused(function):
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    embedded._stored.cache_clear()
-    with pytest.raises(LamettaError, match="need scikit-learn: pip install"):
-        embedded.load("digits_val")
-    with pytest.raises(LamettaError, match="needs safetensors.torch: pip install"):
+    digits._stored.cache_clear()
+    with pytest.raises(
+        LamettaError, match="an embedded data set needs sklearn: pip install 'lametta"
+    ):
+        make_digits("digits_val")
+    with pytest.raises(LamettaError, match="needs safetensors: pip install"):
         digits_net()
 
 
 def test_import_is_light():
     heavy = "'torch', 'sklearn', 'scipy', 'safetensors'"
-    code = f"import sys, lametta.data.embedded; print([m for m in ({heavy}) if m in sys.modules])"
+    code = "import sys, lametta.data.readers.digits\n"
+    code += f"print([m for m in ({heavy}) if m in sys.modules])"
     done = run_python(code)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -315,14 +319,14 @@ def test_weights_are_small():
 
 
 def test_network_is_as_right_as_the_table_says(net, data):
-    stated = re.search(rf"``{data.name}``.* (\d+\.\d)$", embedded.__doc__, flags=re.MULTILINE)
+    stated = re.search(rf"``{data.name}``.* (\d+\.\d)$", digits.__doc__, flags=re.MULTILINE)
     _, probs = outputs(net, data)
     assert accuracy(probs, data.labels) == pytest.approx(float(stated[1]), abs=1)
 
 
 @pytest.mark.parametrize("name", ["digits_c_val", "digits_c_test"])
 def test_each_corruption_costs_something(net, name):
-    data = embedded.load(name)
+    data = make_digits(name)
     _, probs = outputs(net, data)
     for group in dict.fromkeys(data.groups):
         chosen = data.groups == group
@@ -355,7 +359,7 @@ def test_network_leaves_the_seed_alone_and_shares_nothing(net):
     ("name", "batch_size", "gain"), [("digits_vid", 16, 5), ("digits_v2", 64, 2)]
 )
 def test_lame_gains_on_videos_and_on_sorted_digits(net, name, batch_size, gain):
-    data = embedded.load(name)
+    data = make_digits(name)
     order = np.arange(len(data)) if name == "digits_vid" else np.argsort(data.labels, kind="stable")
     features, probs = (array[order] for array in outputs(net, data))
     corrected = [

@@ -1,18 +1,18 @@
 """Banks: what a network says of a data set, extracted once and replayed without it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.files import check_arrays, read_arrays
-from lametta.data.bank.store import Header
-from lametta.data.readers.layout import PathLike
-from lametta.types import Array, LamettaError, Output
+from lametta.data.bank.store import Header, Rows
+from lametta.types import LamettaError, Output
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,10 @@ class Bank:
     array([1, 1])
     """
 
-    features: Array
-    logits: Array
-    labels: Array = None
-    groups: Array = None
+    features: Rows
+    logits: Rows
+    labels: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
     keys: tuple[str, ...] = ()
     header: Header = field(default_factory=dict)
     classes: ClassMap | None = None
@@ -75,19 +75,20 @@ class Bank:
         arrays, header = read_arrays(Path(path))
         if "logits" not in arrays:
             raise LamettaError(f"path must hold logits, got {', '.join(sorted(arrays))} in {path}")
+        columns = {name: np.asarray(x) for name, x in arrays.items() if x.ndim == 1}
         return cls(
             arrays["features"],
             arrays["logits"],
-            arrays.get("labels"),
-            arrays.get("groups"),
-            tuple(arrays["keys"].tolist()) if "keys" in arrays else (),
+            columns.get("labels"),
+            columns.get("groups"),
+            tuple(columns["keys"].tolist()) if "keys" in columns else (),
             header,
         )
 
     def __len__(self) -> int:
         return len(self.features)
 
-    def __call__(self, index: Any, /) -> Output:
+    def __call__(self, index: ArrayLike, /) -> Output:
         """Give the features and logits at these positions, in float32 where stored as float16."""
         positions = np.asarray(index)
         if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
@@ -110,34 +111,13 @@ class Bank:
     @cached_property
     def class_map(self) -> ClassMap | None:
         """The map from the network's classes onto those of the labels, where these are others."""
-        return unpack_class_map(self.header.get("class_map"))
+        packed = self.header.get("class_map")
+        return None if packed is None else ClassMap.from_dict(packed)
 
     def mapped(self, classes: ClassMap | None) -> Self:
         """The same bank with pooled logits; with None, as the network gave them."""
         return replace(self, classes=classes)
 
 
-def pack_class_map(classes: ClassMap | None) -> dict[str, Any] | None:
-    """Give a class map as a header can hold it, in which its targets keep their order.
-
-    Examples
-    --------
-    >>> packed = pack_class_map(ClassMap({"cat": [0, 1], "dog": [2]}))
-    >>> packed["names"], unpack_class_map(packed).groups
-    (('cat', 'dog'), ((0, 1), (2,)))
-    """
-    if classes is None:
-        return None
-    return {name: getattr(classes, name) for name in ("names", "groups", "n_source", "pooling")}
-
-
-def unpack_class_map(packed: Mapping[str, Any] | None) -> ClassMap | None:
-    """Make a class map from what `pack_class_map` gave."""
-    if packed is None:
-        return None
-    groups = dict(zip(packed["names"], packed["groups"], strict=True))
-    return ClassMap(groups, n_source=packed["n_source"], pooling=packed["pooling"])
-
-
-def _wide(x: Array) -> Array:
+def _wide(x: NDArray[Any]) -> NDArray[Any]:
     return x.astype(np.result_type(x, np.float32), copy=False)

@@ -1,71 +1,46 @@
-"""The one way in which files are made from a data set: batch by batch, to be taken up again."""
+"""Making a file with a row for each sample of a data set, in a way that survives a kill."""
 
 import json
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lametta.data.bank.bank import pack_class_map
-from lametta.data.bank.rowfile import RowFile, begun, compact
+from lametta._checks import check_integer
+from lametta._files import PathLike
+from lametta.data.bank.shards import Shards, check_same
 from lametta.data.bank.store import Header, read_layout, to_json
 from lametta.data.dataset import Dataset
-from lametta.data.loader import Batch, load_batches
-from lametta.data.readers.layout import PathLike
-from lametta.types import Array, LamettaError
+from lametta.data.loader import Transform, load_batches
+from lametta.types import LamettaError
 
-Progress: TypeAlias = Callable[[int, int], object]
+if TYPE_CHECKING:
+    import torch
+
+OnProgress: TypeAlias = Callable[[int, int], object]
 """Told how many samples are done, and how many there are."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What making a file takes, beside what goes into it.
-
-    Parameters
-    ----------
-    batch_size : int
-        Samples that are read and computed together.
-    workers : int
-        Processes that read and prepare samples ahead; 0 for none.
-    on_error : {"raise", "report"}
-        What to do about images that cannot be read: raise an error, or leave them out and name
-        their keys as ``failed`` in the header.
-    restart : bool
-        Delete what is there, finished or not, and begin anew.
-    progress : callable, optional
-        Called with the number of samples done and of all, at first and after each batch.
-
-    Examples
-    --------
-    >>> Options(batch_size=0)
-    Traceback (most recent call last):
-    lametta.types.LamettaError: batch_size must be at least 1, got 0
-    """
-
-    batch_size: int = 64
-    workers: int = 1
-    on_error: str = "raise"
-    restart: bool = False
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise LamettaError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 def build(
     path: PathLike,
     dataset: Dataset,
-    transform: Callable[[Any], Any] | None,
-    compute: Callable[[Any], dict[str, Array]],
+    transform: Transform | None,
+    compute: "Callable[[torch.Tensor], Mapping[str, NDArray[Any]]]",
     header: Header,
-    options: Options,
+    *,
+    batch_size: int = 64,
+    workers: int = 1,
+    on_error: str = "raise",
+    restart: bool = False,
+    progress: OnProgress | None = None,
 ) -> Path:
-    """Make a file with a row for each sample, or what is missing of it.
+    """Make a file, or what is missing of it.
+
+    Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
+    on after a kill. The file then comes out the same, byte for byte.
 
     Parameters
     ----------
@@ -79,8 +54,8 @@ def build(
         From a batch of inputs to the rows of each array.
     header : dict
         What the file says of itself, beside what it says of the data set and the transform.
-    options : Options
-        How.
+    batch_size, workers, on_error, restart, progress
+        As for `extract`.
 
     Returns
     -------
@@ -90,16 +65,17 @@ def build(
     Examples
     --------
     >>> import tempfile
-    >>> from lametta.data.readers.folders import arrays
-    >>> options = Options(batch_size=2, workers=0, progress=lambda done, n: print(done, "of", n))
+    >>> from lametta.data.dataset import arrays
+    >>> options = {"batch_size": 2, "workers": 0, "progress": lambda *done: print(*done)}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     data = arrays(np.ones((3, 2)), [0, 1, 0])
     ...     path = Path(folder, "sums.safetensors")
-    ...     file = build(path, data, None, lambda x: {"sums": x.sum(1).numpy()}, {}, options)
-    0 of 3
-    2 of 3
-    3 of 3
+    ...     file = build(path, data, None, lambda x: {"sums": x.sum(1).numpy()}, {}, **options)
+    0 3
+    2 3
+    3 3
     """
+    check_integer("batch_size", batch_size, 1)
     path = Path(path)
     if path.suffix != ".safetensors":
         raise LamettaError(f"path must end in .safetensors, got {path}")
@@ -107,83 +83,55 @@ def build(
         raise LamettaError("dataset must not be empty, got no samples")
     header = header | _described(dataset, header.get("preprocess", _name(transform)))
     header = json.loads(to_json(header))  # as it will be read
-    partial = path.with_name(f"{path.name}.partial")
-    if options.restart:
+    shards = Shards(path.with_name(f"{path.name}.partial"), header)
+    if restart:
         path.unlink(missing_ok=True)
-        partial.unlink(missing_ok=True)
+        shards.delete()
     if not path.exists():
-        _complete(partial, dataset, transform, compute, header, options)
-        partial.replace(path)
-    _check_failed(_check_same(path, header)["failed"], options)
+        shards.resume()
+        _check_failed([dataset.keys[i] for i in shards.failed], on_error)
+        asked = [
+            range(start, min(start + batch_size, len(dataset)))
+            for start in range(shards.done, len(dataset), batch_size)
+        ]
+        tell = progress or (lambda done, n: None)
+        tell(shards.done, len(dataset))
+        try:
+            batches = load_batches(dataset, asked, transform, workers=workers, on_error=on_error)
+            for positions, batch in zip(asked, batches, strict=True):
+                shards.add(positions.stop, batch.index, compute(batch.x) if len(batch) else {})
+                tell(positions.stop, len(dataset))
+        finally:
+            shards.close()
+        _join(shards, path, dataset)
+    _, stored = read_layout(path)
+    check_same(path, stored, header)
+    _check_failed(stored["failed"], on_error)
+    shards.delete()
     return path
 
 
-def _complete(
-    partial: Path,
-    dataset: Dataset,
-    transform: Callable[[Any], Any] | None,
-    compute: Callable[[Any], dict[str, Array]],
-    header: Header,
-    options: Options,
-) -> None:
-    """Begin the partial file or go on with it, until it is whole."""
-    columns = {
-        "labels": np.asarray(dataset.labels, np.int64),
-        "keys": dataset.keys,
-        "groups": dataset.groups,
-    }
-    rows = None
-    try:
-        if begun(partial):
-            _check_same(partial, header)
-            rows = RowFile(partial, len(dataset))
-            _check_failed([dataset.keys[i] for i in rows.failed], options)
-        for positions, batch in _batches(dataset, transform, rows.done if rows else 0, options):
-            computed = compute(batch.x) if len(batch) else {}
-            if rows is None and computed:
-                rows = RowFile.create(partial, computed, columns, header)
-            if rows is not None:  # else nothing could be read yet, and no shape is known
-                rows.write(positions, batch.index, computed)
-        if rows is None:
-            raise LamettaError(f"dataset must hold a readable image, got none of {len(dataset)}")
-        if not len(rows.failed):
-            rows.seal()
-    finally:
-        if rows is not None:
-            rows.close()
-    if not rows.sealed:
-        spare = partial.with_name(f"{partial.name}.new")
-        compact(rows, spare, columns, header)
-        spare.replace(partial)
+def _join(shards: Shards, path: Path, dataset: Dataset) -> None:
+    if len(shards.failed) == len(dataset):
+        shards.delete()
+        raise LamettaError(f"dataset must hold a readable image, got none of {len(dataset)}")
+    labels = np.asarray(dataset.labels, np.int64)
+    shards.join(path, dataset.keys, {"labels": labels, "groups": dataset.groups})
 
 
-def _batches(
-    dataset: Dataset, transform: Callable[[Any], Any] | None, done: int, options: Options
-) -> Iterator[tuple[range, Batch]]:
-    n, size = len(dataset), options.batch_size
-    positions = [range(start, min(start + size, n)) for start in range(done, n, size)]
-    batches = load_batches(
-        dataset, positions, transform, workers=options.workers, on_error=options.on_error
-    )
-    progress = options.progress or (lambda done, n: None)
-    progress(done, n)
-    for asked, batch in zip(positions, batches, strict=True):
-        yield asked, batch
-        progress(asked.stop, n)
-
-
-def _described(dataset: Dataset, preprocess: Any) -> Header:
+def _described(dataset: Dataset, preprocess: object) -> Header:
+    class_map = dataset.class_map
     return {
         "preprocess": preprocess,
         "dataset": dataset.name,
         "fingerprint": dataset.fingerprint,
         "classes": dataset.classes,
-        "class_map": pack_class_map(dataset.class_map),
+        "class_map": None if class_map is None else class_map.to_dict(),
         "failed": [],
     }
 
 
-def _name(transform: Any) -> Any:
+def _name(transform: object) -> object:
     """A transform as a header can hold it: its fields, where it or its owner has any."""
     owner = getattr(transform, "__self__", transform)
     name = getattr(transform, "__qualname__", type(transform).__name__)
@@ -192,19 +140,6 @@ def _name(transform: Any) -> Any:
     return None if transform is None else name
 
 
-def _check_same(path: Path, header: Header) -> Header:
-    """Give the header of a file, or raise unless it is the one expected, but for what failed."""
-    _, stored = read_layout(path)
-    for name in header | stored:
-        theirs, ours = stored.get(name), header.get(name)
-        if name != "failed" and theirs != ours:
-            raise LamettaError(
-                f"{path} must be of {name} {reprlib.repr(ours)}, got {reprlib.repr(theirs)}: "
-                "delete it, or restart"
-            )
-    return stored
-
-
-def _check_failed(keys: Sequence[str], options: Options) -> None:
-    if keys and options.on_error == "raise":
+def _check_failed(keys: Sequence[str], on_error: str) -> None:
+    if keys and on_error == "raise":
         raise LamettaError(f"image must be readable, got {keys[0]}, which was not")

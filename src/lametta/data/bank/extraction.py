@@ -1,20 +1,23 @@
 """Extraction: a network's features and logits of a data set, written to a bank."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import is_cupy_array, is_torch_array
+from numpy.typing import NDArray
 
-from lametta._arrays import check_matrix, namespace, widen
+from lametta._arrays import check_matrix, namespace, to_numpy, widen
+from lametta._checks import check_choice
+from lametta._files import PathLike
 from lametta.data.bank.bank import Bank
-from lametta.data.bank.build import Options, Progress, build
+from lametta.data.bank.build import OnProgress, build
 from lametta.data.dataset import Dataset
-from lametta.data.readers.layout import PathLike, check_choice
-from lametta.types import Array, LamettaError, Model, Output
+from lametta.data.loader import Transform
+from lametta.types import LamettaError, Model, Output
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 DTYPES = ("float32", "float16")
@@ -25,22 +28,23 @@ _FORMAT = "lametta.Bank/1"
 def extract(
     model: Model,
     dataset: Dataset,
-    transform: Callable[[Any], Any] | None,
+    transform: Transform | None,
     path: PathLike,
     *,
     batch_size: int = 64,
     workers: int = 1,
     dtype: str = "float32",
-    header: Mapping[str, Any] | None = None,
+    header: Mapping[str, object] | None = None,
     on_error: str = "raise",
     restart: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Bank:
     """Run a model over a data set and keep what it gives.
 
-    Until all is done, the file is called ``<path>.partial``. Where a run was killed, the same call
-    goes on from there, and the file comes out the same, byte for byte; where the file is there
-    already, there is nothing to do.
+    Until all is done, what was computed is in the folder ``<path>.partial``. Where a run was
+    killed, the same call goes on from there, and the file comes out the same, byte for byte; where
+    the file is there already, there is nothing to do. The disk needs room for the rows twice, since
+    the folder is deleted once the file is whole.
 
     Parameters
     ----------
@@ -62,7 +66,7 @@ def extract(
         How numbers are stored.
     header : mapping, optional
         What the file shall say of itself, as JSON can hold it: ``model`` and ``weights_hash``, say.
-        A run goes on only where it is the same.
+        A run goes on from the one before only where it is the same.
     on_error : {"raise", "report"}
         What to do about images that cannot be read: raise an error, or leave them out and name
         their keys as ``failed`` in the header.
@@ -79,7 +83,7 @@ def extract(
     Examples
     --------
     >>> import tempfile
-    >>> from lametta.data.readers.folders import arrays
+    >>> from lametta.data.dataset import arrays
     >>> model = lambda x: Output(features=x, logits=2 * x)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     data = arrays(np.eye(3), [0, 1, 2])
@@ -95,7 +99,11 @@ def extract(
         transform,
         lambda x: _outputs(model, x, dtype),
         {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype},
-        Options(batch_size, workers, on_error, restart, progress),
+        batch_size=batch_size,
+        workers=workers,
+        on_error=on_error,
+        restart=restart,
+        progress=progress,
     )
     return Bank.open(file)
 
@@ -124,7 +132,7 @@ def weights_hash(net: "nn.Module") -> str:
     return digest.hexdigest()
 
 
-def _outputs(model: Model, x: Any, dtype: str) -> dict[str, Array]:
+def _outputs(model: Model, x: "torch.Tensor", dtype: str) -> dict[str, NDArray[Any]]:
     output = model(x)
     if not isinstance(output, Output):
         raise LamettaError(f"model must return lametta.Output, got {type(output).__name__}")
@@ -135,17 +143,11 @@ def _outputs(model: Model, x: Any, dtype: str) -> dict[str, Array]:
         check_matrix(xp, name, shape, value)
         if len(value) != len(x):
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
-        rows[name] = _stored(name, _on_host(widen(xp, value)), dtype)
+        rows[name] = _stored(name, to_numpy(widen(xp, value)), dtype)
     return rows
 
 
-def _on_host(x: Array) -> Array:
-    if is_torch_array(x):
-        return x.detach().cpu().numpy()
-    return x.get() if is_cupy_array(x) else np.asarray(x)
-
-
-def _stored(name: str, x: Array, dtype: str) -> Array:
+def _stored(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
     try:
         with np.errstate(over="raise"):
             return x.astype(dtype, copy=False)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from lametta._files import renamed
-from lametta.data.bank.store import Header, decode_columns, read_layout
-from lametta.types import LamettaError
+from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
+from lametta.types import Array, LamettaError
 
 
-def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Any], Header]:
+def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header]:
     """Read features [N, d] and logits or probs [N, K], and labels [N] and groups [N] if there.
 
     Parameters
@@ -93,7 +93,7 @@ def check_suffix(name: str, path: Path) -> None:
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
 
 
-def check_arrays(arrays: Mapping[str, Any]) -> None:
+def check_arrays(arrays: Mapping[str, Rows]) -> None:
     """Raise unless features, logits or probs, labels and groups have shapes and types that fit."""
     name = "logits" if "logits" in arrays else "probs"
     n = len(arrays["features"]) if arrays["features"].ndim else 0
@@ -111,7 +111,7 @@ def check_arrays(arrays: Mapping[str, Any]) -> None:
         raise LamettaError(f"labels must be integers, got {labels.dtype}")
 
 
-def _load(path: Path, name: str) -> tuple[dict[str, Any], Header]:
+def _load(path: Path, name: str) -> tuple[dict[str, Array], Header]:
     if path.suffix == ".safetensors":
         stored, header = read_layout(path, name)
         small = {key: x if x.ndim > 1 else np.asarray(x) for key, x in stored.items()}

@@ -2,33 +2,39 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lametta.data.bank.bank import unpack_class_map
-from lametta.data.bank.build import Options, Progress, build
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta._files import PathLike
+from lametta.classmap import ClassMap
+from lametta.data.bank.build import OnProgress, build
 from lametta.data.bank.store import decode_columns, read_layout
 from lametta.data.dataset import Dataset
-from lametta.data.readers.layout import PathLike
-from lametta.types import Array, LamettaError
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    import torch
 
 _FORMAT = "lametta.Images/1"
 
 
 def cache_images(
     dataset: Dataset,
-    pixels: Callable[[Any], Array],
+    pixels: Callable[[Any], NDArray[np.uint8]],
     path: PathLike,
     *,
     workers: int = 2,
-    header: Mapping[str, Any] | None = None,
+    header: Mapping[str, object] | None = None,
     on_error: str = "raise",
     restart: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Dataset:
     """Decode the images of a data set once, and give the data set of what came out.
 
-    As with `lametta.data.extract.extract`, a killed run is gone on with by the same call, and a
-    file that is there already is taken as it is.
+    As with `extract`, the same call goes on where a run was killed, and a file that is there
+    already is taken as it is.
 
     Parameters
     ----------
@@ -47,7 +53,7 @@ def cache_images(
         names by default; networks that differ in the second half alone share a file under a
         ``preprocess`` that says as much.
     on_error, restart, progress
-        As for `lametta.data.extract.extract`.
+        As for `extract`.
 
     Returns
     -------
@@ -58,9 +64,8 @@ def cache_images(
     Examples
     --------
     >>> import tempfile
-    >>> import numpy as np
     >>> from PIL import Image
-    >>> from lametta.data.readers.folders import arrays
+    >>> from lametta.data.dataset import arrays
     >>> data = arrays([Image.new("RGB", (4, 3), "red")], [0])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     cached = cache_images(data, np.array, f"{folder}/images.safetensors", workers=0)
@@ -73,7 +78,10 @@ def cache_images(
         pixels,
         _rows,
         {"format": _FORMAT, **(header or {})},
-        Options(workers=workers, on_error=on_error, restart=restart, progress=progress),
+        workers=workers,
+        on_error=on_error,
+        restart=restart,
+        progress=progress,
     )
     return open_images(file)
 
@@ -93,7 +101,9 @@ def open_images(path: PathLike) -> Dataset:
     stored, header = read_layout(path)
     if header.get("format") != _FORMAT:
         raise LamettaError(f"path must be a file that cache_images wrote, got {path}")
-    columns = decode_columns({name: x[...] for name, x in stored.items() if x.ndim == 1})
+    packed = header["class_map"]
+    decoded = decode_columns({name: x for name, x in stored.items() if x.ndim == 1})
+    columns = {name: np.asarray(x) for name, x in decoded.items()}
     return Dataset(
         header["dataset"],
         stored["pixels"],
@@ -101,13 +111,13 @@ def open_images(path: PathLike) -> Dataset:
         tuple(header["classes"]),
         tuple(columns["keys"].tolist()),
         columns.get("groups"),
-        unpack_class_map(header["class_map"]),
+        None if packed is None else ClassMap.from_dict(packed),
         tuple(header["failed"]),
     )
 
 
-def _rows(x: Any) -> dict[str, Array]:
-    rows = x.numpy()
+def _rows(x: "torch.Tensor") -> dict[str, NDArray[Any]]:
+    rows: NDArray[Any] = x.numpy()
     if rows.dtype != "uint8" or rows.ndim != 4 or rows.shape[-1] != 3:
         raise LamettaError(
             f"pixels must give uint8 [H, W, 3], got {rows.dtype} of shape {rows.shape[1:]}"

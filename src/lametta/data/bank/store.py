@@ -1,15 +1,16 @@
-"""Safetensors files as tables of arrays: where each array lies, and its rows when asked for."""
+"""Safetensors files: where each array lies, its rows when they are asked for, and writing them."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from lametta.types import Array, LamettaError
+from lametta.types import LamettaError
 
 _TYPES = {
     "BOOL": np.dtype("?"),
@@ -54,7 +55,7 @@ class MappedArray:
     """
 
     path: Path
-    dtype: Any
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
 
@@ -71,28 +72,26 @@ class MappedArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any, /) -> Array:
+    def __getitem__(self, index: Any, /) -> NDArray[Any]:
         """Read what the index asks for; what comes back is in memory and may be written to."""
         if self.nbytes == 0:  # which cannot be mapped
-            return np.empty(self.shape, self.dtype)[index]
+            return np.asarray(np.empty(self.shape, self.dtype)[index])
         if self.shape and _is_run(index, len(self)):  # a plain read is several times faster
-            return self._read(int(index[0]), int(index[-1]) + 1)
-        rows = np.asarray(np.memmap(self.path, self.dtype, "r", self.offset, self.shape))[index]
+            start, width = int(index[0]), math.prod(self.shape[1:])
+            at = self.offset + start * width * self.dtype.itemsize
+            run = np.fromfile(self.path, self.dtype, len(index) * width, offset=at)
+            return run.reshape(len(index), *self.shape[1:])
+        mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        rows: NDArray[Any] = np.asarray(mapped)[index]
         return rows if rows.flags.owndata else rows.copy()
 
-    def _read(self, start: int, stop: int) -> Array:
-        width = math.prod(self.shape[1:])
-        offset = self.offset + start * width * self.dtype.itemsize
-        rows = np.fromfile(self.path, self.dtype, (stop - start) * width, offset=offset)
-        return rows.reshape(stop - start, *self.shape[1:])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("an array in a file cannot be seen without a copy")
         return np.asarray(self[...], dtype)
 
 
-def _is_run(index: Any, n: int) -> bool:
+def _is_run(index: object, n: int) -> bool:
     """Whether the index is an array of positions below n, each one more than the last."""
     if not isinstance(index, np.ndarray) or index.dtype.kind not in "iu" or index.ndim != 1:
         return False
@@ -100,10 +99,14 @@ def _is_run(index: Any, n: int) -> bool:
     return 0 <= first <= n - len(index) and np.array_equal(index, first + np.arange(len(index)))
 
 
+Rows: TypeAlias = NDArray[Any] | MappedArray
+"""An array in memory or in a file."""
+
+
 def lay_out(
-    path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], header: Header
+    path: Path, arrays: Mapping[str, tuple[DTypeLike, tuple[int, ...]]], header: Header
 ) -> tuple[bytes, dict[str, MappedArray]]:
-    """Plan a safetensors file: its first bytes, and where each array will lie.
+    """Plan a safetensors file: its first bytes, and where each array will lie, in that order.
 
     Parameters
     ----------
@@ -120,7 +123,7 @@ def lay_out(
     >>> start[8:57], arrays["labels"].offset == len(start)
     (b'{"__metadata__":{"lametta":"{}"},"labels":{"dtype', True)
     """
-    content: dict[str, Any] = {"__metadata__": {_FIELD: to_json(header)}}
+    content: Header = {"__metadata__": {_FIELD: to_json(header)}}
     kinds = {name: np.dtype(dtype).newbyteorder("<") for name, (dtype, _) in arrays.items()}
     places, end = {}, 0
     # Wide numbers first, so that all are aligned.
@@ -139,6 +142,40 @@ def lay_out(
     return start, {
         name: replace(place, offset=len(start) + place.offset) for name, place in places.items()
     }
+
+
+def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Header) -> None:
+    """Write a safetensors file, one block of rows in memory at a time.
+
+    Parameters
+    ----------
+    path : Path
+        Where to; a file that is there is overwritten.
+    arrays : mapping of str to sequence of arrays
+        The blocks of rows of each array, in their order, at least one.
+    header : dict
+        What the file says of itself.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "bank.safetensors")
+    ...     write_blocks(path, {"features": [np.zeros((2, 3)), np.ones((1, 3))]}, {})
+    ...     read_layout(path)[0]["features"][1:]
+    array([[0., 0., 0.],
+           [1., 1., 1.]])
+    """
+    kinds = {
+        name: (blocks[0].dtype, (sum(map(len, blocks)), *blocks[0].shape[1:]))
+        for name, blocks in arrays.items()
+    }
+    start, places = lay_out(path, kinds, header)
+    with path.open("wb") as file:
+        file.write(start)
+        for name, place in places.items():
+            for block in arrays[name]:
+                file.write(np.ascontiguousarray(block, place.dtype).data)
 
 
 def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray], Header]:
@@ -160,22 +197,18 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
     lametta.types.LamettaError: path must be a readable .safetensors file, got ...: no header
     """
     try:
-        return _read_layout(path)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 0 < length <= size - 8:
+                raise ValueError("no header")
+            content = json.loads(file.read(length))
+        header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
+        return {key: _place(path, 8 + length, size, **at) for key, at in content.items()}, header
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LamettaError(
             f"{name} must be a readable .safetensors file, got {path}: {error}"
         ) from None
-
-
-def _read_layout(path: Path) -> tuple[dict[str, MappedArray], Header]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= size - 8:
-            raise ValueError("no header")
-        content = json.loads(file.read(length))
-    header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
-    return {name: _place(path, 8 + length, size, **at) for name, at in content.items()}, header
 
 
 def _place(
@@ -204,7 +237,9 @@ def to_json(header: Header) -> str:
         raise LamettaError(f"header must be what JSON can hold, got {error}") from None
 
 
-def encode_columns(columns: Mapping[str, Any]) -> dict[str, Array]:
+def encode_columns(
+    columns: Mapping[str, Sequence[object] | NDArray[Any] | None],
+) -> dict[str, NDArray[Any]]:
     """Make arrays of numbers from columns, of numbers or of strings; None is left out.
 
     Examples
@@ -217,13 +252,16 @@ def encode_columns(columns: Mapping[str, Any]) -> dict[str, Array]:
         if column is None:
             continue
         if np.asarray(column[:1]).dtype.kind == "U":
-            encoded[name + _TEXT] = _encode(name, column)
+            text = "".join(f"{string}\0" for string in column)
+            if text.count("\0") != len(column):
+                raise LamettaError(f"{name} must be without NUL characters, got one that has them")
+            encoded[name + _TEXT] = np.frombuffer(text.encode(), np.uint8)
         else:
             encoded[name] = np.asarray(column)
     return encoded
 
 
-def decode_columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def decode_columns(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
     """Give arrays as they are, but those of encoded strings as arrays of str.
 
     Examples
@@ -237,13 +275,5 @@ def decode_columns(arrays: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _encode(name: str, strings: Iterable[str]) -> Array:
-    strings = list(strings)
-    text = "".join(f"{string}\0" for string in strings)
-    if text.count("\0") != len(strings):
-        raise LamettaError(f"{name} must be without NUL characters, got one that has them")
-    return np.frombuffer(text.encode(), np.uint8)
-
-
-def _decode(encoded: Any) -> Array:
+def _decode(encoded: Rows) -> NDArray[np.str_]:
     return np.array(np.asarray(encoded).tobytes().decode().split("\0")[:-1], dtype=str)

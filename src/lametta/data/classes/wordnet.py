@@ -17,7 +17,7 @@ from lametta.types import LamettaError
 
 @dataclass(frozen=True, eq=False)
 class WordNet:
-    """Nouns and what they are kinds of. `load` gives WordNet 3.0's.
+    """Nouns and what they are kinds of. `load_wordnet` gives WordNet 3.0's.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class WordNet:
 
     Examples
     --------
-    >>> graph = load()
+    >>> graph = load_wordnet()
     >>> graph.words("n02084071")
     ('dog', 'domestic dog', 'Canis familiaris')
     >>> [graph.words(synset)[0] for synset in graph.hypernyms["n02084071"]]
@@ -92,12 +92,12 @@ class WordNet:
 
 
 @cache
-def load() -> WordNet:
+def load_wordnet() -> WordNet:
     """The nouns of WordNet 3.0, read at the first call.
 
     Examples
     --------
-    >>> len(load().hypernyms)
+    >>> len(load_wordnet().hypernyms)
     82115
     """
     packed = (resources.files("lametta.data") / "assets" / "wordnet-nouns.txt.xz").read_bytes()
@@ -148,14 +148,14 @@ def resolve(
     sources : sequence of str
         The synsets of the model's classes, ImageNet's 1000 by default.
     graph : WordNet, optional
-        Another hierarchy than that of `load`.
+        Another hierarchy than that of `load_wordnet`.
 
     Examples
     --------
     >>> resolve("tiger")  # the person comes first, but is no class of ImageNet
     Choice(name='tiger', synset='n02129604', senses={'n10710632': 0, 'n02129604': 1})
     """
-    graph = load() if graph is None else graph
+    graph = load_wordnet() if graph is None else graph
     covered = _covered(graph, tuple(sources))
     senses = {synset: covered[synset] for synset in _candidates(target, graph, covered)}
     return Choice(target, max(senses, key=senses.__getitem__), senses)
@@ -184,7 +184,7 @@ def ancestral_map(
     pooling : {"mean", "sum", "max"}
         As in `ClassMap`.
     graph : WordNet, optional
-        Another hierarchy than that of `load`.
+        Another hierarchy than that of `load_wordnet`.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def ancestral_map(
     """
     if isinstance(targets, str):
         raise LamettaError(f"targets must be several names, got the string {targets!r}")
-    graph = load() if graph is None else graph
+    graph = load_wordnet() if graph is None else graph
     names = _by_synset(targets, sources, graph)
     members: dict[str, list[int]] = {synset: [] for synset in names}
     for index, source in enumerate(sources):
@@ -221,7 +221,7 @@ def c16() -> ClassMap:
     >>> dict(zip(c16().names, c16().groups))["keyboard instrument"]
     (579, 687)
     """
-    whole = ancestral_map(C16, graph=load().tree())
+    whole = ancestral_map(C16, graph=load_wordnet().tree())
     size = min(map(len, whole.groups))
     groups = {name: group[:size] for name, group in zip(whole.names, whole.groups, strict=True)}
     return ClassMap(groups, n_source=whole.n_source)

@@ -21,17 +21,18 @@ network takes: float32 [1, 8, 8], 0 for paper to 1 for ink.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lametta.classmap import ClassMap
+from lametta._checks import check_choice
+from lametta._packages import package
 from lametta.data.dataset import Dataset
 from lametta.data.readers import digit_shifts as shifts
-from lametta.types import Array, LamettaError
+from lametta.data.readers.layout import Entry
 
 _PARTS = {"train": range(900), "val": range(900, 1350), "test": range(1350, 1797)}
 
@@ -46,56 +47,45 @@ class Digit(NamedTuple):
     """
 
     key: str
-    image: Array
+    image: NDArray[Any]
     label: int
     group: str | None = None
 
 
-@dataclass(frozen=True)
-class _Recipe:
+class _Recipe(NamedTuple):
     line: str
     make: Callable[[], Iterable[Digit]]
-    class_map: ClassMap | None = None
+    classes: Mapping[str, Sequence[int]] | None = None
 
 
-def datasets() -> dict[str, str]:
-    """The names of the data sets, with a line about each.
+def make_digits(name: str) -> Dataset:
+    """Make a data set of digits, the same each time.
 
-    Examples
-    --------
-    >>> datasets()["digits_val"]
-    'digits that the network has not seen'
-    """
-    return {name: recipe.line for name, recipe in _RECIPES.items()}
-
-
-def load(name: str) -> Dataset:
-    """Make a data set: one of `datasets`, the same each time.
+    Parameters
+    ----------
+    name : str
+        Its name in the table of this module.
 
     Examples
     --------
-    >>> data = load("digits_super")
+    >>> data = make_digits("digits_super")
     >>> data.samples.shape, data.classes
     ((1440, 1, 8, 8), ('rings', 'strokes', 'bows', 'tails'))
     >>> data.keys[0], data[0].group
     ('brightness/0901', 'brightness')
     """
-    if name not in _RECIPES:
-        raise LamettaError(f"name must be one of {', '.join(_RECIPES)}, got {name!r}")
+    check_choice("name", name, _RECIPES)
     recipe = _RECIPES[name]
-    digits, classes = list(recipe.make()), tuple("0123456789")
-    if recipe.class_map is not None:
-        digits, classes = _pooled(digits, recipe.class_map), recipe.class_map.names
-    keys, images, labels, groups = zip(*digits, strict=True)
-    return Dataset(
+    keys, images, labels, groups = zip(*recipe.make(), strict=True)
+    data = Dataset(
         name,
         np.stack(images)[:, None].astype(np.float32),
         np.array(labels),
-        classes,
+        tuple("0123456789"),
         keys,
         None if groups[0] is None else np.array(groups),
-        recipe.class_map,
     )
+    return data if recipe.classes is None else data.relabeled(recipe.classes)
 
 
 def part(name: str) -> list[Digit]:
@@ -106,21 +96,14 @@ def part(name: str) -> list[Digit]:
     >>> len(part("train")), part("val")[0].key
     (900, '0900')
     """
-    if name not in _PARTS:
-        raise LamettaError(f"name must be one of {', '.join(_PARTS)}, got {name!r}")
+    check_choice("name", name, _PARTS)
     stored = _stored()
     return [Digit(f"{i:04}", stored.images[i] / 16, int(stored.target[i])) for i in _PARTS[name]]
 
 
 @cache
 def _stored() -> Any:
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError:
-        raise LamettaError(
-            "the embedded data sets need scikit-learn: pip install 'lametta[sklearn]'"
-        ) from None
-    return load_digits()
+    return package("sklearn.datasets", "'lametta[sklearn]'", "an embedded data set").load_digits()
 
 
 def _generator(key: str) -> np.random.Generator:
@@ -148,13 +131,6 @@ def _filmed(digits: list[Digit], video: shifts.Video, n_frames: int) -> Iterator
             yield Digit(f"{digit.key}/{i:02}", frame, digit.label, digit.key)
 
 
-def _pooled(digits: list[Digit], class_map: ClassMap) -> list[Digit]:
-    target_of = {source: i for i, group in enumerate(class_map.groups) for source in group}
-    return [
-        digit._replace(label=target_of[digit.label]) for digit in digits if digit.label in target_of
-    ]
-
-
 _RECIPES = {
     "digits_val": _Recipe("digits that the network has not seen", lambda: part("val")),
     "digits_c_val": _Recipe(
@@ -164,10 +140,8 @@ _RECIPES = {
     "digits_super": _Recipe(
         "eight of these corrupted digits as four classes",
         lambda: _corrupted(part("val"), shifts.VALIDATION),
-        # As in ImageNet-C16, all targets have two members and some sources have no target.
-        ClassMap(
-            {"rings": [0, 8], "strokes": [1, 7], "bows": [2, 3], "tails": [6, 9]}, n_source=10
-        ),
+        # As in ImageNet-C16, all super-classes have two members and some digits are in none.
+        {"rings": [0, 8], "strokes": [1, 7], "bows": [2, 3], "tails": [6, 9]},
     ),
     "digits_v2": _Recipe("yet other digits, scanned anew", lambda: _scanned(part("test"))),
     "digits_c_test": _Recipe(
@@ -180,9 +154,11 @@ _RECIPES = {
     "digits_tao": _Recipe(
         "short videos of digits that drive by, as five classes",
         lambda: _filmed(part("test")[2::4], shifts.drive_by, 8),
-        ClassMap(
-            {"ring": [0], "lines": [1, 4, 7], "bows": [2, 3, 5], "tails": [6, 9], "rings": [8]},
-            n_source=10,
-        ),
+        {"ring": [0], "lines": [1, 4, 7], "bows": [2, 3, 5], "tails": [6, 9], "rings": [8]},
     ),
+}
+
+ENTRIES = {
+    f"embedded:{name}": Entry(recipe.line, "", partial(make_digits, name))
+    for name, recipe in _RECIPES.items()
 }

@@ -1,4 +1,4 @@
-"""Any folder of images or videos, and arrays in memory."""
+"""Any folder of images or videos."""
 
 import json
 import re
@@ -6,14 +6,13 @@ import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from lametta.classmap import ClassMap
+from lametta._checks import check_choice
+from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, list_images
-from lametta.data.readers.layout import PathLike, check_choice
-from lametta.types import Array, LamettaError
+from lametta.data.readers.layout import Entry
+from lametta.types import LamettaError
 
 
 def image_folder(
@@ -106,46 +105,6 @@ def video_folder(
     return image_dataset(name or _name(root), root, paths, numbers, names, groups)
 
 
-def arrays(
-    x: Array,
-    y: Sequence[int] | Array,
-    groups: Sequence[str] | Array = None,
-    *,
-    classes: Sequence[str] | None = None,
-    class_map: ClassMap | None = None,
-    name: str = "arrays",
-) -> Dataset:
-    """Samples that are in memory already.
-
-    Parameters
-    ----------
-    x : array [N, ...]
-        The inputs.
-    y : array of int [N]
-        Their classes.
-    groups : array of str [N], optional
-        Where they come from.
-    classes : sequence of str, optional
-        Names of the classes; by default their numbers.
-    class_map : ClassMap, optional
-        From a model's classes onto these.
-    name : str
-        What tables call it.
-
-    Examples
-    --------
-    >>> data = arrays(np.zeros((3, 8)), [0, 2, 1])
-    >>> data.classes, data.keys
-    (('0', '1', '2'), ('0', '1', '2'))
-    """
-    labels = np.asarray(y)
-    if classes is None:
-        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
-    keys = tuple(str(i) for i in range(len(x)))
-    groups = None if groups is None else np.asarray(groups).astype(str)
-    return Dataset(name, x, labels, tuple(classes), keys, groups, class_map)
-
-
 def number_classes(
     root: Path, folders: Sequence[str], kind: str, n_classes: int | None = None
 ) -> tuple[tuple[str, ...], list[int]]:
@@ -184,6 +143,14 @@ def number_classes(
     if strange := sorted(found - numbers.keys()):
         raise LamettaError(f"{root} must name classes by {kind}, got {strange[0]!r}")
     return names, [numbers[folder] for folder in folders]
+
+
+ENTRIES = {
+    "folder:PATH": Entry("any images", "PATH/<class>/*.jpg, a folder or a .zip file", image_folder),
+    "videos:PATH": Entry(
+        "any videos", "PATH/<class>/<video>/*.jpg, or PATH/<video>/*.jpg and labels", video_folder
+    ),
+}
 
 
 def _existing(path: PathLike) -> Path:

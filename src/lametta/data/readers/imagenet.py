@@ -1,17 +1,19 @@
-"""ImageNet's validation images and the data sets made after them: C, C16, V2 and Tiny-ImageNet."""
+"""ImageNet's validation images and the data sets made after them: C, C16 and V2."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from lametta.classmap import ClassMap
-from lametta.data.classes import wordnet as hierarchy
+from lametta._checks import check_choice
+from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
+from lametta.data.classes.wordnet import c16
 from lametta.data.corruption import SETS
 from lametta.data.dataset import Dataset
 from lametta.data.readers.folders import image_folder, number_classes
-from lametta.data.readers.images import image_dataset, list_images, natural_key
-from lametta.data.readers.layout import Layout, PathLike, check_choice
+from lametta.data.readers.images import image_dataset, list_images
+from lametta.data.readers.layout import Entry, Layout
 from lametta.types import LamettaError
 
 # Where each lies below the data root.
@@ -21,7 +23,6 @@ V2 = {
     subset: Layout((f"imagenet_v2/imagenetv2-{subset}-format-val",))
     for subset in ("matched-frequency", "threshold0.7", "top-images")
 }
-TINY = Layout(("tiny-imagenet-200",), ("wnids.txt", "val/val_annotations.txt", "val/images"))
 
 
 def imagenet_val(root: PathLike) -> Dataset:
@@ -105,19 +106,19 @@ def imagenet_c16(
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
-    ...     for source in (source for group in hierarchy.c16().groups for source in group):
-    ...         folder = Path(root, "imagenet_c/val/fog/5", IMAGENET[source])
+    ...     for member in (member for group in c16().groups for member in group):
+    ...         folder = Path(root, "imagenet_c/val/fog/5", IMAGENET[member])
     ...         folder.mkdir(parents=True)
     ...         (folder / "ILSVRC2012_val_00000001.JPEG").touch()
     ...     data = imagenet_c16(root, corruptions=["fog"])
     >>> len(data), [data.classes[label] for label in data.labels[:3]]
     (32, ['bird', 'bird', 'dog'])
     """
-    class_map = hierarchy.c16()
+    class_map = c16()
     targets = {
-        IMAGENET[source]: target
-        for target, sources in enumerate(class_map.groups)
-        for source in sources
+        IMAGENET[member]: target
+        for target, group in enumerate(class_map.groups)
+        for member in group
     }
     folder, parts = _find_c(root, "val", severities, corruptions)
     paths = [
@@ -159,48 +160,40 @@ def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset
     return replace(data, classes=IMAGENET)
 
 
-def tiny_imagenet(root: PathLike) -> Dataset:
-    """Tiny-ImageNet's validation images, ``tiny-imagenet-200/val``.
+_C = "<corruption>/<severity>/<synset>/*.JPEG"
 
-    Its classes are those of ``wnids.txt`` in that order, and the class map leads there from the
-    same synsets of ImageNet's 1000. Classes that are not among these cannot be predicted by an
-    ImageNet model: they and their images are left out, and the images listed as ``skipped``.
-
-    Parameters
-    ----------
-    root : path
-        The data root.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     images = Path(root, "tiny-imagenet-200/val/images")
-    ...     images.mkdir(parents=True)
-    ...     _ = (images.parents[1] / "wnids.txt").write_text("n02124075")
-    ...     _ = (images.parent / "val_annotations.txt").write_text("val_0.JPEG n02124075")
-    ...     data = tiny_imagenet(root)
-    >>> data.classes, data.keys, data.class_map.groups
-    (('n02124075',), ('images/val_0.JPEG',), ((285,),))
-    """
-    folder = TINY.find(root)
-    listed = (folder / "wnids.txt").read_text(encoding="utf-8").split()
-    class_map = ClassMap(
-        {synset: [IMAGENET.index(synset)] for synset in listed if synset in IMAGENET},
-        n_source=len(IMAGENET),
-    )
-    ranks = {synset: i for i, synset in enumerate(class_map.names)}
-    rows = _read_annotations(folder / "val/val_annotations.txt", listed)
-    kept = [(key, ranks[synset]) for key, synset in rows if synset in ranks]
-    return image_dataset(
-        "tiny_imagenet",
-        folder / "val",
-        [key for key, _ in kept],
-        [label for _, label in kept],
-        class_map.names,
-        class_map=class_map,
-        skipped=tuple(key for key, synset in rows if synset not in ranks),
-    )
+ENTRIES = {
+    "imagenet_val": Entry(
+        "ImageNet's validation images, 1000 classes",
+        "ilsvrc12/val/<synset>/*.JPEG",
+        imagenet_val,
+        VAL,
+    ),
+    "imagenet_c_val": Entry(
+        "ImageNet-C, the 9 corruptions for validation",
+        f"imagenet_c/val/{_C}",
+        partial(imagenet_c, split="val"),
+        C["val"],
+    ),
+    "imagenet_c_test": Entry(
+        "ImageNet-C, the 10 corruptions for the test",
+        f"imagenet_c/test/{_C}",
+        partial(imagenet_c, split="test"),
+        C["test"],
+    ),
+    "imagenet_c16": Entry(
+        "ImageNet-C16, 32 classes of ImageNet-C as 16 super-classes",
+        f"imagenet_c/val/{_C}",
+        imagenet_c16,
+        C["val"],
+    ),
+    "imagenet_v2": Entry(
+        "ImageNet-V2, newly collected images of the 1000 classes",
+        "imagenet_v2/imagenetv2-matched-frequency-format-val/<0 to 999>/*.jpeg",
+        imagenet_v2,
+        V2["matched-frequency"],
+    ),
+}
 
 
 def _find_c(
@@ -227,14 +220,3 @@ def _synsets(folder: Path, paths: Sequence[str]) -> list[str]:
                 f"{folder} must hold <corruption>/<severity>/<synset>/<image>, got {path}"
             )
     return [path.split("/")[2] for path in paths]
-
-
-def _read_annotations(file: Path, listed: Sequence[str]) -> list[tuple[str, str]]:
-    """Key and synset of each image."""
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        name, synset = [*line.split(), "", ""][:2]
-        if synset not in listed:
-            raise LamettaError(f"{file} must hold an image and its synset a line, got {line!r}")
-        rows.append((f"images/{name}", synset))
-    return sorted(rows, key=lambda row: natural_key(row[0]))

@@ -13,14 +13,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from lametta._packages import package
-from lametta.data.dataset import Dataset
+from lametta.data.dataset import Dataset, UnreadableImageError
 from lametta.types import LamettaError
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-
-
-class UnreadableImageError(LamettaError):
-    """A file that does not decode as an image. The message names its path and the reason."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
-"""Where data sets lie on disk, and what to say where they do not."""
+"""What a reader says of its data sets: a line about each, and where it lies on disk."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from lametta._files import PathLike
+from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
-
-PathLike: TypeAlias = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,35 @@ class Layout:
         )
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What the catalog knows of a data set; a reader's module has one for each in ``ENTRIES``.
+
+    Parameters
+    ----------
+    line : str
+        What it is.
+    needs : str
+        What it needs below the data root; empty for nothing.
+    read : callable
+        Gives the `Dataset`. It takes the data root where there is a layout, the path where the name
+        ends in ``:PATH``, and then options by keyword.
+    layout : Layout, optional
+        Where it lies below the data root.
+
+    Examples
+    --------
+    >>> from lametta.data.readers.vid import ENTRIES
+    >>> ENTRIES["imagenet_vid"].line
+    'ImageNet-VID, validation videos of 30 classes'
+    """
+
+    line: str
+    needs: str
+    read: Callable[..., Dataset]
+    layout: Layout | None = None
+
+
 def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tuple[str, ...]:
     """Raise for broken files, or give their names to be recorded.
 
@@ -73,17 +100,3 @@ def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tu
             f"{'; ...' if len(failures) > 3 else ''}); broken='skip' leaves them out"
         )
     return tuple(name for name, _ in failures)
-
-
-def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
-    """Raise unless the value is one of the choices.
-
-    Examples
-    --------
-    >>> check_choice("split", "train", ("val", "test"))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: split must be one of 'val', 'test', got 'train'
-    """
-    choices = tuple(choices)
-    if value not in choices:
-        raise LamettaError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

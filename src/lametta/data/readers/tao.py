@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from lametta._checks import check_choice
+from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.classes.wordnet import ancestral_map, resolve
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Layout, PathLike, check_choice, settle
+from lametta.data.readers.layout import Entry, Layout, settle
 from lametta.types import LamettaError
 
-TAO = Layout(("TAO",), ("annotations", "frames"))
+LAYOUT = Layout(("TAO",), ("annotations", "frames"))
 
 
 def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
@@ -50,7 +52,7 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
     (('zebra.n.01',), array([0]), ((340,),))
     """
     check_choice("broken", broken, ("raise", "skip"))
-    folder = TAO.find(root)
+    folder = LAYOUT.find(root)
     objects: dict[str, set[str]] = {}
     for file in _files(folder / "annotations"):
         objects |= _read(file)
@@ -70,6 +72,16 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
         class_map=class_map,
         skipped=skipped,
     )
+
+
+ENTRIES = {
+    "tao_lasot": Entry(
+        "TAO-LaSOT, videos of the classes that ImageNet's map to",
+        "TAO/annotations/{train,validation}.json, TAO/frames/{train,val}/LaSOT/<video>/*.jpg",
+        tao_lasot,
+        LAYOUT,
+    )
+}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -3,15 +3,16 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lametta.data.classes.imagenet import VID as TARGETS
-from lametta.data.classes.imagenet import VID_ANNOTATIONS
+from lametta._checks import check_choice
+from lametta._files import PathLike
+from lametta.data.classes.imagenet import VID, VID_ANNOTATIONS
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Layout, PathLike, check_choice, settle
+from lametta.data.readers.layout import Entry, Layout, settle
 from lametta.types import LamettaError
 
-VID = Layout(("ILSVRC2015",), ("Data/VID/val", "Annotations/VID/val"))
+LAYOUT = Layout(("ILSVRC2015",), ("Data/VID/val", "Annotations/VID/val"))
 
 _LABELS = {synset: i for i, synset in enumerate(VID_ANNOTATIONS.values())}
 _MAX_BYTES = 1 << 20  # an annotation has about one kilobyte; what is far larger is none
@@ -47,7 +48,7 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
     ('dog', 'video_1')
     """
     check_choice("broken", broken, ("raise", "skip"))
-    images, annotations = (VID.find(root) / part for part in VID.inside)
+    images, annotations = (LAYOUT.find(root) / part for part in LAYOUT.inside)
     paths, labels, failures = [], [], []
     for frame in _frames(images, annotations):
         try:
@@ -66,11 +67,21 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
         images,
         paths,
         labels,
-        tuple(TARGETS),
+        tuple(VID),
         [path.partition("/")[0] for path in paths],
-        class_map=ancestral_map(TARGETS),
+        class_map=ancestral_map(VID),
         skipped=skipped,
     )
+
+
+ENTRIES = {
+    "imagenet_vid": Entry(
+        "ImageNet-VID, validation videos of 30 classes",
+        "ILSVRC2015/{Data,Annotations}/VID/val/<video>/<frame>.{JPEG,xml}",
+        imagenet_vid,
+        LAYOUT,
+    )
+}
 
 
 def _frames(images: Path, annotations: Path) -> list[str]:

@@ -1,0 +1,206 @@
+"""The rows of a file under way: small files, joined into one when all are there."""
+
+import re
+import reprlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta._files import delete_leftovers, renamed
+from lametta.data.bank.store import (
+    Header,
+    MappedArray,
+    Rows,
+    encode_columns,
+    read_layout,
+    write_blocks,
+)
+from lametta.types import LamettaError
+
+_SECONDS = 1.0  # of work that a kill may cost
+_BYTES = 2**25  # that may wait in memory
+_INDEX = "index"  # the array of a shard that says which samples its rows are of
+
+
+class Shards:
+    """A folder of small files, each with the rows of some samples.
+
+    ``<start>-<stop>.safetensors`` holds the rows of those samples from start to stop that could be
+    read. Each file is whole or not there, so that after a kill at any moment the folder says up to
+    which sample all work is done. `join` makes one file of all; until `delete`, the rows take up
+    twice their room on the disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are.
+    header : dict
+        What the rows are of, as JSON gives it back. Shards that say something else are an error.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     shards = Shards(Path(folder, "parts"), {})
+    ...     shards.resume()
+    ...     shards.add(2, np.array([1]), {"features": np.ones((1, 3), np.float32)})
+    ...     shards.close()
+    ...     shards.join(Path(folder, "bank"), ["x", "y"], {"labels": [5, 7]})
+    ...     arrays, header = read_layout(Path(folder, "bank"))
+    ...     arrays["features"].shape, arrays["labels"][...], header
+    ((1, 3), array([7]), {'failed': ['x']})
+    """
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        self.folder, self.header = folder, header
+        self.done = 0
+        self._written: list[dict[str, MappedArray]] = []
+        self._waiting: dict[str, list[NDArray[Any]]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._stop = 0
+        self._since = time.monotonic()
+
+    @property
+    def failed(self) -> NDArray[np.intp]:
+        """The samples that have no row though all work on them is done."""
+        return np.flatnonzero(~self._present())
+
+    def resume(self) -> None:
+        """Find what is done already, and make the folder if it is not there."""
+        if self.folder.is_file():  # an earlier version made one file, which began with zeros
+            with self.folder.open("rb") as file:
+                if any(file.read(8)):
+                    read_layout(self.folder)  # an error if it is someone else's
+            self.folder.unlink()
+        self.folder.mkdir(exist_ok=True)
+        delete_leftovers(self.folder)
+        stops = dict(sorted((start, stop) for start, stop, _ in self._files()))
+        while self.done in stops:
+            self._count_in(stops[self.done])
+
+    def add(self, stop: int, index: NDArray[Any], rows: Mapping[str, NDArray[Any]]) -> None:
+        """Take the next rows, which are written together with others.
+
+        Parameters
+        ----------
+        stop : int
+            All work is done on the samples before this one.
+        index : array of int [M]
+            Those of them, since the last call, that could be read.
+        rows : mapping of str to array [M, ...]
+            What they hold.
+        """
+        for name, x in rows.items():
+            shape = self._shapes.setdefault(name, x.shape[1:])
+            if x.shape[1:] != shape:
+                raise LamettaError(
+                    f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}"
+                )
+        for name, x in {_INDEX: index, **rows}.items():
+            # A copy, since whoever computed the rows may use their memory again.
+            self._waiting.setdefault(name, []).append(x.copy())
+        self._stop = stop
+        size = sum(x.nbytes for blocks in self._waiting.values() for x in blocks)
+        if size > _BYTES or time.monotonic() - self._since > _SECONDS:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, so that a later run can go on from there."""
+        self._flush()
+        self._remove_if_empty()
+
+    def join(
+        self,
+        path: Path,
+        keys: Sequence[str],
+        columns: Mapping[str, Sequence[object] | NDArray[Any] | None],
+    ) -> None:
+        """Write one file, whole or not there, with a row for each sample that could be read.
+
+        Parameters
+        ----------
+        path : Path
+            The file, on the disk of the folder.
+        keys : sequence of N str
+            The names of the samples. Those without a row are ``failed`` in the file's header.
+        columns : mapping of str to sequence of N numbers or strings, or None
+            What else is known of the samples.
+        """
+        kept = np.flatnonzero(self._present()).tolist()
+        known = {
+            name: None if column is None else [column[i] for i in kept]
+            for name, column in {"keys": keys, **columns}.items()
+        }
+        arrays: dict[str, Sequence[Rows]] = {
+            name: self._blocks(name) for name in self._shapes if name != _INDEX
+        }
+        arrays |= {name: [column] for name, column in encode_columns(known).items()}
+        header = self.header | {"failed": [keys[i] for i in self.failed]}
+        with renamed(path, self.folder) as temporary:
+            write_blocks(temporary, arrays, header)
+
+    def delete(self) -> None:
+        """Delete the shards, and the folder unless something else is in it."""
+        for *_, file in self._files():
+            file.unlink(missing_ok=True)
+        delete_leftovers(self.folder)
+        self._remove_if_empty()
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        names = re.compile(r"(\d+)-(\d+)\.safetensors")
+        found = [(names.fullmatch(file.name), file) for file in self.folder.glob("*-*")]
+        return [(int(match[1]), int(match[2]), file) for match, file in found if match]
+
+    def _flush(self) -> None:
+        if self._stop > self.done:
+            with renamed(self._file(self._stop)) as temporary:
+                write_blocks(temporary, self._waiting, self.header)
+            self._count_in(self._stop)
+        self._waiting, self._since = {}, time.monotonic()
+
+    def _count_in(self, stop: int) -> None:
+        """Take the shard that goes from where all is done up to ``stop``."""
+        arrays, header = read_layout(self._file(stop))
+        check_same(self.folder, header, self.header)
+        self._written.append(arrays)
+        self._shapes |= {name: x.shape[1:] for name, x in arrays.items()}
+        self.done = stop
+
+    def _file(self, stop: int) -> Path:
+        return self.folder / f"{self.done}-{stop}.safetensors"
+
+    def _blocks(self, name: str) -> list[MappedArray]:
+        return [arrays[name] for arrays in self._written if name in arrays]
+
+    def _present(self) -> NDArray[np.bool_]:
+        present = np.zeros(self.done, bool)
+        for index in self._blocks(_INDEX):
+            present[index[...]] = True
+        return present
+
+    def _remove_if_empty(self) -> None:
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def check_same(path: Path, stored: Header, header: Header) -> None:
+    """Raise unless a file's header is the one expected, but for what failed.
+
+    Examples
+    --------
+    >>> check_same(Path("bank"), {"model": "a"}, {"model": "b"})
+    Traceback (most recent call last):
+    lametta.types.LamettaError: bank must be of model 'b', got 'a': delete it, or restart
+    """
+    for name in header | stored:
+        theirs, ours = stored.get(name), header.get(name)
+        if name != "failed" and theirs != ours:
+            raise LamettaError(
+                f"{path} must be of {name} {reprlib.repr(ours)}, got {reprlib.repr(theirs)}: "
+                "delete it, or restart"
+            )

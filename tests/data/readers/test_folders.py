@@ -1,0 +1,137 @@
+"""Any folder or archive of images or videos: how classes are named, and wrong layouts."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lametta import LamettaError
+from lametta.data.classes.imagenet import IMAGENET
+from lametta.data.dataset import UnreadableImageError
+from lametta.data.readers.folders import image_folder, video_folder
+from lametta.data.readers.images import list_images
+from tests.conftest import shared
+from tests.data.readers.plants import plant, plant_folder
+
+
+def test_folder_keys(tmp_path):
+    plant(tmp_path / "synsets", "n01443537/1.png", "n01440764/1.png")
+    plant(tmp_path / "numbers", "10/1.png", "2/1.png")
+    synsets, numbers = (image_folder(tmp_path / name) for name in ("synsets", "numbers"))
+    assert (synsets.classes, synsets.labels.tolist()) == (IMAGENET, [0, 1])
+    assert (len(numbers.classes), numbers.labels.tolist()) == (11, [2, 10])
+    assert len(image_folder(tmp_path / "numbers", n_classes=100).classes) == 100
+    by_name = image_folder(tmp_path / "numbers", classes="name", name="mine")
+    # Names rank as strings, the way torchvision's ImageFolder numbers them.
+    assert (by_name.classes, by_name.labels.tolist()) == (("10", "2"), [1, 0])
+    assert (by_name.name, numbers.name) == ("mine", "numbers")
+    for options, message in [
+        ({"classes": "synset"}, "numbers must name classes by synset, got '10'"),
+        ({"classes": "letter"}, "classes must be one of 'auto', "),
+        ({"n_classes": 5}, r"labels must lie in 0\.\.4, got 2\.\.10"),
+        ({"classes": "name", "n_classes": 5}, "n_classes must be None where classes have names"),
+    ]:
+        with pytest.raises(LamettaError, match=message):
+            image_folder(tmp_path / "numbers", **options)
+    with pytest.raises(LamettaError, match="must name classes by index, got 'n01440764'"):
+        image_folder(tmp_path / "synsets", classes="index")
+
+
+def test_folder_of_a_wrong_layout(tmp_path):
+    plant(tmp_path, "cat/1.png", "1.png")
+    with pytest.raises(LamettaError, match="must hold <class>/<image>, got 1.png"):
+        image_folder(tmp_path)
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "ant").mkdir()
+    with pytest.raises(LamettaError, match="images in every folder, got none in .*ant"):
+        image_folder(tmp_path)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none", tmp_path / "file"):
+        with pytest.raises(LamettaError, match=f"a folder or a .zip file, got '{path}'"):
+            image_folder(path)
+
+
+def test_zip_is_as_good_as_a_folder(tmp_path):
+    plant_folder(tmp_path / "pets")
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted((tmp_path / "pets").rglob("*"), reverse=True):
+            archive.write(file, file.relative_to(tmp_path / "pets").as_posix())
+    folder, archive = (image_folder(tmp_path / name) for name in ("pets", "pets.zip"))
+    assert folder.fingerprint == archive.fingerprint
+    assert folder.name == archive.name == "pets"
+    for root in (tmp_path / "pets", tmp_path / "pets.zip"):
+        assert list_images(root, "dog") == ["dog/2.png", "dog/10.png"]
+    assert all(np.array_equal(a.x, b.x) for a, b in zip(folder, archive, strict=True))
+
+
+def test_a_broken_file_in_a_zip(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        archive.writestr("cat/1.jpg", b"not an image")
+    data = image_folder(tmp_path / "pets.zip")
+    with pytest.raises(UnreadableImageError, match="pets.zip/cat/1.jpg: no image format"):
+        data[0]
+
+
+def test_linked_folders_are_followed(tmp_path):
+    plant(tmp_path / "elsewhere", "1.png")
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets/cat").symlink_to(tmp_path / "elsewhere")
+    assert image_folder(tmp_path / "pets").keys == ("cat/1.png",)
+
+
+@pytest.mark.parametrize("how", ["dict", "file", "beside"])
+def test_videos_with_labels(tmp_path, how):
+    plant(tmp_path / "videos", "swan/2.jpg", "swan/10.jpg", "cow/1.jpg")
+    labels = {"swan": 100, "cow": 345, "extra": 0}
+    file = tmp_path / "videos/labels.json" if how == "beside" else tmp_path / "mine.json"
+    file.write_text(json.dumps(labels))
+    given = {"dict": labels, "file": file, "beside": None}[how]
+    data = video_folder(tmp_path / "videos", given, n_classes=1000)
+    assert data.keys == ("cow/1.jpg", "swan/2.jpg", "swan/10.jpg")
+    assert data.labels.tolist() == [345, 100, 100]
+    assert data.groups.tolist() == ["cow", "swan", "swan"]
+    assert len(data.classes) == 1000
+
+
+def test_videos_with_synsets_and_names(tmp_path):
+    plant(tmp_path, "swan/1.jpg", "cow/1.jpg")
+    data = video_folder(tmp_path, {"swan": "n01860187", "cow": "n02403003"})
+    assert (data.classes, data.labels.tolist()) == (IMAGENET, [345, 100])
+    data = video_folder(tmp_path, {"swan": "bird", "cow": "beast"})
+    assert (data.classes, data.labels.tolist()) == (("beast", "bird"), [0, 1])
+
+
+def test_videos_of_a_wrong_layout(tmp_path):
+    plant(tmp_path, "swan/1.jpg", "cow/1.jpg")
+    (tmp_path / "list.json").write_text("[1]")
+    for labels, message in [
+        (None, "must hold <class>/<video>/<frame>, or have labels, got cow/1.jpg"),
+        ({"swan": 100}, "labels must name every video, got none for 'cow'"),
+        (tmp_path / "none.json", "labels must be a JSON file, got .*none.json"),
+        (tmp_path / "swan/1.jpg", "labels must be a JSON file, got .*1.jpg"),
+        (tmp_path / "list.json", "labels must be a JSON object, got a list"),
+    ]:
+        with pytest.raises(LamettaError, match=message):
+            video_folder(tmp_path, labels)
+
+
+def test_real_folders():
+    data = image_folder(shared("data", "imagenette-val500"))
+    assert len(data) == 500
+    assert set(np.bincount(data.labels)) == {0, 50}
+    assert data[0].x.size == (224, 224)
+    zipped = image_folder(shared("data", "cifar10", "test-3000.zip"))
+    assert (len(zipped), zipped.classes[::9]) == (3000, ("airplane", "truck"))
+    assert zipped[2999].x.size == (32, 32)
+
+
+def test_real_videos(tmp_path):
+    labels = {"blackswan": 100, "cows": 345}
+    for name in labels:  # others may lie beside them
+        (tmp_path / name).symlink_to(shared("data", "video", name))
+    data = video_folder(tmp_path, labels, n_classes=1000)
+    assert sorted(set(data.groups)) == ["blackswan", "cows"]
+    assert set(data.labels[data.groups == "cows"]) == {345}
+    assert Path(data.keys[0]).stem == "00000"
