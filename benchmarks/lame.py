@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import growth
 import lametta
-import torch
 from devices import Cpu, Gpu, ours
 from literal import softmax
 
@@ -106,7 +106,7 @@ def as_line(row: dict[str, Any]) -> str:
 
 def many_streams(device: Device, streams: int) -> dict[str, Any]:
     x, q = map(device.convert["torch"], batch(streams, 64, d=device.features))
-    seconds = device.seconds(partial(lametta.lame, x, q))
+    seconds = device.seconds(partial(lametta.lame_streams, x, q))
     rate = streams * 64 / seconds
     print(f"{streams} streams of 64 samples: {1e3 * seconds:.2f} ms, {rate:,.0f} samples a second")
     return {"case": f"{streams} streams of 64", "lametta_ms": 1e3 * seconds}
@@ -146,7 +146,8 @@ def growing(device: Device, sizes: dict[str, tuple[int, ...]]) -> list[dict[str,
             at = growth.BASE | {name: value}
             shape = (at["N"],) if at["B"] == 1 else (at["B"], at["N"])
             x, q = map(device.convert["torch"], batch(*shape, d=at["d"], n_classes=at["K"]))
-            call = partial(lametta.lame, x, q, affinity=lametta.knn(at["k"]))
+            correct = lametta.lame if at["B"] == 1 else lametta.lame_streams
+            call = partial(correct, x, q, affinity=lametta.knn(at["k"]))
             rows.append({"varied": name, "value": value, "lametta_ms": 1e3 * device.seconds(call)})
         told = (f"{row['value']}: {row['lametta_ms']:.3f}" for row in rows[-len(values) :])
         print(f"ms at {name} = " + ", ".join(told), flush=True)
