@@ -38,7 +38,7 @@ def load_object(name: str, argument: str) -> Any:
         found: Any = importlib.import_module(module)
         for attribute in path.split("."):
             found = getattr(found, attribute)
-    except (AttributeError, ImportError, ValueError) as error:
+    except Exception as error:  # a stranger's module may raise anything
         raise LamettaError(
             f"{argument} must name something that can be imported, got {name!r}: {error}"
         ) from error

@@ -1,0 +1,208 @@
+"""The one table of methods: names, parameters, and what they make."""
+
+import copy
+import inspect
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lametta.torch
+from lametta import LAME, Corrected, LamettaError, Output, Source, knn, linear, methods, rbf
+from lametta.affinity import AFFINITIES
+from lametta.testing import check_corrector
+from lametta.torch import Classifier, select, wrap
+from tests.conftest import make_batch
+
+NETWORK = ["tent", "shot_im", "pseudo_label", "adabn"]
+LAYERS = ["first_half", "second_half", "everything", "conv_first_half", "conv_second_half", "conv"]
+
+
+@dataclass
+class Sharpen:
+    """Raise probabilities to a power."""
+
+    power: float = 2.0
+    weight: float = 1.0
+
+    ordered = True
+
+    def correct(self, features, probs, /):
+        probs = probs ** (self.power * self.weight)
+        return lametta.Prediction(probs / probs.sum(axis=1, keepdims=True), features)
+
+    def reset(self):
+        pass
+
+
+SHARPEN = f"python:{__name__}:Sharpen"
+
+
+@pytest.fixture
+def net():
+    net = nn.Sequential()
+    net.conv, net.bn = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+    net.pool, net.flat, net.fc = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+    return net.eval()
+
+
+def model(x):
+    return Output(x, 2 * x[:, :3])
+
+
+def test_names_and_traits():
+    assert methods.names()[:6] == ["source", "lame", *NETWORK]
+    traits = {
+        name: (found.needs_network, found.stateful, found.ordered)
+        for name in [*methods.names()[:6], "tent+lame", SHARPEN, f"adabn+{SHARPEN}"]
+        for found in [methods.find(name)]
+    }
+    assert traits == {
+        "source": (False, False, False),
+        "lame": (False, False, False),
+        **dict.fromkeys(NETWORK, (True, True, False)),
+        "tent+lame": (True, True, False),
+        SHARPEN: (False, False, True),
+        f"adabn+{SHARPEN}": (True, True, True),
+    }
+
+
+@pytest.mark.parametrize("name", ["lame", *NETWORK])
+def test_parameters_are_those_of_the_constructor(name):
+    make = LAME if name == "lame" else getattr(lametta.torch, name)
+    own = {key: p for key, p in inspect.signature(make).parameters.items() if key != "model"}
+    found = methods.find(name).parameters()
+    assert set(own) <= set(found)
+    assert set(found) - set(own) == ({"k", "symmetric", "method"} if name == "lame" else set())
+    for key, parameter in own.items():
+        default = "knn" if key == "affinity" else parameter.default
+        assert found[key].default == default
+    assert methods.find(name).problems({}) == []
+
+
+def test_the_options_of_an_affinity_stand_beside_it():
+    lame = methods.find("lame")
+    for name, make in AFFINITIES.items():
+        options = set(inspect.signature(make).parameters)
+        assert options <= set(lame.parameters({"affinity": name}))
+    assert lame.correctors({}) == [LAME()]
+    assert lame.correctors({"k": 3}) == [LAME(knn(3))]
+    assert lame.correctors({"method": "faiss"}) == [LAME(knn(method="faiss"))]
+    assert lame.correctors({"affinity": "rbf", "k": 2, "row_sum": 5}) == [LAME(rbf(2, row_sum=5))]
+    assert lame.correctors({"affinity": "linear", "weight": 2}) == [LAME(linear(), weight=2)]
+    assert lame.correctors({"affinity": linear(row_sum=3)}) == [LAME(linear(row_sum=3))]
+    (own,) = lame.correctors({"affinity": np.abs})
+    assert own.affinity is np.abs
+
+
+def test_whatever_is_joined_runs(net):
+    x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    for name in ["source", "lame", SHARPEN]:
+        assert wrap(net, name)(x).shape == (8, 4)
+    for base in ["source", *NETWORK]:
+        for top in ["lame", SHARPEN, f"lame+{SHARPEN}"]:
+            wrapped = wrap(net, f"{base}+{top}")
+            assert torch.allclose(wrapped(x).sum(1), torch.ones(8))
+            assert isinstance(wrapped.adapter, Corrected)
+            wrapped.reset()
+            wrapped.close()
+    check_corrector(Sharpen())
+
+
+def test_parameters_find_their_owner():
+    both = methods.find(f"lame+{SHARPEN}")
+    lame, sharpen = both.correctors({"k": 2, "power": 3, "lame.weight": 0.5})
+    assert lame == LAME(knn(2), weight=0.5)
+    assert sharpen == Sharpen(3)
+    _, sharpen = both.correctors({f"{SHARPEN}.weight": 0.5})
+    assert sharpen == Sharpen(weight=0.5)
+    ((name, message),) = both.problems({"weight": 1})
+    assert name == "weight"
+    assert "must say whose it is, lame.weight or" in message
+    hybrid = methods.find("adabn+lame").build(object(), {"momentum": 0.3, "k": 2})
+    assert hybrid.base.momentum == 0.3
+    assert hybrid.corrector == LAME(knn(2))
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_layers_by_name(net, layers):
+    x = torch.randn(8, 3, 6, 6)
+    adapter = methods.find("tent").build(Classifier(net), {"layers": layers, "lr": 0.1})
+    before = copy.deepcopy(net.state_dict())
+    found = {layer.name for layer in select.layers_of(net, x) if select.NAMES[layers](layer)}
+    if not found:
+        with pytest.raises(LamettaError, match="layers must choose"):
+            adapter.step(x)
+        return
+    adapter.step(x)
+    moved = {key.split(".")[0] for key, value in net.state_dict().items() if not
+             torch.equal(value, before[key])}  # fmt: skip
+    assert moved == found
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "problems"),
+    [
+        ("lame", {"k": 0}, [("k", "must be an integer >= 1, got 0")]),
+        ("lame", {"k": 2.5}, [("k", "must be an integer, got 2.5")]),
+        ("lame", {"k": True}, [("k", "must be an integer, got True")]),
+        ("lame", {"weight": "a"}, [("weight", "must be a number, got 'a'")]),
+        ("lame", {"weight": -1}, [("weight", "must be a finite number >= 0, got -1")]),
+        ("lame", {"symmetric": 1}, [("symmetric", "must be true or false, got 1")]),
+        ("lame", {"method": "annoy"}, [("method", "must be one of 'exact', 'faiss', got 'annoy'")]),
+        ("source", {"lr": 1}, [("lr", "is no option of source, which has none")]),
+        ("tent", {"optimizer": "lion", "steps": 0}, None),
+        ("tent", {"lr": -1, "bn_momentum": 2, "momentum": 1, "predict_first": "no"}, None),
+        ("tent", {"layers": "conv", "bn_momentum": 0.3}, None),
+        ("pseudo_label", {"threshold": 1}, None),
+        ("lame", {"affinity": "cosine", "k": 1}, None),
+        ("lame", {"affinity": "linear", "k": 1}, None),
+        ("lame", {"affinity": "linear", "row_sum": 0}, None),
+    ],
+)
+def test_all_that_is_wrong_is_found(name, params, problems):
+    found = methods.find(name).problems(params)
+    if problems is None:
+        wrong = {key for key, _ in found} - {""}
+        expected = set(params) - {"layers"} if "layers" in params else set(params)
+        if params.get("affinity") == "linear":
+            expected -= {"affinity"}
+        if params.get("affinity") == "cosine":
+            expected -= {"k"}  # as far as anyone can tell
+        if params.get("layers") == "conv":
+            wrong, expected = {key for key, _ in found}, {""}
+        assert wrong == expected, found
+    else:
+        assert found == problems
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: methods.find("tant"), "got 'tant'; did you mean 'tent'?"),
+        (lambda: methods.find("tent+lamee"), "got 'tent+lamee'; did you mean 'lame'?"),
+        (lambda: methods.find("lame+tent"), "method must have correctors after +, got 'tent'"),
+        (lambda: methods.find("lame+lame"), "method must name each part once, got 'lame+lame'"),
+        (lambda: methods.find(3), "method must be one of"),
+        (lambda: methods.find("python:math:tau"), "must be a class or a function, got 6.28"),
+        (lambda: methods.find("python:math:nothing"), "can be imported, got 'python:math:nothing'"),
+        (lambda: methods.find("python:no.such:Thing"), "No module named 'no'"),
+        (lambda: methods.find("tent").correctors({}), "method must see outputs alone, got 'tent'"),
+        (lambda: methods.find("python:math:sqrt").build(4.0, {}), "an adapter with step and reset"),
+        (lambda: methods.find("tent").build(model, {}).step(torch.zeros(2, 3)), "Classifier, got"),
+    ],
+)
+def test_bad_names_and_uses(call, message):
+    with pytest.raises(LamettaError, match=re.escape(message)):
+        call()
+
+
+def test_the_source_is_itself_and_nothing_is_imported_for_a_name():
+    assert methods.find("source").build(model, {}) == Source(model)
+    methods.check_name("tent+python:no.such.module:Name")
+    features, probs = make_batch(10, 3)
+    (corrector,) = methods.find("lame").correctors({"tol": 0, "max_iter": 3})
+    assert corrector.correct(features, probs).info["n_iter"] == 3
