@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import lametta
-import torch
 from lametta import LAME, Corrected, Source
 from lametta.torch import Classifier, adabn, select, tent
 from tests.conftest import shared

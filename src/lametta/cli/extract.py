@@ -1,29 +1,23 @@
 """``lametta extract``: features and logits of a data set, once and for all."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.text import Text
 
-from lametta.cli._console import err, out, user_errors
-from lametta.data.bank.bank import Bank
-from lametta.data.bank.extraction import extract as run
+from lametta.cli._console import err, progress_bar, require, say, show_table, user_errors
+from lametta.data.bank import Bank
+from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
 from lametta.data.catalog import datasets, load
 from lametta.data.dataset import Dataset
 from lametta.data.readers.folders import image_folder
-from lametta.types import LamettaError, Output
-
-if TYPE_CHECKING:
-    from lametta.torch.zoo import Loaded
 
 _ROWS = 4096  # that are scored at a time
 
@@ -82,11 +76,21 @@ def extract(
     Example: lametta extract --model efficientnet_lite0 --data photos -o bank.safetensors
     """
     with user_errors(), _resumable():
-        dataset, loaded = _dataset(data, root), _model(model, weights, device)
+        require("torch", "torch")
+        from lametta.torch import Classifier, zoo
+
+        dataset, loaded = _dataset(data, root), zoo.load(model, weights=weights, device=device)
         start = time.perf_counter()
-        with _Bar() as bar, _classifier(loaded, device) as classifier:
+        done: list[int] = []
+        with progress_bar() as bar, Classifier(loaded.net) as classifier:
+            task = bar.add_task("extracting")
+
+            def show(n_done: int, n: int) -> None:
+                done.append(n_done)
+                bar.update(task, completed=n_done, total=n)
+
             bank = run(
-                classifier,
+                lambda x: classifier(x.to(device)),
                 dataset,
                 loaded.preprocess,
                 target,
@@ -96,10 +100,11 @@ def extract(
                 header={"model": loaded.name, "weights_hash": weights_hash(loaded.net)},
                 on_error="report" if skip_broken else "raise",
                 restart=restart,
-                progress=bar,
+                progress=show,
             )
-        _report(bank, bar.n_new, time.perf_counter() - start)
-    out.print(f"wrote {target}", highlight=False, soft_wrap=True)
+        # What an earlier run had done is in the first count.
+        _report(bank, done[-1] - done[0] if done else 0, time.perf_counter() - start)
+    say(f"wrote {target}")
 
 
 def _dataset(data: str, root: Path | None) -> Dataset:
@@ -108,64 +113,26 @@ def _dataset(data: str, root: Path | None) -> Dataset:
     return load(data, root)
 
 
-def _model(name: str, weights: Path | None, device: str) -> "Loaded":
-    try:
-        from lametta.torch import zoo
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise LamettaError("extract needs torch: pip install 'lametta[torch]'") from None
-    return zoo.load(name, weights=weights, device=device)
-
-
-@contextmanager
-def _classifier(loaded: "Loaded", device: str) -> Iterator[Callable[[Any], Output]]:
-    from lametta.torch import Classifier
-
-    with Classifier(loaded.net) as classifier:
-        yield lambda x: classifier(x.to(device))
-
-
-class _Bar(Progress):
-    """A progress bar that knows how much of the work was done before."""
-
-    def __init__(self) -> None:
-        columns = TextColumn("extracting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        super().__init__(*columns, console=err, transient=True)
-        self._task = self.add_task("")
-        self._done: list[int] = []
-
-    def __call__(self, done: int, n: int) -> None:
-        self._done.append(done)
-        self.update(self._task, completed=done, total=n)
-
-    @property
-    def n_new(self) -> int:
-        """Samples that were done since the first call."""
-        return self._done[-1] - self._done[0] if self._done else 0
-
-
 @contextmanager
 def _resumable() -> Iterator[None]:
     """Say after Ctrl-C that nothing is lost."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print("lametta: stopped; run the same command again to go on", highlight=False)
+        say("lametta: stopped; run the same command again to go on", err)
         raise typer.Exit(130) from None
 
 
 def _report(bank: Bank, n_new: int, seconds: float) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("samples", f"{len(bank)}")
+    rows: list[tuple[str, str | Text]] = [("samples", f"{len(bank)}")]
     if failed := bank.header["failed"]:
         some = ", ".join(failed[:3]) + ", ..." * (len(failed) > 3)
-        table.add_row("left out", escape(f"{len(failed)} ({some})"))
-    table.add_row("features, classes", f"{bank.features.shape[1]}, {bank.logits.shape[1]}")
-    table.add_row("extracted now", f"{n_new} in {seconds:.1f} s, {n_new / seconds:.1f} a second")
+        rows.append(("left out", f"{len(failed)} ({some})"))
+    rows.append(("features, classes", f"{bank.features.shape[1]}, {bank.logits.shape[1]}"))
+    rows.append(("extracted now", f"{n_new} in {seconds:.1f} s, {n_new / seconds:.1f} a second"))
     if (accuracy := _accuracy(bank)) is not None:
-        table.add_row("accuracy", f"[bold]{accuracy:.2%}[/]")
-    out.print(table)
+        rows.append(("accuracy", Text(f"{accuracy:.2%}", "bold")))
+    show_table(rows=rows)
 
 
 def _accuracy(bank: Bank) -> float | None:
@@ -174,8 +141,9 @@ def _accuracy(bank: Bank) -> float | None:
     if classes is not None and classes.n_source not in (None, bank.n_classes):
         return None  # a map from another network's classes
     bank = bank.mapped(classes)
-    if len(bank.header["classes"]) != bank.n_classes:
+    labels = bank.labels
+    if labels is None or len(bank.header["classes"]) != bank.n_classes:
         return None
     blocks = np.array_split(np.arange(len(bank)), -(-len(bank) // _ROWS))
-    right = sum((bank(rows).logits.argmax(axis=1) == bank.labels[rows]).sum() for rows in blocks)
+    right = sum((bank(rows).logits.argmax(axis=1) == labels[rows]).sum() for rows in blocks)
     return float(right / len(bank))

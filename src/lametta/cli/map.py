@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
 
 from lametta.classmap import ClassMap
-from lametta.cli._console import out, user_errors
+from lametta.cli._console import say, show_table, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
-from lametta.data.classes.wordnet import Choice, ancestral_map, load, resolve
+from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
 
 
@@ -56,14 +55,14 @@ def map_(
         classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
         if output is not None:
             classes.save(output)
-    out.print(_table(choices, classes))
+    _show(choices, classes)
     for choice in choices:
         if len(choice.senses) > 1:
-            out.print(_explained(choice), highlight=False, markup=False, soft_wrap=True)
+            say(_explained(choice))
     mapped = sum(map(len, classes.groups))
-    out.print(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}", highlight=False)
+    say(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}")
     if output is not None:
-        out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+        say(f"wrote {output}")
 
 
 def _names(targets: str) -> list[str]:
@@ -83,20 +82,17 @@ def _lines(path: Path) -> list[str]:
         ) from None
 
 
-def _table(choices: list[Choice], classes: ClassMap) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("target")
-    table.add_column("synset", no_wrap=True)
-    table.add_column("classes", justify="right", no_wrap=True)
-    table.add_column("indices")
-    table.add_column("ImageNet classes")
+def _show(choices: list[Choice], classes: ClassMap) -> None:
     groups = dict(zip(classes.names, classes.groups, strict=True))
+    rows = []
     for choice in choices:
         group = groups.get(choice.name, ())
         names = [IMAGENET_NAMES[index] for index in group[:3]] + ["…"] * (len(group) > 3)
-        row = (choice.synset, str(len(group)), _ranges(group), ", ".join(names))
-        table.add_row(escape(choice.name), *row)
-    return table
+        count, indices = str(len(group)), _ranges(group)
+        rows.append((choice.name, choice.synset, count, indices, ", ".join(names)))
+    synset = Column("synset", no_wrap=True)
+    count_column = Column("classes", justify="right", no_wrap=True)
+    show_table("target", synset, count_column, "indices", "ImageNet classes", rows=rows)
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
@@ -112,7 +108,7 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 def _explained(choice: Choice) -> str:
     """Which of its senses a name took, and why."""
-    graph, numbers = load(), {synset: i for i, synset in enumerate(choice.senses, start=1)}
+    graph, numbers = load_wordnet(), {synset: i for i, synset in enumerate(choice.senses, start=1)}
     kind = " and ".join(graph.words(up)[0] for up in graph.hypernyms[choice.synset])
     others = [
         f"; sense {numbers[synset]} covers {count}"
