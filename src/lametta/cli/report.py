@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column
+from rich.text import Text
 
-from lametta.cli._console import err, out, require_bench, user_errors
+from lametta.cli._console import complain, out, require_bench, say, show_table, user_errors
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from lametta.bench.tables import Entry
-    from lametta.bench.tables import Table as Numbers
+    from lametta.bench.tables import Entry, Table
 
 _N_NAMED = 5  # streams that differ; the others are counted
 
@@ -60,10 +60,10 @@ def report(
         page = write(shown, results / "report" if output is None else output)
         table = accuracies(found.headline_rows, found.source)
     _show(table)
-    out.print(shown.message, highlight=False)
+    say(shown.message)
     if found.failures:
-        err.print(f"[bold red]lametta:[/] {len(found.failures)} cells failed; the page says why")
-    out.print(f"wrote {page}", highlight=False, soft_wrap=True)
+        complain(f"{len(found.failures)} cells failed; the page says why")
+    say(f"wrote {page}")
     raise typer.Exit(1 if found.failures else 0)
 
 
@@ -94,33 +94,34 @@ def compare(
     _show(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
-    out.print(counts + alone, highlight=False)
+    say(counts + alone)
     _name_streams(found.other_streams)
     raise typer.Exit(0 if found.equal else 1)
 
 
 def _name_streams(streams: "pl.DataFrame") -> None:
     for scenario, seed, batch_size, *prints in streams.head(_N_NAMED).iter_rows():
-        line = f"other stream: {scenario}, seed {seed}, batches of {batch_size}: "
-        out.print(escape(line + " and ".join(prints)), highlight=False, soft_wrap=True)
+        where = f"{scenario}, seed {seed}, batches of {batch_size}"
+        say(f"other stream: {where}: {' and '.join(prints)}")
     if (more := len(streams) - _N_NAMED) > 0:
-        out.print(f"and {more} other streams more", highlight=False)
+        say(f"and {more} other streams more")
 
 
-def _show(table: "Numbers") -> None:
+def _show(table: "Table") -> None:
     out.print(table.title, style="italic", highlight=False)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name, right in zip(table.header, table.numeric, strict=True):
-        first = not shown.columns
-        shown.add_column(escape(name), justify="right" if right else "left", no_wrap=first)
-    for row in table.rows:
-        shown.add_row(*map(_colored, row))
-    out.print(shown)
+    columns = (
+        Column(escape(name), justify="right" if right else "left")
+        for name, right in zip(table.header, table.numeric, strict=True)
+    )
+    first, *others = columns
+    first.no_wrap = True
+    show_table(first, *others, rows=(map(_colored, row) for row in table.rows))
 
 
-def _colored(entry: "Entry") -> str:
-    text = escape(entry.text).replace("± ", "±")  # which stays together on a narrow terminal
-    text = f"[bold]{text}[/]" if entry.best else text
-    if entry.gain is None or round(entry.gain, 1) == 0:
-        return text
-    return f"[{'green' if entry.gain > 0 else 'red'}]{text}[/]"
+def _colored(entry: "Entry") -> Text:
+    text = Text(entry.text.replace("± ", "±"))  # which stays together on a narrow terminal
+    if entry.best:
+        text.stylize("bold")
+    if entry.gain is not None and round(entry.gain, 1) != 0:
+        text.stylize("green" if entry.gain > 0 else "red")
+    return text

@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column
+from rich.text import Text
 
-from lametta.cli._console import err, out, require_bench, user_errors
+from lametta.cli._console import (
+    complain,
+    err,
+    progress_bar,
+    require_bench,
+    say,
+    show_table,
+    user_errors,
+)
 from lametta.cli.report import report
 from lametta.types import LamettaError
 
@@ -76,7 +83,7 @@ def run(
             return
         workspace = Workspace(loaded, _folder(loaded, path, output), _root(data), device)
         _run(workspace, jobs, ray)
-    out.print(f"now: lametta report {workspace.folder}", highlight=False, soft_wrap=True)
+    say(f"now: lametta report {workspace.folder}")
 
 
 def demo(
@@ -127,27 +134,17 @@ def _run(workspace: "Workspace", jobs: int, ray: str | None) -> None:
         with _progress() as show:
             failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show)
     except KeyboardInterrupt:
-        err.print("interrupted: the same command goes on from here", highlight=False)
+        say("interrupted: the same command goes on from here", err)
         raise typer.Exit(130) from None
     if failed:
         where = workspace.folder / "failed"
-        err.print(
-            f"[bold red]lametta:[/] {len(failed)} cells failed; {where} has their tracebacks",
-            highlight=False,
-            soft_wrap=True,
-        )
+        complain(f"{len(failed)} cells failed; {where} has their tracebacks")
         raise typer.Exit(1)
 
 
 @contextmanager
 def _progress() -> Iterator["OnState"]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err) as progress:
+    with progress_bar(transient=False) as progress:
         tasks = {}
 
         def show(state: "State") -> None:
@@ -168,17 +165,13 @@ def _show_plan(experiment: "Experiment", data: Path | None) -> None:
     from lametta.bench.dry_run import dry_run
 
     plan = dry_run(experiment, data)
-    table = Table("phase", "method", box=None, header_style="bold", pad_edge=False)
-    table.add_column("cells", justify="right")
-    for phase, method, cells in plan.counts:
-        table.add_row(escape(phase), escape(method), f"{cells}")
-    out.print(table)
-    out.print(f"{plan.n_cells} cells, each counted once\n", highlight=False)
-    table = Table("needs", "name", "there", box=None, header_style="bold", pad_edge=False)
-    table.add_column("where", overflow="fold")
-    for kind, name, found, where in plan.needs:
-        there = "[green]yes[/]" if found else "[red]no[/]"
-        table.add_row(kind, escape(name), there, escape(where))
-    out.print(table)
+    counts = ((phase, method, f"{cells}") for phase, method, cells in plan.counts)
+    show_table("phase", "method", Column("cells", justify="right"), rows=counts)
+    say(f"{plan.n_cells} cells, each counted once\n")
+    needs = (
+        (kind, name, Text("yes", "green") if found else Text("no", "red"), where)
+        for kind, name, found, where in plan.needs
+    )
+    show_table("needs", "name", "there", Column("where", overflow="fold"), rows=needs)
     if plan.missing:
-        out.print(f"{len(plan.missing)} missing", highlight=False)
+        say(f"{len(plan.missing)} missing")
