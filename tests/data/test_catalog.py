@@ -155,7 +155,9 @@ def test_functions_that_are_none_are_named(module, name, message):
 def test_a_module_that_fails_is_named(tmp_path, monkeypatch):
     (tmp_path / "faulty_readers.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LamettaError, match=r"^python:faulty_readers:read must .*ZeroDivisionError"):
+    with pytest.raises(
+        LamettaError, match=r"^python:faulty_readers:read must .*: division by zero"
+    ):
         catalog.load("python:faulty_readers:read")
 
 
@@ -185,7 +187,7 @@ def test_plug_ins_are_imported_only_when_asked_for(plugins, monkeypatch, tmp_pat
     assert "zeros" in catalog.names()
     with pytest.raises(LamettaError, match="name must be one of .*, zeros, got 'zeroes'; did you"):
         catalog.load("zeroes", tmp_path)
-    with pytest.raises(LamettaError, match=r"^zeros must .*OSError\('imported'\)"):
+    with pytest.raises(LamettaError, match="^zeros must .*: imported"):
         catalog.load("zeros", tmp_path)
 
 

@@ -164,10 +164,10 @@ def test_bad_options(options, message):
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ([0, 2], r"index_batches must hold positions in 0\.\.1, got 2"),
-        ([-1], r"index_batches must hold positions in 0\.\.1, got -1"),
-        ([0.5], r"index_batches must hold integers \[N\], got float64 of shape \(1,\)"),
-        (1, r"index_batches must hold integers \[N\], got int64 of shape \(\)"),
+        ([0, 2], r"index_batches must lie in 0\.\.1, got 0\.\.2"),
+        ([-1], r"index_batches must lie in 0\.\.1, got -1\.\.-1"),
+        ([0.5], r"index_batches must be integers \[N\], got float64 of shape \(1,\)"),
+        (1, r"index_batches must be integers \[N\], got int64 of shape \(\)"),
     ],
 )
 def test_bad_positions(batch, message):

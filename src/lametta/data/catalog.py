@@ -3,6 +3,7 @@
 import inspect
 import os
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,15 +11,15 @@ from lametta._checks import check_callable, did_you_mean
 from lametta._files import PathLike
 from lametta._packages import load_object, plugins
 from lametta.data.dataset import Dataset
-from lametta.data.readers import digits, folders, imagenet, tao, tiny, vid
 from lametta.data.readers.layout import Entry
 from lametta.types import LamettaError
 
-# A new reader is one more module here.
+# A new reader is one more name here: a module of `lametta.data.readers` with ENTRIES.
+_READERS = ("imagenet", "vid", "tao", "tiny", "folders", "digits")
 _ENTRIES: dict[str, Entry] = {
     name: entry
-    for reader in (imagenet, vid, tao, tiny, folders, digits)
-    for name, entry in reader.ENTRIES.items()
+    for reader in _READERS
+    for name, entry in import_module(f"lametta.data.readers.{reader}").ENTRIES.items()
 }
 _GROUP = "lametta.datasets"  # of entry points
 _PYTHON = "python:PACKAGE.MODULE:FUNCTION"
@@ -189,14 +190,7 @@ def _plugins() -> dict[str, str]:
 
 
 def _import(name: str, place: str) -> Entry:
-    try:
-        read = load_object(place, name)
-    except LamettaError:
-        raise
-    except Exception as error:  # whatever a stranger's module raises
-        raise LamettaError(
-            f"{name} must name something that can be imported, got {place!r}: {error!r}"
-        ) from error
+    read = load_object(place, name)
     if isinstance(read, Entry):
         return read
     check_callable(name, read, "a function that gives a lametta.data.Dataset")

@@ -4,7 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -19,27 +19,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 VALIDATION = (
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "elastic_transform",
-    "fog",
-    "frost",
-    "gaussian_blur",
-    "gaussian_noise",
-    "zoom_blur",
+    *("brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "frost"),
+    *("gaussian_blur", "gaussian_noise", "zoom_blur"),
 )
 TEST = (
-    "glass_blur",
-    "impulse_noise",
-    "jpeg_compression",
-    "motion_blur",
-    "pixelate",
-    "saturate",
-    "shot_noise",
-    "snow",
-    "spatter",
-    "speckle_noise",
+    *("glass_blur", "impulse_noise", "jpeg_compression", "motion_blur", "pixelate", "saturate"),
+    *("shot_noise", "snow", "spatter", "speckle_noise"),
 )
 SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST}
 """The paper's corruptions for validation and for the test, and all 19."""
@@ -94,15 +79,13 @@ def corrupt(
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
     samples = _Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size)
-    return Dataset(
-        f"{dataset.name}_c",
-        samples,
-        np.tile(dataset.labels, len(names)),
-        dataset.classes,
-        tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
-        np.repeat(np.array(names), len(dataset)),
-        dataset.class_map,
-        dataset.skipped,
+    return replace(
+        dataset,
+        name=f"{dataset.name}_c",
+        samples=samples,
+        labels=np.tile(dataset.labels, len(names)),
+        keys=tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
+        groups=np.repeat(np.array(names), len(dataset)),
     )
 
 

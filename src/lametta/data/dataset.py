@@ -159,6 +159,23 @@ class _Taken:
         return self.samples[int(self.index[i])]
 
 
+def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
+    """Give positions as an array, or raise unless they are integers [N] from 0 to n - 1.
+
+    Examples
+    --------
+    >>> check_positions("index", [0, 3], 3)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: index must lie in 0..2, got 0..3
+    """
+    x = np.asarray(index)
+    if x.ndim != 1 or (x.size and x.dtype.kind not in "iu"):
+        raise LamettaError(f"{name} must be integers [N], got {x.dtype} of shape {x.shape}")
+    if x.size and not 0 <= x.min() <= x.max() < n:
+        raise LamettaError(f"{name} must lie in 0..{n - 1}, got {x.min()}..{x.max()}")
+    return x.astype(np.intp)
+
+
 def arrays(
     x: Samples,
     y: ArrayLike,

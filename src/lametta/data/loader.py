@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lametta._checks import check_choice, check_integer
 from lametta._packages import package
-from lametta.data.dataset import Dataset, UnreadableImageError
+from lametta.data.dataset import Dataset, UnreadableImageError, check_positions
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def load_batches(
     items = torch.utils.data.DataLoader(
         _Reader(dataset, transform),
         batch_size=None,  # an item is a whole batch
-        sampler=_positions(index_batches, len(dataset)),
+        sampler=(check_positions("index_batches", i, len(dataset)) for i in index_batches),
         collate_fn=_same,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
@@ -160,22 +160,6 @@ class _Reader:
             None if groups is None else np.asarray(groups)[kept],
             tuple(failed),
         )
-
-
-def _positions(index_batches: Iterable[ArrayLike], n: int) -> Iterator[NDArray[Any]]:
-    for batch in index_batches:
-        positions = np.asarray(batch)
-        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
-            raise LamettaError(
-                "index_batches must hold integers [N], "
-                f"got {positions.dtype} of shape {positions.shape}"
-            )
-        for position in (positions.min(initial=0), positions.max(initial=0)):
-            if not 0 <= position < n:
-                raise LamettaError(
-                    f"index_batches must hold positions in 0..{n - 1}, got {position}"
-                )
-        yield positions
 
 
 def _stack(rows: Sequence[object]) -> "torch.Tensor":

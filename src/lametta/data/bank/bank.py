@@ -12,6 +12,7 @@ from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.files import check_arrays, read_arrays
 from lametta.data.bank.store import Header, Rows
+from lametta.data.dataset import check_positions
 from lametta.types import LamettaError, Output
 
 
@@ -90,16 +91,7 @@ class Bank:
 
     def __call__(self, index: ArrayLike, /) -> Output:
         """Give the features and logits at these positions, in float32 where stored as float16."""
-        positions = np.asarray(index)
-        if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "iu"):
-            raise LamettaError(
-                f"index must be integers [N], got {positions.dtype} of shape {positions.shape}"
-            )
-        if positions.size and not 0 <= positions.min() <= positions.max() < len(self):
-            raise LamettaError(
-                f"index must lie in 0..{len(self) - 1}, got {positions.min()}..{positions.max()}"
-            )
-        positions = positions.astype(np.intp)
+        positions = check_positions("index", index, len(self))
         features, logits = _wide(self.features[positions]), _wide(self.logits[positions])
         return Output(features, logits if self.classes is None else self.classes(logits))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lametta._checks import check_integer
 from lametta._files import PathLike
 from lametta.data.bank.shards import Shards, check_same
-from lametta.data.bank.store import Header, read_layout, to_json
+from lametta.data.bank.store import Header, read_layout
 from lametta.data.dataset import Dataset
 from lametta.data.loader import Transform, load_batches
 from lametta.types import LamettaError
@@ -53,7 +53,7 @@ def build(
     compute : callable
         From a batch of inputs to the rows of each array.
     header : dict
-        What the file says of itself, beside what it says of the data set and the transform.
+        What the file says of itself, in addition to the data set and the transform.
     batch_size, workers, on_error, restart, progress
         As for `extract`.
 
@@ -81,8 +81,7 @@ def build(
         raise LamettaError(f"path must end in .safetensors, got {path}")
     if len(dataset) == 0:
         raise LamettaError("dataset must not be empty, got no samples")
-    header = header | _described(dataset, header.get("preprocess", _name(transform)))
-    header = json.loads(to_json(header))  # as it will be read
+    header = _as_read(header | _described(dataset, header.get("preprocess", _name(transform))))
     shards = Shards(path.with_name(f"{path.name}.partial"), header)
     if restart:
         path.unlink(missing_ok=True)
@@ -106,8 +105,8 @@ def build(
         _join(shards, path, dataset)
     _, stored = read_layout(path)
     check_same(path, stored, header)
-    _check_failed(stored["failed"], on_error)
     shards.delete()
+    _check_failed(stored["failed"], on_error)
     return path
 
 
@@ -129,6 +128,14 @@ def _described(dataset: Dataset, preprocess: object) -> Header:
         "class_map": None if class_map is None else class_map.to_dict(),
         "failed": [],
     }
+
+
+def _as_read(header: Header) -> Header:
+    try:
+        content: Header = json.loads(json.dumps(header))
+    except (TypeError, ValueError) as error:
+        raise LamettaError(f"header must be what JSON can hold, got {error}") from None
+    return content
 
 
 def _name(transform: object) -> object:

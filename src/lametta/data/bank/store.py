@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -103,47 +103,6 @@ Rows: TypeAlias = NDArray[Any] | MappedArray
 """An array in memory or in a file."""
 
 
-def lay_out(
-    path: Path, arrays: Mapping[str, tuple[DTypeLike, tuple[int, ...]]], header: Header
-) -> tuple[bytes, dict[str, MappedArray]]:
-    """Plan a safetensors file: its first bytes, and where each array will lie, in that order.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    arrays : mapping of str to (dtype, shape)
-        What it will hold.
-    header : dict
-        What it says of itself.
-
-    Examples
-    --------
-    >>> start, arrays = lay_out(Path("bank"), {"labels": (np.uint8, (3,))}, {})
-    >>> start[8:57], arrays["labels"].offset == len(start)
-    (b'{"__metadata__":{"lametta":"{}"},"labels":{"dtype', True)
-    """
-    content: Header = {"__metadata__": {_FIELD: to_json(header)}}
-    kinds = {name: np.dtype(dtype).newbyteorder("<") for name, (dtype, _) in arrays.items()}
-    places, end = {}, 0
-    # Wide numbers first, so that all are aligned.
-    for name in sorted(arrays, key=lambda name: (-kinds[name].itemsize, name)):
-        place = MappedArray(path, kinds[name], tuple(map(int, arrays[name][1])), end)
-        end = place.offset + place.nbytes
-        content[name] = {
-            "dtype": _NAMES[place.dtype],
-            "shape": place.shape,
-            "data_offsets": [place.offset, end],
-        }
-        places[name] = place
-    text = json.dumps(content, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    start = len(text).to_bytes(8, "little") + text
-    return start, {
-        name: replace(place, offset=len(start) + place.offset) for name, place in places.items()
-    }
-
-
 def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Header) -> None:
     """Write a safetensors file, one block of rows in memory at a time.
 
@@ -166,16 +125,26 @@ def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Heade
     array([[0., 0., 0.],
            [1., 1., 1.]])
     """
-    kinds = {
-        name: (blocks[0].dtype, (sum(map(len, blocks)), *blocks[0].shape[1:]))
-        for name, blocks in arrays.items()
-    }
-    start, places = lay_out(path, kinds, header)
+    types = {name: blocks[0].dtype.newbyteorder("<") for name, blocks in arrays.items()}
+    content: Header = {"__metadata__": {_FIELD: json.dumps(header)}}
+    # Wide numbers first, so that all are aligned.
+    names = sorted(arrays, key=lambda name: (-types[name].itemsize, name))
+    end = 0
+    for name in names:
+        shape = (sum(map(len, arrays[name])), *arrays[name][0].shape[1:])
+        begin, end = end, end + types[name].itemsize * math.prod(shape)
+        content[name] = {
+            "dtype": _NAMES[types[name]],
+            "shape": shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(start)
-        for name, place in places.items():
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
             for block in arrays[name]:
-                file.write(np.ascontiguousarray(block, place.dtype).data)
+                file.write(np.ascontiguousarray(block, types[name]).data)
 
 
 def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray], Header]:
@@ -221,20 +190,6 @@ def _place(
     if min(begin, *shape, 0) < 0 or end - begin != array.nbytes or start + end > size:
         raise ValueError(f"bytes {begin}..{end} of {size - start} for {dtype} {shape}")
     return array
-
-
-def to_json(header: Header) -> str:
-    """Write a header as text, or say what of it cannot be.
-
-    Examples
-    --------
-    >>> to_json({"sizes": (1, 2)})
-    '{"sizes": [1, 2]}'
-    """
-    try:
-        return json.dumps(header)
-    except (TypeError, ValueError) as error:
-        raise LamettaError(f"header must be what JSON can hold, got {error}") from None
 
 
 def encode_columns(

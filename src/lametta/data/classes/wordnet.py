@@ -113,10 +113,10 @@ class Choice:
     name : str
         The name as it was given.
     synset : str
-        The sense that covers the most source classes, the most frequent one of several such.
+        The sense that covers the most of the model's classes; the most frequent of several such.
     senses : mapping of str to int
-        The synsets that were considered, the most frequent sense first, and how many source classes
-        are a kind of each.
+        The synsets that were considered, the most frequent sense first, and how many of the model's
+        classes are a kind of each.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class Choice:
 
     @property
     def covered(self) -> int:
-        """How many source classes are a kind of the synset."""
+        """How many of the model's classes are a kind of the synset."""
         return self.senses[self.synset]
 
 
@@ -169,7 +169,7 @@ def ancestral_map(
     pooling: str = "mean",
     graph: WordNet | None = None,
 ) -> ClassMap:
-    """Map each source class to its closest ancestor among the targets, or to none.
+    """Map each of a model's classes to its closest ancestor among the targets, or to none.
 
     The closest is the one in the fewest is-a steps, and of several such the lowest synset id.
 
@@ -180,7 +180,7 @@ def ancestral_map(
     sources : sequence of str
         The synsets of the model's classes, ImageNet's 1000 by default.
     drop_empty : bool
-        Leave out targets that no source class goes to. Otherwise they are an error.
+        Leave out targets that no class goes to. Otherwise they are an error.
     pooling : {"mean", "sum", "max"}
         As in `ClassMap`.
     graph : WordNet, optional
@@ -196,14 +196,14 @@ def ancestral_map(
     graph = load_wordnet() if graph is None else graph
     names = _by_synset(targets, sources, graph)
     members: dict[str, list[int]] = {synset: [] for synset in names}
-    for index, source in enumerate(sources):
-        steps = graph.ancestors(source)
-        if reached := [(steps[synset], synset) for synset in names if synset in steps]:
+    for index, synset in enumerate(sources):
+        steps = graph.ancestors(synset)
+        if reached := [(steps[target], target) for target in names if target in steps]:
             members[min(reached)[1]].append(index)
     empty = [names[synset] for synset, group in members.items() if not group]
     if empty and not drop_empty:
         raise LamettaError(
-            "targets must each be the closest ancestor of a source class, "
+            "targets must each be the closest ancestor of a class of the model, "
             f"got none for {', '.join(empty)}; drop_empty leaves such targets out"
         )
     groups = {names[synset]: group for synset, group in members.items() if group}
@@ -229,8 +229,8 @@ def c16() -> ClassMap:
 
 @lru_cache(maxsize=8)
 def _covered(graph: WordNet, sources: tuple[str, ...]) -> Counter[str]:
-    """How many of the sources are a kind of each synset."""
-    return Counter(synset for source in sources for synset in graph.ancestors(source))
+    """How many of the model's classes are a kind of each synset."""
+    return Counter(ancestor for synset in sources for ancestor in graph.ancestors(synset))
 
 
 def _candidates(target: str, graph: WordNet, covered: Counter[str]) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ def _candidates(target: str, graph: WordNet, covered: Counter[str]) -> tuple[str
             raise LamettaError(
                 f"target must be one of the {len(senses)} senses of {word}, got {target!r}"
             )
-    # Only what covers a source is worth proposing, and it is far less to compare with.
+    # Only what covers a class is worth proposing, and it is far less to compare with.
     known = {name.lower() for synset in covered for name in graph.words(synset)}
     near = difflib.get_close_matches(word.replace("_", " "), sorted(known), n=3)
     hint = f"; near it: {', '.join(near)}" if near else ""

@@ -141,14 +141,8 @@ def _clip(image: Pixels) -> Pixels:
 
 # Strengths were set by the accuracy of the plain network alone: 55 to 80 % under each corruption.
 VALIDATION: dict[str, Corruption] = {
-    "brightness": brightness,
-    "contrast": contrast,
-    "gaussian_blur": gaussian_blur,
-    "gaussian_noise": gaussian_noise,
+    shift.__name__: shift for shift in (brightness, contrast, gaussian_blur, gaussian_noise)
 }
 TEST: dict[str, Corruption] = {
-    "impulse_noise": impulse_noise,
-    "motion_blur": motion_blur,
-    "occlusion": occlusion,
-    "pixelate": pixelate,
+    shift.__name__: shift for shift in (impulse_noise, motion_blur, occlusion, pixelate)
 }

@@ -81,10 +81,7 @@ def imagenet_c(
     (array([1]), array(['snow'], dtype='<U4'))
     """
     folder, parts = _find_c(root, split, severities, corruptions)
-    paths = [path for part in parts for path in list_images(folder, part)]
-    names, labels = number_classes(folder, _synsets(folder, paths), "synset")
-    groups = [path.partition("/")[0] for path in paths]
-    return image_dataset(f"imagenet_c_{split}", folder, paths, labels, names, groups)
+    return _read_c(f"imagenet_c_{split}", folder, parts)
 
 
 def imagenet_c16(
@@ -104,34 +101,16 @@ def imagenet_c16(
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     for member in (member for group in c16().groups for member in group):
-    ...         folder = Path(root, "imagenet_c/val/fog/5", IMAGENET[member])
-    ...         folder.mkdir(parents=True)
-    ...         (folder / "ILSVRC2012_val_00000001.JPEG").touch()
-    ...     data = imagenet_c16(root, corruptions=["fog"])
-    >>> len(data), [data.classes[label] for label in data.labels[:3]]
-    (32, ['bird', 'bird', 'dog'])
+    >>> imagenet_c16("photos", corruptions=["fog"])
+    Traceback (most recent call last):
+    lametta.types.LamettaError: root must hold imagenet_c/val, got 'photos', without
+    photos/imagenet_c/val or photos/imagenet_c
     """
-    class_map = c16()
-    targets = {
-        IMAGENET[member]: target
-        for target, group in enumerate(class_map.groups)
-        for member in group
-    }
+    super_classes = dict(zip(c16().names, c16().groups, strict=True))
+    synsets = sorted(IMAGENET[member] for group in super_classes.values() for member in group)
     folder, parts = _find_c(root, "val", severities, corruptions)
-    paths = [
-        path
-        for part in parts
-        for synset in sorted(targets)
-        for path in list_images(folder, f"{part}/{synset}")
-    ]
-    labels = [targets[synset] for synset in _synsets(folder, paths)]
-    groups = [path.partition("/")[0] for path in paths]
-    return image_dataset(
-        "imagenet_c16", folder, paths, labels, class_map.names, groups, class_map=class_map
-    )
+    data = _read_c("imagenet_c16", folder, [f"{part}/{name}" for part in parts for name in synsets])
+    return data.relabeled(super_classes)
 
 
 def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset:
@@ -213,10 +192,14 @@ def _find_c(
     return layout.find(root), parts
 
 
-def _synsets(folder: Path, paths: Sequence[str]) -> list[str]:
+def _read_c(name: str, folder: Path, parts: Sequence[str]) -> Dataset:
+    """The images in some folders of ImageNet-C, in the classes of ImageNet."""
+    paths = [path for part in parts for path in list_images(folder, part)]
     for path in paths:
         if path.count("/") != 3:
             raise LamettaError(
                 f"{folder} must hold <corruption>/<severity>/<synset>/<image>, got {path}"
             )
-    return [path.split("/")[2] for path in paths]
+    classes, labels = number_classes(folder, [path.split("/")[2] for path in paths], "synset")
+    groups = [path.partition("/")[0] for path in paths]
+    return image_dataset(name, folder, paths, labels, classes, groups)

@@ -58,8 +58,8 @@ class Entry:
     needs : str
         What it needs below the data root; empty for nothing.
     read : callable
-        Gives the `Dataset`. It takes the data root where there is a layout, the path where the name
-        ends in ``:PATH``, and then options by keyword.
+        Gives the `Dataset`. A first parameter called ``root`` is the data root; where the name ends
+        in ``:PATH``, the first is the path. The others are options.
     layout : Layout, optional
         Where it lies below the data root.
 
