@@ -1,7 +1,6 @@
 """Methods by name: parameters, and the adapters that they become."""
 
 import copy
-import inspect
 
 import numpy as np
 import pytest
@@ -10,9 +9,10 @@ from torch import nn
 
 import lametta.torch
 from lametta import LAME, Corrected, LamettaError, Output, Source, knn, linear, rbf
+from lametta.affinity import AFFINITIES
 from lametta.bench.methods import KINDS, LAYERS, build, check_params, is_output_only
+from lametta.methods import METHODS, find
 from lametta.torch import Classifier, select
-from lametta.torch.wrapped import _METHODS, _options
 from tests.conftest import make_batch
 
 LAYER_CHOICES = ["first_half", "second_half", "everything"]
@@ -24,20 +24,16 @@ def test_layers_are_those_of_select():
     assert {part for parts in LAYERS.values() for part in parts} == offered - {"everything"}
 
 
-@pytest.mark.parametrize("kind", _METHODS)
+@pytest.mark.parametrize("kind", METHODS)
 def test_parameters_are_those_of_the_methods(kind):
     fields = KINDS[kind].model_fields
-    options = set(_options(_METHODS[kind]))
-    if kind == "lame":  # the options of an affinity stand beside its name
-        options |= {"k", "row_sum", "symmetric", "method"}
-    assert set(fields) == options
-    known = inspect.signature(LAME if kind == "lame" else _METHODS[kind]).parameters
-    known = dict(inspect.signature(lametta.torch.NetworkAdapter).parameters) | dict(known)
-    for name in fields.keys() & known.keys() - {"layers", "affinity"}:
+    known = {}
+    for affinity in AFFINITIES if kind == "lame" else [None]:
+        chosen = {} if affinity is None else {"affinity": affinity}
+        known |= find(kind).parameters(chosen)
+    assert set(fields) == set(known)
+    for name in fields.keys() - {"layers"}:
         assert fields[name].default == known[name].default
-    for make in (knn, rbf, linear) if kind == "lame" else ():
-        for name, parameter in inspect.signature(make).parameters.items():
-            assert fields[name].default == parameter.default
 
 
 def test_kinds():

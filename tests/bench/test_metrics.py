@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lametta.bench.metrics import curves, gains, online_accuracy, summary, worst_drop
+from lametta.bench.metrics import curves, gains, summary, worst_drop
 from lametta.types import LamettaError
 
 
@@ -191,9 +191,13 @@ def test_worst_drop_is_the_lowest_mean_gain():
 def test_online_accuracy_by_definition(steps):
     n = [size for size, _ in steps]
     hits = [min(right, size) for size, right in steps]
-    found = online_accuracy({"step_n": n, "step_hits": hits})
+    courses = {"step_n": n, "step_hits": hits, "step_entropy": n, "step_diversity": n}
+    frame = cells({("LAME", "a", 0): 0.5}).with_columns(
+        pl.Series(name, [values]) for name, values in courses.items()
+    )
     expected = [Fraction(sum(hits[: t + 1]), sum(n[: t + 1])) for t in range(len(n))]
-    assert found.tolist() == pytest.approx([float(x) for x in expected])
+    found = curves(frame)["online_accuracy"].to_list()
+    assert found == pytest.approx([float(x) for x in expected])
 
 
 def test_curves_have_a_row_for_each_batch():
@@ -212,8 +216,7 @@ def test_curves_have_a_row_for_each_batch():
     assert found["samples"].to_list() == [4, 8, 10, 8]
     assert found["entropy"].to_list() == [0.3, 0.2, 0.1, 0.7]
     assert found["diversity"].to_list() == [1.3, 1.2, 1.1, 1.7]
-    expected = [x for row in frame.iter_rows(named=True) for x in online_accuracy(row)]
-    assert found["online_accuracy"].to_list() == pytest.approx(expected)
+    assert found["online_accuracy"].to_list() == [0.25, 0.625, 0.5, 0.25]
     assert found["online_accuracy"][2] == frame["accuracy"][0]  # ends at the whole
     with pytest.raises(LamettaError, match="must have the columns step_hits"):
         curves(frame.drop("step_hits"))

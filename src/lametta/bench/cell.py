@@ -25,7 +25,7 @@ _Step: TypeAlias = dict[str, float | None]
 
 
 def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
-    """Run a cell: its row, as the results have it, and the stream that it saw.
+    """Run a cell, and give its row, as the results have it, and the stream that it saw.
 
     Every method sees the identical stream. Those that need outputs alone replay a bank, unless the
     cell is *live*; the others run on the network.
@@ -60,7 +60,7 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a cell works on: a model, from positions to its input, and what is known of them."""
+    """What a cell runs on: the model, a function from positions to its inputs, and the labels."""
 
     model: Model
     inputs: Callable[[Array], Array]

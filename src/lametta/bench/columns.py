@@ -41,7 +41,7 @@ class Column:
         return f"{self.label} ({self.unit})"
 
     def text(self, value: float | None) -> str:
-        """A value in this unit; nothing for none."""
+        """A value in this unit; empty for None."""
         return "" if value is None else f"{self.scale * value:.{self.digits}f}"
 
 

@@ -121,7 +121,7 @@ class Experiment(Strict):
         return tuple(self.methods[method].configurations())
 
     def configs(self, method: str) -> list[str]:
-        """Give the same as text, as `canonical` writes it."""
+        """Give these parameters as text, as `canonical` writes them."""
         return [canonical(params) for params in self.configurations(method)]
 
     def validation_cells(self) -> list[Cell]:
@@ -180,7 +180,7 @@ class Experiment(Strict):
                 yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
 
     def _definition(self, model: str, scenario: str) -> list[dict[str, object]]:
-        """What the names stand for, so that an edit of it makes other cells."""
+        """What the names stand for: if that changes, so do the ids of the cells."""
         spec = self.scenarios[scenario]
         parts = (self.models[model], self.datasets[spec.dataset], spec)
         return [part.identity() for part in parts]

@@ -3,11 +3,10 @@
 A frame has one row for each cell, that is for each run of a method over a stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from lametta.bench.columns import CELL, STREAM, names
 from lametta.types import LamettaError
@@ -153,18 +152,6 @@ def worst_drop(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataF
     )
 
 
-def online_accuracy(row: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
-    """The accuracy over all batches so far [T], after each of the T batches of a cell.
-
-    Examples
-    --------
-    >>> online_accuracy({"step_n": [2, 2, 4], "step_hits": [1, 2, 3]})
-    array([0.5 , 0.75, 0.75])
-    """
-    so_far: NDArray[np.float64] = np.cumsum(row["step_hits"]) / np.cumsum(row["step_n"])
-    return so_far
-
-
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
     """The course of each run: one row for each batch of each cell.
 
@@ -237,7 +224,7 @@ def _means(frame: pl.DataFrame, by: Sequence[str], names: Sequence[str]) -> pl.D
 
 
 def _t_scale(n: pl.Series) -> pl.Series:
-    """What turns the standard deviation of n numbers into the half width of their interval."""
+    """The factor from the standard deviation of n numbers to half the width of their interval."""
     from scipy.special import stdtrit
 
     return pl.Series(stdtrit(n.to_numpy() - 1.0, 0.975) / np.sqrt(n.to_numpy()))

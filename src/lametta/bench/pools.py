@@ -28,7 +28,7 @@ def local(jobs: int) -> Pool:
 
 
 def cluster(address: str) -> Pool:
-    """All processors of a Ray cluster, those of nodes that died since left out."""
+    """All processors of a Ray cluster, but for nodes that have died."""
     ray = package("ray", "'lametta[ray]'", "--ray")
     backend = package("ray.util.joblib", "'lametta[ray]'", "--ray")
 
@@ -45,7 +45,7 @@ def cluster(address: str) -> Pool:
 
 
 def _processors(ray: ModuleType) -> int:
-    """Of the nodes that answer: Ray itself takes a while to notice that one is gone."""
+    """Count those of the nodes that answer: Ray takes a while to notice that one is gone."""
     on_node = package(
         "ray.util.scheduling_strategies", "ray", "--ray"
     ).NodeAffinitySchedulingStrategy

@@ -1,4 +1,4 @@
-"""Checks of what an experiment says, put as lametta puts it: what was expected and what came."""
+"""What is wrong with an experiment file: the key, what was expected there, and what came."""
 
 import reprlib
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 class Strict(BaseModel):
-    """What a table of the file may hold, and nothing else: no other keys, no text for numbers."""
+    """A table of the file that takes no unknown keys, and no text for numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 def find_problems(
     error: ValidationError, known: Callable[[tuple[str, ...]], Iterable[str]]
 ) -> list[Problem]:
-    """Give what pydantic found; ``known`` says which keys there are beside an unknown one."""
+    """Give what pydantic found; ``known`` gives the keys that could stand where an unknown does."""
     problems = []
     for found in error.errors():
         if found["type"] == "too_short" and found["input"]:

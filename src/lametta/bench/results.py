@@ -1,4 +1,4 @@
-"""Reading a folder of results, and the rows of it that belong together."""
+"""A folder of results: the rows of its cells, and those that belong to each study."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A folder of results: the experiment, the rows of its cells, and how they came about.
+    """A folder of results: the experiment, the rows of its cells, and where it was run.
 
     Attributes
     ----------
@@ -156,12 +156,13 @@ def read_results(folder: PathLike) -> Results:
 
 
 def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.DataFrame:
-    """Read the rows of all cells in a folder, or of those given, in an order of their own.
+    """Read the rows of all cells in a folder, or of those given.
 
     Returns
     -------
     DataFrame
-        The columns of `lametta.bench.columns`, and the ``id`` that names the file of each cell.
+        The columns of `lametta.bench.columns`, and the ``id`` that names the file of each cell,
+        sorted by method, configuration and stream.
 
     Examples
     --------
@@ -184,7 +185,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
 
 
 def cell_file(folder: Path, cell: Cell) -> Path:
-    """Where the row of a cell is."""
+    """The file with the row of a cell."""
     return folder / "cells" / f"{cell.id}.parquet"
 
 

@@ -1,4 +1,4 @@
-"""Running an experiment: what is missing, in parallel, and nothing lost on the way."""
+"""Running the cells of an experiment that are missing, in parallel; a kill loses none."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
 def _phase(
     phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: OnState
 ) -> list[Cell]:
-    """Run what is missing of these cells; those that failed."""
+    """Run those of these cells that are missing, and give those that failed."""
     folder, failed = workspace.folder, dict[str, Cell]()
     for cell in cells:
         _note(folder, cell).unlink(missing_ok=True)  # it gets another chance
@@ -152,7 +152,7 @@ def _missing(folder: Path, cells: list[Cell]) -> list[Cell]:
 
 @contextmanager
 def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> Iterator[None]:
-    """Report what is on disk, which is the same whoever puts it there."""
+    """Report, as long as this lasts, how many cells are on disk."""
     ended = threading.Event()
 
     def look() -> None:
@@ -176,7 +176,7 @@ def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> It
 
 
 def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
-    """The network runs once for each data set, however many cells there are."""
+    """Run each network once over each data set, however many cells need it."""
     scenarios = workspace.experiment.scenarios
     needs: dict[tuple[str, str], bool] = {}
     for cell in cells:
@@ -196,7 +196,7 @@ def _report_bank(report: OnState, phase: str, done: int, total: int) -> None:
 
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
-    """Run a cell and leave its file behind, or what went wrong; whether it went well."""
+    """Run a cell, write its row or its traceback, and say whether it went well."""
     import torch
 
     # Cells run side by side; one thread each is fastest, and rounds alike whatever the jobs.

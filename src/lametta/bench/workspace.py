@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workspace:
-    """An experiment and where it works; each process makes what it needs from this.
+    """An experiment, its folder and its data; each process makes what it needs from this.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What figures do with rows before they draw them."""
+"""Rows made ready to be drawn: averaged, and named."""
 
 import json
 
@@ -30,7 +30,7 @@ def place(frame: pl.DataFrame) -> pl.Expr:
 
 
 def variants(frame: pl.DataFrame) -> pl.DataFrame:
-    """Put what tells a method's configurations apart into its name.
+    """Add to a method's name what tells its configurations apart.
 
     Examples
     --------

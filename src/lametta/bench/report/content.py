@@ -206,7 +206,7 @@ def _with_models_by(column: str, rows: pl.DataFrame) -> pl.DataFrame:
 
 @contextmanager
 def _noted(notes: list[str]) -> Iterator[None]:
-    """What cannot be shown is a note on the page, and no reason to show nothing."""
+    """Make what cannot be shown a note on the page, and go on with the rest."""
     try:
         yield
     except LamettaError as error:

@@ -54,7 +54,7 @@ def _validated(row: Mapping[str, Any] | None) -> list[Entry]:
 
 
 def _runner_up(row: Mapping[str, Any]) -> list[Entry]:
-    """What the second best has otherwise, and its accuracy."""
+    """How the second best differs, and its accuracy."""
     if row["runner_up"] is None:
         return [Entry(""), Entry("")]
     chosen, second = json.loads(row["config"]), json.loads(row["runner_up"])
@@ -63,7 +63,7 @@ def _runner_up(row: Mapping[str, Any]) -> list[Entry]:
 
 
 def words(params: Mapping[str, object]) -> str:
-    """Parameters for people.
+    """Parameters as a reader sees them.
 
     Examples
     --------
