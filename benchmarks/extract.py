@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
-from lametta import LamettaError
+from lametta import LamettaError, Model
 from lametta.data.bank import Bank, extract
 from lametta.data.bank.store import write_blocks
 from lametta.data.dataset import Dataset
@@ -72,11 +71,13 @@ def small() -> tuple[str, nn.Module, Preprocess | None]:
     return "a linear layer", net.eval(), Preprocess()
 
 
-def parts(data: Dataset, model: Any, prepare: Any, workers: int, rounds: int) -> list[float]:
+def parts(
+    data: Dataset, model: Model, prepare: Preprocess | None, workers: int, rounds: int
+) -> list[float]:
     """Seconds of decoding alone, the network alone, and extraction."""
     index = [range(i, min(i + BATCH, len(data))) for i in range(0, len(data), BATCH)]
 
-    def decode() -> list[Any]:
+    def decode() -> list[torch.Tensor]:
         return [batch.x for batch in load_batches(data, index, prepare, workers=workers)]
 
     inputs = [x.clone() for x in decode()]

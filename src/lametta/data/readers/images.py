@@ -8,13 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
 from lametta._packages import package
+from lametta.classmap import ClassMap
 from lametta.data.dataset import Dataset, UnreadableImageError
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -47,14 +51,15 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, i: int, /) -> Any:
+    def __getitem__(self, i: int, /) -> "Image":
         """Give the image as Pillow decodes it, all of it: a truncated file is an error."""
         pil = package("PIL.Image", "pillow", "an image")
         path = self.paths[i]
         try:
             with _open(self.root, path) as file, pil.open(file) as image:
                 image.load()
-                return image
+                decoded: Image = image
+                return decoded
         except Exception as error:  # a broken file may raise anything
             raise UnreadableImageError(
                 f"image must be readable, got {self.root / path}: {_reason(error)}"
@@ -68,7 +73,9 @@ def image_dataset(
     labels: Sequence[int],
     classes: Sequence[str],
     groups: Sequence[str] | None = None,
-    **more: Any,
+    *,
+    class_map: ClassMap | None = None,
+    skipped: tuple[str, ...] = (),
 ) -> Dataset:
     """Put together what a reader found; the paths below the root are the keys.
 
@@ -86,7 +93,8 @@ def image_dataset(
         tuple(classes),
         keys,
         None if groups is None else np.array(groups, dtype=str),
-        **more,
+        class_map,
+        skipped,
     )
 
 
@@ -159,7 +167,7 @@ def _fail(error: OSError) -> NoReturn:
     raise LamettaError(f"folder must be readable, got {error.filename}: {error.strerror}")
 
 
-def _open(root: Path, path: str) -> Any:
+def _open(root: Path, path: str) -> BinaryIO:
     if root.is_file():
         return io.BytesIO(_archive(root, os.getpid()).read(path))
     return (root / path).open("rb")
