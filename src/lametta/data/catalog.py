@@ -102,7 +102,7 @@ def look(root: PathLike) -> list[Found]:
     Parameters
     ----------
     root : path
-        The data root.
+        Where to look.
 
     Examples
     --------

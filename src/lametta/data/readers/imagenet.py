@@ -31,17 +31,14 @@ def imagenet_val(root: PathLike) -> Dataset:
     Parameters
     ----------
     root : path
-        The data root.
+        The data root, with ``ilsvrc12/val``.
 
     Examples
     --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     folder = Path(root, "ilsvrc12/val/n01443537")
-    ...     folder.mkdir(parents=True)
-    ...     (folder / "ILSVRC2012_val_00000236.JPEG").touch()
-    ...     imagenet_val(root).labels
-    array([1])
+    >>> imagenet_val("photos")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: root must hold ilsvrc12/val, got 'photos', without
+    photos/ilsvrc12/val
     """
     return image_folder(VAL.find(root), classes="synset", name="imagenet_val")
 

@@ -24,7 +24,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
     Parameters
     ----------
     root : path
-        The data root.
+        The data root, with ``tiny-imagenet-200``.
 
     Examples
     --------
