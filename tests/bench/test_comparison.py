@@ -8,16 +8,23 @@ import pytest
 
 from lametta.bench.report import compare
 from lametta.bench.results import read_cells
-from tests.bench.made_up import invoke
+from tests.bench.made_up import invoke, part_of
 
 
-@pytest.fixture
-def changed(folder, results, tmp_path):
+@pytest.fixture(scope="module")
+def two_studies(folder, results, tmp_path_factory):
+    """The main study, and two cells more."""
+    cells = [results.experiment.study_cells(name, results.selected) for name in ("main", "rates")]
+    ids = {cell.id for study in cells for cell in study}
+    return part_of(folder, tmp_path_factory.mktemp("two") / "part", lambda file: file.stem in ids)
+
+
+@pytest.fixture(scope="module")
+def changed(folder, results, tmp_path_factory):
     """The main study with one accuracy higher by 0.01, and one stream that is another."""
-    cells = results.experiment.study_cells("main", results.selected)
-    copy = tmp_path / "changed"
-    (copy / "cells").mkdir(parents=True)
-    for cell in cells:
+    copy = tmp_path_factory.mktemp("changed")
+    (copy / "cells").mkdir()
+    for cell in results.experiment.study_cells("main", results.selected):
         row = pl.read_parquet(folder / "cells" / f"{cell.id}.parquet")
         if (cell.method, cell.scenario, cell.seed) == ("TENT", "VID", 1):
             row = row.with_columns(pl.col("accuracy") + 0.01)
@@ -27,22 +34,22 @@ def changed(folder, results, tmp_path):
     return copy
 
 
-def test_compare(folder, changed):
-    same = invoke("compare", folder, folder)
+def test_compare(two_studies, changed):
+    same = invoke("compare", two_studies, two_studies)
     assert same.exit_code == 0, same.output
-    assert "1065 cells in both, 0 differ; only in A: 0, only in B: 0" in same.output
-    other = invoke("compare", folder, changed)
+    assert "212 cells in both, 0 differ; only in A: 0, only in B: 0" in same.output
+    other = invoke("compare", two_studies, changed)
     assert other.exit_code == 1
-    assert "210 cells in both, 1 differ; only in A: 855, only in B: 0" in other.output
+    assert "210 cells in both, 1 differ; only in A: 2, only in B: 0" in other.output
     assert re.search(r"TENT( +=)+ +\+1\s", other.output)
     assert re.search(
         "other stream: TAO, seed 2, batches of 64: [0-9a-f]{16} and other", other.output
     )
 
 
-def test_a_tolerance_makes_equal_but_not_streams(folder, changed):
-    assert invoke("compare", folder, changed, "--tolerance", "0.02").exit_code == 1
-    a, b = read_cells(folder), read_cells(changed)
+def test_a_tolerance_makes_equal_but_not_streams(two_studies, changed):
+    assert invoke("compare", two_studies, changed, "--tolerance", "0.02").exit_code == 1
+    a, b = read_cells(two_studies), read_cells(changed)
     same_streams = b.drop("fingerprint").join(
         a.select("id", "fingerprint"), on="id", maintain_order="left"
     )
@@ -52,13 +59,13 @@ def test_a_tolerance_makes_equal_but_not_streams(folder, changed):
     assert not compare(a, nan).equal
 
 
-def test_what_cannot_be_compared_ends_with_2(folder, changed, tmp_path):
-    assert invoke("compare", folder, changed, "--tolerance", "-1").exit_code == 2
+def test_what_cannot_be_compared_ends_with_2(two_studies, changed, tmp_path):
+    assert invoke("compare", two_studies, changed, "--tolerance", "-1").exit_code == 2
     file = next((changed / "cells").iterdir())
     (tmp_path / "alone" / "cells").mkdir(parents=True)
     pl.read_parquet(file).with_columns(seed=pl.lit(77)).write_parquet(
         tmp_path / "alone" / "cells" / file.name
     )
-    result = invoke("compare", folder, tmp_path / "alone")
+    result = invoke("compare", two_studies, tmp_path / "alone")
     assert result.exit_code == 2
-    assert "must have cells in common, got 1065 and 1" in " ".join(result.output.split())
+    assert "must have cells in common, got 212 and 1" in " ".join(result.output.split())

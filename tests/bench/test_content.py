@@ -6,6 +6,7 @@ import re
 import polars as pl
 import pytest
 
+from lametta.bench.figures import Figure
 from lametta.bench.report import headline, make_report, sections, write
 from lametta.bench.results import read_results
 from tests.bench.made_up import (
@@ -14,6 +15,13 @@ from tests.bench.made_up import (
     part_of,
 )
 from tests.bench.test_page import Page
+
+
+@pytest.fixture
+def _undrawn(monkeypatch):
+    """Figures are made but not drawn, for tests of what the page says."""
+    monkeypatch.setattr(Figure, "save", lambda _, path: path.mkdir(parents=True, exist_ok=True))
+    monkeypatch.setattr(Figure, "inline", lambda _: [])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +66,7 @@ def test_a_validation_with_holes_draws_no_matrix(folder, results, tmp_path):
     assert "every configuration on every stream" in section.notes[1]
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     cells = results.experiment.validation_cells()
     ids = {cell.id for cell in cells if cell.scenario in ("Val-A", "Val-B")}
@@ -92,6 +101,7 @@ def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
     assert rates.frame()["scenario"].n_unique() == 1
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     failing = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
@@ -114,6 +124,7 @@ def test_report_prints_the_table(folder, results, tmp_path):
     assert "Beside the paper" not in (small / "report" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_an_experiment_called_paper_has_them_without_asking(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.validation_cells() if cell.scenario == "Val-A"}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)

@@ -11,9 +11,9 @@ import numpy as np
 from lametta._arrays import to_numpy
 from lametta.bench.columns import names
 from lametta.bench.experiment import Cell
-from lametta.bench.methods import build, is_output_only
 from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
+from lametta.methods import find
 from lametta.stream import Scenario, Stream
 from lametta.types import Adapter, Array, Model, Output
 
@@ -32,11 +32,13 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     """
     experiment = workspace.experiment
     scenario = experiment.scenarios[cell.scenario]
-    with _set_up(workspace, cell, scenario.dataset) as setup:
+    method = find(cell.kind)
+    outputs_only = not method.needs_network
+    with _set_up(workspace, cell, scenario.dataset, outputs_only) as setup:
         stream = Scenario(
             scenario.order, scenario.prior, cell.batch_size, cell.seed, scenario.limit
         )(setup.labels, setup.groups, keys=setup.keys)
-        adapter = build(cell.kind, cell.params, setup.model)
+        adapter = method.build(setup.model, cell.params)
         tally = Tally(setup.n_classes)
         try:
             steps = list(_steps(adapter, stream, setup, tally))
@@ -71,15 +73,15 @@ class _Setup:
 
 
 @contextmanager
-def _set_up(workspace: Workspace, cell: Cell, dataset: str) -> Iterator[_Setup]:
-    if is_output_only(cell.kind) and not cell.live:
+def _set_up(workspace: Workspace, cell: Cell, dataset: str, outputs_only: bool) -> Iterator[_Setup]:
+    if outputs_only and not cell.live:
         bank = workspace.bank(cell.model, dataset)
         yield _Setup(bank, lambda index: index, bank.labels, bank.groups, bank.keys, bank.n_classes)
         return
     data = workspace.samples(cell.model, dataset)
     with workspace.classifier(cell.model, data.class_map) as network:
         yield _Setup(
-            _Timed(network) if is_output_only(cell.kind) else network,
+            _Timed(network) if outputs_only else network,
             workspace.inputs(cell.model, data),
             np.asarray(data.labels),
             data.groups,

@@ -3,17 +3,21 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from lametta.bench.methods import check_params
+from lametta import methods
 from lametta.bench.problems import Problem, expected
+from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from lametta.bench.experiment import Experiment
     from lametta.bench.specs import Study, Validation
 
 
-def find_inconsistencies(experiment: "Experiment") -> list[Problem]:
-    """Find what does not fit together in an experiment whose tables are right by themselves."""
-    found = [*_sources(experiment), *_parameters(experiment), *_references(experiment)]
+def find_inconsistencies(experiment: "Experiment", *, trusted: bool = False) -> list[Problem]:
+    """Find what does not fit together in an experiment whose tables are right by themselves.
+
+    With ``trusted``, methods of other packages are imported to check their parameters too.
+    """
+    found = [*_sources(experiment), *_parameters(experiment, trusted), *_references(experiment)]
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
 
 
@@ -24,15 +28,21 @@ def _sources(experiment: "Experiment") -> Iterator[Problem]:
         yield Problem(("methods",), f"must have one method of kind 'source', got {n}")
 
 
-def _parameters(experiment: "Experiment") -> Iterator[Problem]:
+def _parameters(experiment: "Experiment", trusted: bool) -> Iterator[Problem]:
     for name, method in experiment.methods.items():
+        found = None
+        if trusted or methods.is_ours(method.kind):
+            try:
+                found = methods.find(method.kind)
+            except LamettaError as error:
+                yield Problem(("methods", name, "kind"), str(error).removeprefix("method "))
         in_grids = {key for grid in method.grid for key in grid}
         for key in in_grids & method.params.keys():
             yield Problem(("methods", name, "grid", key), "must not be in params too, got both")
-        for params in method.configurations():
-            for keys, message in check_params(method.kind, params):
-                table = ("grid" if key in in_grids else "params" for key in keys)
-                yield Problem(("methods", name, *table, *keys), message)
+        for params in method.configurations() if found else ():
+            for key, message in found.problems(params) if found else ():
+                table = ("grid" if key in in_grids else "params", key) if key else ()
+                yield Problem(("methods", name, *table), message)
         configs = experiment.configs(name)
         if len(set(configs)) < len(configs):
             yield Problem(("methods", name, "grid"), "must give each configuration once, got more")

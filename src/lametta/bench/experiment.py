@@ -12,10 +12,10 @@ from typing import Annotated, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
+from lametta import methods
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.bench.consistency import find_inconsistencies
-from lametta.bench.methods import check_params
 from lametta.bench.problems import Strict, find_problems
 from lametta.bench.specs import (
     DatasetSpec,
@@ -152,8 +152,10 @@ class Experiment(Strict):
 
     def _chosen(self, method: str, selected: Mapping[str, Mapping[str, object]]) -> str:
         if method in selected:
-            if problems := check_params(self.methods[method].kind, selected[method]):
-                raise LamettaError(f"selected must fit {method}, got {problems[0].line}")
+            kind = self.methods[method].kind
+            if methods.is_ours(kind):  # those of others are imported by a run alone
+                for name, message in methods.find(kind).problems(selected[method]):
+                    raise LamettaError(f"selected must fit {method}, got {name}: {message}")
             return canonical(selected[method])
         configs = self.configs(method)
         if len(configs) > 1:
@@ -197,13 +199,16 @@ def canonical(value: object) -> str:
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
 
 
-def load(path: PathLike) -> Experiment:
+def load(path: PathLike, *, trusted: bool = False) -> Experiment:
     """Read an experiment from a TOML file.
 
     Parameters
     ----------
     path : path
         The file.
+    trusted : bool
+        Import the methods of other packages that it names, to check their parameters too. That
+        runs their code.
 
     Raises
     ------
@@ -230,7 +235,7 @@ def load(path: PathLike) -> Experiment:
     except ValidationError as error:
         problems = find_problems(error, _known)
     else:
-        problems = find_inconsistencies(experiment)
+        problems = find_inconsistencies(experiment, trusted=trusted)
         if not problems:
             return experiment
     raise LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))

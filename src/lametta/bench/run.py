@@ -23,11 +23,11 @@ from lametta._files import renamed, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell
-from lametta.bench.methods import is_output_only
 from lametta.bench.pools import Pool, cluster, local
 from lametta.bench.results import cell_file, read_cells
 from lametta.bench.select import read_selection, select, write_selection
 from lametta.bench.workspace import Workspace
+from lametta.methods import find
 from lametta.types import LamettaError
 
 # A node of a cluster may die and take cells with it: those run again, so often at the most.
@@ -181,7 +181,7 @@ def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
     needs: dict[tuple[str, str], bool] = {}
     for cell in cells:
         pair = (cell.model, scenarios[cell.scenario].dataset)
-        needs[pair] = needs.get(pair, False) or cell.live or not is_output_only(cell.kind)
+        needs[pair] = needs.get(pair, False) or cell.live or find(cell.kind).needs_network
     for (model, dataset), images in needs.items():
         workspace.prepare(
             model,

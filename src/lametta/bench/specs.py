@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -13,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from lametta.bench.methods import KINDS
+from lametta import methods
 from lametta.bench.problems import Strict, expected, one_of, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
@@ -167,6 +168,11 @@ class ScenarioSpec(_Spec):
         return {name: parameters[name] for name in ("order", "prior", "limit")}
 
 
+def _check_kind(kind: str) -> str:
+    methods.check_name(kind, "kind")
+    return kind
+
+
 class MethodSpec(_Spec):
     """A method: its kind, its parameters, and lists of values to choose others from.
 
@@ -179,7 +185,7 @@ class MethodSpec(_Spec):
     [{'weight': 2, 'k': 1}, {'weight': 2, 'k': 3}]
     """
 
-    kind: Annotated[str, one_of(KINDS)]
+    kind: Annotated[str, AfterValidator(_check_kind)]
     params: Params = Field(default_factory=dict)
     grid: Annotated[tuple[_Grid, ...], _List] = ({},)
 
