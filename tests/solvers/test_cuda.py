@@ -32,8 +32,9 @@ def solve_one(features, probs, **options):
 @pytest.mark.parametrize(
     ("n", "n_classes", "d", "k"),
     [
-        *((1, 2, 3, 5), (3, 4, 5, 9), (17, 2, 33, 1), (63, 2, 9, 9), (65, 5, 70, 3)),
-        (12, 1001, 130, 5),
+        *((1, 2, 3, 5), (3, 4, 5, 9), (17, 2, 33, 1), (12, 1001, 130, 5)),
+        pytest.param(63, 2, 9, 9, marks=pytest.mark.slow),
+        pytest.param(65, 5, 70, 3, marks=pytest.mark.slow),
     ],
 )
 def test_equals_the_core(n, n_classes, d, k):
@@ -46,6 +47,7 @@ def test_equals_the_core(n, n_classes, d, k):
     assert float(energy) == pytest.approx(float(core.energy), abs=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.integers(1, 9), st.integers(2, 6), st.integers(1, 9), st.integers(0, 10**6), st.booleans()
@@ -86,6 +88,7 @@ def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
         assert sorted(index[row].tolist()) == [j for j in range(6) if j != row]
 
 
+@pytest.mark.slow
 def test_streams_of_unequal_length_do_not_meet():
     batches = [make_batch(7, 4, 8, seed) for seed in range(7)]
     features, probs = (np.stack(arrays) for arrays in zip(*batches, strict=True))

@@ -23,7 +23,7 @@ from lametta.torch import (
     wrap,
 )
 from lametta.torch.clock import Clock
-from tests.conftest import shared
+from tests.conftest import GOLDEN
 
 INPUTS = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -92,7 +92,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("size", ["N1_K3", "N2_K10", "N16_K10", "N64_K30", "N64_K1000"])
 def test_losses_and_gradients_of_the_released_code(size):
-    with np.load(shared("golden", "nam_losses.npz")) as archive:
+    with np.load(GOLDEN / "released" / "nam_losses.npz") as archive:
         logits = torch.tensor(archive[f"logits_{size}"].astype(np.float32), requires_grad=True)
         values = archive[f"values_{size}"]
         gradients = {name: archive[f"grad_{name}_{size}"] for name in ("entropy", "shotim", "pl")}
@@ -305,6 +305,7 @@ def test_a_step_that_breaks_can_be_reset(method):
     assert same(bits(net), before)
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_leave_nothing_behind(method):
     adapter = method(Classifier(make_net()), lr=1e-4)
     x = INPUTS[:4, :, :4, :4]
