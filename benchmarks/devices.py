@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 import lametta
-import torch
 from literal import literal_numpy, literal_torch
 
 Call = Callable[[], Any]

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import lametta
 import torch
+from torch import nn
+
+import lametta
 from lametta.torch import Classifier, tent
 from lametta.torch.clock import Clock
 from lametta.torch.norm import is_batch_norm
 from lametta.torch.resnet import ResNet
-from torch import nn
 
 
 def timm_model(name: str) -> nn.Module:

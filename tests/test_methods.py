@@ -127,20 +127,89 @@ def test_parameters_find_their_owner():
     assert hybrid.corrector == LAME(knn(2))
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-def test_layers_by_name(net, layers):
-    x = torch.randn(8, 3, 6, 6)
-    adapter = methods.find("tent").build(Classifier(net), {"layers": layers, "lr": 0.1})
+def test_layers_are_those_of_select():
+    assert list(select.NAMES) == LAYERS
+
+
+def bank(features, probs):
+    return lambda index: Output(features[index], np.log(probs[index]))
+
+
+@pytest.mark.parametrize(
+    ("params", "corrector"),
+    [
+        ({}, LAME()),
+        ({"k": 2, "weight": 0.5}, LAME(knn(2), weight=0.5)),
+        ({"affinity": "rbf", "k": 3, "row_sum": 4.0}, LAME(rbf(3, row_sum=4.0))),
+        ({"affinity": "linear", "symmetric": True}, LAME(linear(symmetric=True))),
+        ({"affinity": "knn", "max_iter": 3, "tol": 0}, LAME(knn(5), max_iter=3, tol=0)),
+    ],
+    ids=str,
+)
+def test_build_lame(params, corrector):
+    model = bank(*make_batch(40, 5))
+    adapter = methods.find("lame").build(model, params)
+    assert adapter == Corrected(model, corrector)
+    step = adapter.step(np.arange(20))
+    np.testing.assert_array_equal(step.probs, Corrected(model, corrector).step(np.arange(20)).probs)
+
+
+def make_net():
+    """Eight blocks, so that halves are four layers each."""
+    net = nn.Sequential()
+    for i in range(8):
+        net.append(nn.Conv2d(3 if i == 0 else 4, 4, 3, padding=1))
+        net.append(nn.BatchNorm2d(4))
+    net.append(nn.AdaptiveAvgPool2d(1))
+    net.append(nn.Flatten())
+    net.fc = nn.Linear(4, 3)
+    return net.eval()
+
+
+def moved(net, kind, params):
+    """Places among the modules of the network whose parameters a step changes."""
     before = copy.deepcopy(net.state_dict())
-    found = {layer.name for layer in select.layers_of(net, x) if select.NAMES[layers](layer)}
-    if not found:
-        with pytest.raises(LamettaError, match="layers must choose"):
-            adapter.step(x)
-        return
-    adapter.step(x)
-    moved = {key.split(".")[0] for key, value in net.state_dict().items() if not
-             torch.equal(value, before[key])}  # fmt: skip
-    assert moved == found
+    with Classifier(net) as model:
+        adapter = methods.find(kind).build(model, params)
+        adapter.step(torch.randn(8, 3, 6, 6))
+        found = [
+            i for i, module in enumerate(net)
+            if any(not torch.equal(p, before[f"{i}.{n}"])
+                   for n, p in module.named_parameters() if f"{i}.{n}" in before)
+        ]  # fmt: skip
+        adapter.reset()
+    return found
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_layers_by_name(layers):
+    kind = nn.Conv2d if layers.startswith("conv") else nn.BatchNorm2d
+    net = make_net()
+    blocks = range(16)
+    if "half" in layers:
+        # A convolution comes right before its normalization: the ninth is in the second half.
+        blocks = range(8) if "first" in layers else range(8, 16)
+    expected = [i for i in blocks if isinstance(net[i], kind)]
+    assert moved(net, "shot_im", {"layers": layers, "lr": 0.1}) == expected
+
+
+def test_normalization_layers_are_the_default():
+    net = make_net()
+    assert (
+        moved(net, "tent", {}) == moved(net, "tent", {"layers": "everything"}) == [*range(1, 16, 2)]
+    )
+
+
+@pytest.mark.parametrize("kind", NETWORK)
+def test_lame_on_top_of_a_network_method(kind):
+    net, x = make_net(), torch.randn(16, 3, 6, 6)
+    with Classifier(net) as model:
+        base = getattr(lametta.torch, kind)(model, momentum=0.3)
+        expected = Corrected(base, LAME(knn(2))).step(x)
+        base.reset()
+        adapter = methods.find(f"{kind}+lame").build(model, {"momentum": 0.3, "k": 2})
+        torch.testing.assert_close(adapter.step(x).probs, expected.probs, rtol=0, atol=0)
+        adapter.reset()
 
 
 @pytest.mark.parametrize(
@@ -206,3 +275,8 @@ def test_the_source_is_itself_and_nothing_is_imported_for_a_name():
     features, probs = make_batch(10, 3)
     (corrector,) = methods.find("lame").correctors({"tol": 0, "max_iter": 3})
     assert corrector.correct(features, probs).info["n_iter"] == 3
+
+
+def test_check_params_finds_everything():
+    found = methods.find("lame").problems({"k": 0, "affinity": "cosine", "wait": 1})
+    assert {name for name, _ in found} >= {"affinity", "wait"}

@@ -8,19 +8,34 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED = {
-    "lametta.bench.config": "lametta.bench.experiment",
-    "lametta.bench.prepare": "lametta.bench.workspace",
-    "lametta.data.cache": "lametta.data.bank.images",
-    "lametta.data.embedded": "lametta.data.readers.digits",
-    "lametta.data.extract": "lametta.data.bank.extraction",
-    "lametta.data.folders": "lametta.data.readers.folders",
-    "lametta.data.hierarchy": "lametta.data.classes.wordnet",
-    "lametta.data.imagenets": "lametta.data.readers.imagenet",
-    "lametta.data.tao": "lametta.data.readers.tao",
-    "lametta.data.vid": "lametta.data.readers.vid",
+from lametta._packages import load_object
+
+MOVED: dict[str, dict[str, str]] = {
+    "lametta.bench.config": {"": "lametta.bench.experiment"},
+    "lametta.bench.prepare": {"": "lametta.bench.workspace"},
+    "lametta.data.cache": {"": "lametta.data.bank.images"},
+    "lametta.data.embedded": {
+        "": "lametta.data.readers.digits",
+        "load": "lametta.data.readers.digits:make_digits",
+        "network": "lametta.torch.digits:digits_net",
+    },
+    "lametta.data.extract": {"": "lametta.data.bank.extraction"},
+    "lametta.data.folders": {
+        "": "lametta.data.readers.folders",
+        "arrays": "lametta.data.dataset:arrays",
+    },
+    "lametta.data.hierarchy": {
+        "": "lametta.data.classes.wordnet",
+        "load": "lametta.data.classes.wordnet:load_wordnet",
+    },
+    "lametta.data.imagenets": {
+        "": "lametta.data.readers.imagenet",
+        "tiny_imagenet": "lametta.data.readers.tiny:tiny_imagenet",
+    },
+    "lametta.data.tao": {"": "lametta.data.readers.tao"},
+    "lametta.data.vid": {"": "lametta.data.readers.vid"},
 }
-"""The modules that the documentation of 0.1.0 named, and where they are."""
+"""The modules that the documentation of 0.1.0 named, where they are, and names that changed."""
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -35,10 +50,16 @@ class _Finder(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        old, new = module.__name__, MOVED[module.__name__]
-        warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=2)
-        # What is in sys.modules when this returns is what the import gives.
-        sys.modules[old] = importlib.import_module(new)
+        places = MOVED[module.__name__]
+        warnings.warn(f"{module.__name__} is now {places['']}", DeprecationWarning, stacklevel=2)
+        now = importlib.import_module(places[""])
+
+        def find(name: str) -> object:
+            if name in places:
+                return load_object(places[name], name)
+            return getattr(now, name)
+
+        module.__getattr__ = find  # type: ignore[method-assign]
 
 
 def install() -> None:

@@ -84,6 +84,11 @@ def check_name(name: str, argument: str = "method") -> None:
             )
 
 
+def is_ours(name: str) -> bool:
+    """Whether all parts of a name come with lametta, so that finding it runs no other code."""
+    return all(part in METHODS for part in name.split("+"))
+
+
 @dataclass(frozen=True)
 class _Part:
     """One of the methods that a name joins."""

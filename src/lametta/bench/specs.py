@@ -83,7 +83,7 @@ class DatasetSpec(_Spec):
     ((0, 2), ('fog',), 5)
     """
 
-    reader: Annotated[str, one_of(catalog.datasets())]
+    reader: Annotated[str, one_of(catalog.names())]
     options: dict[str, object] = Field(default_factory=dict)
     part: Annotated[tuple[int, int], Field(strict=False)] | None = None
     corruptions: _Corruptions | None = None

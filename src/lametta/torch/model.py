@@ -4,9 +4,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import nn
+
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError, Output
-from torch import nn
 
 # Where torchvision, timm, Hugging Face and most others keep the layer that makes the logits.
 _CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear")
