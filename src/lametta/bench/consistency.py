@@ -1,9 +1,10 @@
 """Checks across the tables of an experiment: what one names, another has to define."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from lametta import methods
+from lametta._checks import check_choice
 from lametta.bench.problems import Problem, expected
 from lametta.types import LamettaError
 
@@ -12,12 +13,10 @@ if TYPE_CHECKING:
     from lametta.bench.specs import Study, Validation
 
 
-def find_inconsistencies(experiment: "Experiment", *, trusted: bool = False) -> list[Problem]:
-    """Find what does not fit together in an experiment whose tables are right by themselves.
-
-    With ``trusted``, methods of other packages are imported to check their parameters too.
-    """
-    found = [*_sources(experiment), *_parameters(experiment, trusted), *_references(experiment)]
+def find_inconsistencies(experiment: "Experiment", check: str) -> list[Problem]:
+    """Find what does not fit together in an experiment whose tables are right by themselves."""
+    check_choice("check", check, ("ours", "all", "none"))
+    found = [*_sources(experiment), *_parameters(experiment, check), *_references(experiment)]
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
 
 
@@ -28,10 +27,17 @@ def _sources(experiment: "Experiment") -> Iterator[Problem]:
         yield Problem(("methods",), f"must have one method of kind 'source', got {n}")
 
 
-def _parameters(experiment: "Experiment", trusted: bool) -> Iterator[Problem]:
+def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise unless what was selected, perhaps by a person, are parameters of the methods."""
+    for name in selected.keys() & experiment.methods.keys():
+        for key, message in methods.find(experiment.methods[name].kind).problems(selected[name]):
+            raise LamettaError(f"selected must fit {name}, got {key}: {message}")
+
+
+def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
     for name, method in experiment.methods.items():
         found = None
-        if trusted or methods.is_ours(method.kind):
+        if check == "all" or (check == "ours" and methods.is_ours(method.kind)):
             try:
                 found = methods.find(method.kind)
             except LamettaError as error:

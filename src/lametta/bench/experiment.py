@@ -12,7 +12,6 @@ from typing import Annotated, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from lametta import methods
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.bench.consistency import find_inconsistencies
@@ -152,10 +151,6 @@ class Experiment(Strict):
 
     def _chosen(self, method: str, selected: Mapping[str, Mapping[str, object]]) -> str:
         if method in selected:
-            kind = self.methods[method].kind
-            if methods.is_ours(kind):  # those of others are imported by a run alone
-                for name, message in methods.find(kind).problems(selected[method]):
-                    raise LamettaError(f"selected must fit {method}, got {name}: {message}")
             return canonical(selected[method])
         configs = self.configs(method)
         if len(configs) > 1:
@@ -199,16 +194,16 @@ def canonical(value: object) -> str:
     return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
 
 
-def load(path: PathLike, *, trusted: bool = False) -> Experiment:
+def load(path: PathLike, *, check: str = "ours") -> Experiment:
     """Read an experiment from a TOML file.
 
     Parameters
     ----------
     path : path
         The file.
-    trusted : bool
-        Import the methods of other packages that it names, to check their parameters too. That
-        runs their code.
+    check : {"ours", "all", "none"}
+        Whose methods to import so that their parameters can be checked: lametta's own, those of
+        other packages too, which runs the code of these, or nobody's.
 
     Raises
     ------
@@ -235,7 +230,7 @@ def load(path: PathLike, *, trusted: bool = False) -> Experiment:
     except ValidationError as error:
         problems = find_problems(error, _known)
     else:
-        problems = find_inconsistencies(experiment, trusted=trusted)
+        problems = find_inconsistencies(experiment, check)
         if not problems:
             return experiment
     raise LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))

@@ -147,7 +147,7 @@ def read_results(folder: PathLike) -> Results:
     run, selected = folder / "run.json", folder / "selected.toml"
     return Results(
         folder,
-        load(folder / "experiment.toml"),
+        load(folder / "experiment.toml", check="none"),
         frame,
         read_selection(selected) if selected.exists() else {},
         _json(run) if run.exists() else {},

@@ -22,6 +22,7 @@ import lametta
 from lametta._files import renamed, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
+from lametta.bench.consistency import check_selected
 from lametta.bench.experiment import Cell
 from lametta.bench.pools import Pool, cluster, local
 from lametta.bench.results import cell_file, read_cells
@@ -122,7 +123,9 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
             source=experiment.source,
         )
         write_selection(file, chosen)
-    return read_selection(file) if file.exists() else {}
+    selected = read_selection(file) if file.exists() else {}
+    check_selected(experiment, selected)
+    return selected
 
 
 def _phase(

@@ -77,7 +77,7 @@ def run(
 
         given = Path(experiment)
         path = given if given.suffix == ".toml" or given.exists() else bundled(experiment)
-        loaded = load(path, trusted=not dry_run)
+        loaded = load(path, check="ours" if dry_run else "all")
         if dry_run:
             _show_plan(loaded, data)
             return
