@@ -214,7 +214,11 @@ class linear:  # noqa: N801
         return _finish(xp, _scaled(xp, matmul(xp, x, x.T), self.row_sum), features, self.symmetric)
 
 
-AFFINITIES: dict[str, Callable[..., Affinity]] = {"knn": knn, "rbf": rbf, "linear": linear}
+AFFINITIES: dict[str, Callable[..., Affinity]] = {
+    "knn": knn,
+    "rbf": rbf,
+    "linear": linear,
+}
 """The affinities by name, for experiments and the command."""
 
 

@@ -56,7 +56,7 @@ from tests.bench.tiny import selected, tiny, write
         ({"methods__LAME__grid": {"k": []}}, "methods.LAME.grid.k: must not be empty"),
         ({"methods__LAME__grid": {"weight": [2]}}, "grid.weight: must not be in params too"),
         ({"methods__LAME__grid": {"k": [1, 1.0]}}, "grid: must give each configuration once"),
-        ({"methods__LAME__grid": {"affinity": ["linear"], "k": [5]}}, "grid.k: is no option of lame"),
+        ({"methods__LAME__grid": {"affinity": ["linear"], "k": [5]}}, "grid.k: is no option of"),
         ({"methods__TENT__grid": {"layers": ["bn"]}}, "methods.TENT.grid.layers: must be one of"),
         ({"methods__TENT__grid": {"lr": ["0.1"]}}, "grid.lr: must be a number, got '0.1'"),
         ({"methods__TENT__params": {"momentum": 1}}, "params.momentum: must be .* < 1, got 1"),

@@ -116,6 +116,8 @@ def _needs(experiment: Experiment, cells: Iterable[Cell], root: Path) -> Iterato
             yield Need("data set", name, named[reader].found, str(named[reader].where))
         elif family == "embedded":
             yield Need("data set", name, True, "in the package")
+        elif family == "python" or not path:  # nothing of theirs is imported to ask
+            yield Need("data set", name, True, "as its reader finds it")
         else:
             yield _file("data set", name, root / path)
     for name in models:

@@ -1,0 +1,133 @@
+"""Each diff of CONTRIBUTING.md on a copy of the tree: what it adds is there, everywhere."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+
+EXPERIMENT = """\
+name = "added"
+
+[models.net]
+zoo = "embedded:digits"
+
+[datasets.digits]
+reader = "embedded:digits_val"
+part = [0, 4]
+
+[scenarios.iid]
+dataset = "digits"
+
+[methods.Source]
+kind = "source"
+
+[methods.Sharpen]
+kind = "sharpen"
+params = { power = 3 }
+
+[methods.Hybrid]
+kind = "adabn+sharpen"
+
+[methods.Ones]
+kind = "lame"
+params = { affinity = "ones", row_sum = 2.0 }
+
+[studies.main]
+figure = "dots"
+models = ["net"]
+scenarios = ["iid"]
+methods = ["Source", "Sharpen", "Hybrid", "Ones"]
+seeds = [0]
+"""
+
+USE = """\
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import lametta
+from lametta.correctors.sharpen import Sharpen
+from lametta.data import load
+from lametta.testing import check_corrector
+from lametta.torch import wrap, zoo
+
+check_corrector(Sharpen())
+net = zoo.load("embedded:digits").net
+x = torch.rand(8, 1, 8, 8)
+expected = wrap(net, "source")(x) ** 3
+found = wrap(net, "sharpen", power=3)(x)
+assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
+assert wrap(net, affinity="ones", row_sum=1.0)(x).shape == (8, 10)
+for name in ("owl", "tit"):
+    Path("data/birds", name).mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(f"data/birds/{name}/1.jpg")
+assert load("birds", "data").classes == ("owl", "tit")
+rng = np.random.default_rng(0)
+np.savez("in.npz", features=rng.normal(size=(20, 4)), logits=rng.normal(size=(20, 3)))
+"""
+
+
+def diffs() -> list[str]:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return re.findall(r"```diff\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_each_addition_is_a_file_or_class_and_one_line():
+    assert len(diffs()) == 5
+    for diff in diffs():
+        files = re.findall(r"^\+\+\+ b/(.*)$", diff, flags=re.MULTILINE)
+        assert len(files) <= 2
+        for part in diff.split("--- ")[1:]:
+            added = [line for line in part.splitlines()[1:] if re.match(r"\+(?!\+\+)", line)]
+            if not part.startswith("/dev/null") and "affinity.py" not in part:
+                assert len(added) == 1
+
+
+def test_what_the_diffs_add_is_everywhere(tmp_path):
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    for diff in diffs():
+        apply = ["git", "apply", "-p1", "-"]
+        done = subprocess.run(apply, cwd=tmp_path, input=diff, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + diff
+
+    def run(*arguments: object) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("-c", USE)
+    run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--method", "sharpen",
+        "--set", "power=3")  # fmt: skip
+    run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--affinity", "ones")
+    listed = run("-m", "lametta", "list")
+    for name in ("sharpen", "power=2.0", "ones", "birds"):
+        assert name in listed
+    (tmp_path / "added.toml").write_text(EXPERIMENT)
+    run("-m", "lametta", "run", "added.toml", "-o", "results")
+    rows = json.loads(run("-c", (
+        "import json; from lametta.bench.results import read_cells\n"
+        "print(json.dumps(read_cells('results').select('method', 'accuracy', 'error').rows()))"
+    )))  # fmt: skip
+    assert {method for method, *_ in rows} == {"Source", "Sharpen", "Hybrid", "Ones"}
+    for _, accuracy, error in rows:
+        assert accuracy + error == pytest.approx(1)
+    run("-m", "lametta", "report", "results")
+    page = (tmp_path / "results" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "A dot is a run." in page
+    assert "error (%)" in page
