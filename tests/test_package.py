@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import lametta
+from lametta._moved import MOVED
 from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -30,11 +31,11 @@ def test_import_is_light():
 
 def test_public_names():
     assert sorted(lametta.__all__) == [
-        "Adapter", "ClassMap", "Corrected", "Corrector", "LAME", "LameResult", "LamettaError",
-        "Model", "Output", "Prediction", "Source", "__version__", "knn", "lame", "linear", "rbf",
-        "testing",
+        "Adapter", "ClassMap", "Corrected", "Corrector", "LAME", "LameResult", "LameStreamsResult",
+        "LamettaError", "Model", "Output", "Prediction", "Source", "__version__", "knn", "lame",
+        "lame_streams", "linear", "rbf", "testing",
     ]  # fmt: skip
-    assert sorted(lametta.testing.__all__) == ["check_adapter", "check_corrector"]
+    assert sorted(lametta.testing.__all__) == ["check_adapter", "check_corrector", "yield_checks"]
     for name in lametta.__all__:
         assert hasattr(lametta, name)
 
@@ -62,6 +63,24 @@ def test_no_module_behind_a_function():
         if getattr(sys.modules[parent], name) is not module:
             hidden.append(found.name)
     assert hidden == []
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_moved_modules_are_found_under_their_old_names(old, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    new = MOVED[old][""]
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+        found = importlib.import_module(old)
+    module = importlib.import_module(new)
+    names = [name for name in vars(module) if name[0] != "_" and name not in MOVED[old]]
+    assert names
+    assert all(getattr(found, name) is getattr(module, name) for name in names)
+    for name, place in MOVED[old].items():
+        if name:
+            path, _, attribute = place.partition(":")
+            assert getattr(found, name) is getattr(importlib.import_module(path), attribute)
+    with pytest.raises(AttributeError):
+        found.no_such_name  # noqa: B018
 
 
 def test_modules_stay_short():
@@ -150,11 +169,14 @@ def test_readme(code, output):
 
 def test_docs_show_a_method_that_keeps_the_contract():
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    method, tests = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     # A module of its own, since pickle finds a class by its module's name.
     module = types.ModuleType("extending")
     sys.modules["extending"] = module
     try:
-        exec(compile(code, "extending.md", "exec"), module.__dict__)
+        for code in (method, tests):
+            exec(compile(code, "extending.md", "exec"), module.__dict__)
+        for check in lametta.testing.yield_checks(module.Temperature()):
+            module.test_the_contract(check)
     finally:
         del sys.modules["extending"]
