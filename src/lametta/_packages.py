@@ -1,6 +1,7 @@
 """Packages that not everyone has, and what other packages add to lametta."""
 
 import importlib
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -45,6 +46,7 @@ def load_object(name: str, argument: str) -> Any:
     return found
 
 
+@cache  # to look through all installed packages takes tens of milliseconds
 def plugins(group: str) -> dict[str, str]:
     """Names that installed packages add to a group of entry points, and where each is.
 
