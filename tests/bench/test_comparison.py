@@ -2,10 +2,12 @@
 
 import math
 import re
+import shutil
 
 import polars as pl
 import pytest
 
+from lametta import LamettaError
 from lametta.bench.report import compare
 from lametta.bench.results import read_cells
 from tests.bench.made_up import invoke, part_of
@@ -57,6 +59,57 @@ def test_a_tolerance_makes_equal_but_not_streams(two_studies, changed):
     assert compare(a, same_streams, tolerance=0.011).equal
     nan = same_streams.with_columns(accuracy=pl.lit(math.nan))
     assert not compare(a, nan).equal
+
+
+def damaged(two_studies, target, damage):
+    """A copy of the cells, the first of which is damaged, and its file."""
+    shutil.copytree(two_studies / "cells", target / "cells")
+    file = min((target / "cells").iterdir())
+    row = damage(pl.read_parquet(file))
+    if isinstance(row, pl.DataFrame):
+        row.write_parquet(file)
+    else:
+        file.write_bytes(row)
+    return target, file
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda row: row.drop("accuracy"), "must have accuracy in each file, got none in"),
+        (lambda row: row.drop("seed"), "must have seed in each file, got none in"),
+        (lambda row: row.with_columns(fingerprint=None), "must have fingerprint in each file"),
+        (lambda row: pl.concat([row, row]), "must have one row a file, got 2 in"),
+        (lambda row: row.clear(), "must have one row a file, got 0 in"),
+        (lambda row: b"", "must have Parquet files, got"),
+        (lambda row: b"PAR1 and no more", "must have Parquet files, got"),
+    ],
+)
+def test_damaged_cells_are_no_equal_cells(two_studies, tmp_path, damage, message):
+    folder, file = damaged(two_studies, tmp_path, damage)
+    for pair in [(two_studies, folder), (folder, two_studies), (folder, folder)]:
+        result = invoke("compare", *pair)
+        assert result.exit_code == 2
+        assert message in result.stderr
+        assert str(file) in result.stderr
+
+
+def test_frames_are_checked_too(two_studies, tmp_path):
+    a = read_cells(two_studies)
+    first = pl.int_range(pl.len()) == 0
+    for name in ("accuracy", "fingerprint"):
+        lost = a.with_columns(pl.when(~first).then(pl.col(name)))
+        assert not compare(a, lost).equal
+        assert not compare(lost, a).equal
+    with pytest.raises(LamettaError, match="each cell once; not so for 1"):
+        compare(a, pl.concat([a, a.head(1)]))
+    file = min((two_studies / "cells").iterdir())
+    folder = tmp_path / "twice"
+    shutil.copytree(two_studies / "cells", folder / "cells")
+    shutil.copy(file, folder / "cells" / "copy.parquet")
+    result = invoke("compare", two_studies, folder)
+    assert result.exit_code == 2
+    assert "must have each cell once" in result.stderr
 
 
 def test_what_cannot_be_compared_ends_with_2(two_studies, changed, tmp_path):

@@ -90,13 +90,34 @@ def test_files_stay_where_they_belong(folder, results, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"part", "report"}
 
 
+def test_studies_whose_names_differ_have_files_that_differ(folder, results, tmp_path):
+    """Also from the report's own tables, and where a disk does not tell capitals apart."""
+    names = ["a b", "a-b", "a/b", "A b", "ranking", "selected", "a-b_curves"]
+    text = (folder / "experiment.toml").read_text()
+    main = re.search(r"\[studies\.main\]\n(.*?)(?=\[studies)", text, flags=re.DOTALL)
+    text = text[: text.index("[studies")]
+    (tmp_path / "experiment.toml").write_text(
+        text + "".join(f'[studies."{name}"]\n{main[1]}' for name in names)
+    )
+    for name in ("cells", "selected.toml"):
+        (tmp_path / name).symlink_to(folder / name)
+    shown = make_report(read_results(tmp_path))
+    tables = [table.name for part in shown.sections for table in part.tables]
+    tables += [shown.ranking.name, "streams"]
+    figures = [figure.name for part in shown.sections for figure in part.figures]
+    addresses = [part.name for part in shown.sections]
+    for found in (tables, figures, addresses):
+        assert len({name.casefold() for name in found}) == len(found)
+    assert addresses[:3] == ["a-b", "a-b-2", "a-b-3"]
+
+
 def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
     whole = part_of(folder, tmp_path / "part", lambda _: True)
     text = (whole / "experiment.toml").read_text()
     (whole / "experiment.toml").write_text(text.replace('figure = "curves"', 'figure = "boxes"'))
     section = next(part for part in sections(read_results(whole)) if part.name == "validation")
     rates = section.figures[1]
-    assert rates.name == "rates"
+    assert rates.name == "rates-2"  # a study is called rates
     assert list(rates.legend) == ["Source", "TENT lr 0.001", "TENT lr 0.01", "TENT lr 0.1"]
     assert rates.frame()["scenario"].n_unique() == 1
 

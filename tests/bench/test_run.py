@@ -272,6 +272,23 @@ def test_an_edited_experiment_runs_what_changed(copied, file):
     assert len(new.filter(config='{"lr": 0.2}')) >= 4
 
 
+def test_damaged_cells_run_again(copied, expected):
+    whole = pl.read_parquet(cell_files(copied.folder)[0])
+    files = cell_files(copied.folder)[:5]
+    files[0].write_bytes(b"")
+    files[1].write_bytes(files[1].read_bytes()[:-100])
+    files[2].unlink()
+    files[2].mkdir()
+    whole.write_parquet(files[2] / "a.parquet")
+    pl.concat([whole, whole]).write_parquet(files[3])
+    whole.drop("accuracy").write_parquet(files[4])
+    before = {file: file.stat().st_mtime_ns for file in cell_files(copied.folder)[5:]}
+    assert run(copied) == []
+    assert rows(copied.folder).equals(expected)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert len(list((copied.folder / "damaged").iterdir())) == 5
+
+
 @pytest.mark.slow
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     pytest.importorskip("ray")

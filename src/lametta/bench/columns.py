@@ -103,3 +103,5 @@ STREAM = names("stream")
 """The columns that say which stream a cell saw, and through which model."""
 CELL = names("method", "stream")
 """The columns that tell the cells of an experiment apart."""
+NEEDED = (*CELL, "fingerprint", "accuracy")
+"""The columns that every row has a value in."""

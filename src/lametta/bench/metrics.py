@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from lametta.bench.columns import CELL, STREAM, names
+from lametta.bench.columns import CELL, NEEDED, STREAM, names
 from lametta.types import LamettaError
 
 _CERTAIN = ("accuracy", "gain")
@@ -55,9 +55,7 @@ def check_cells(frame: pl.DataFrame) -> None:
     lametta.types.LamettaError: frame must have the columns config, model, scenario, seed,
     batch_size, fingerprint, got method, accuracy
     """
-    require(frame, *CELL, "fingerprint", "accuracy")
-    twice = frame.filter(pl.struct(CELL).is_duplicated())
-    refuse(twice.select(CELL).unique(maintain_order=True), "frame must have each cell once")
+    check_once(frame)
     finite = pl.col("accuracy").is_finite().fill_null(False)
     refuse(frame.filter(~finite).select(*CELL, "accuracy"), "frame must have a number for accuracy")
     streams = frame.group_by(STREAM, maintain_order=True).agg(
@@ -67,6 +65,23 @@ def check_cells(frame: pl.DataFrame) -> None:
         streams.filter(pl.col("fingerprint").list.len() > 1),
         "frame must have one stream, and so one fingerprint, for all methods",
     )
+
+
+def check_once(frame: pl.DataFrame) -> None:
+    """Raise unless each cell is there once, with the columns that every cell has.
+
+    Examples
+    --------
+    >>> cell = {"method": "LAME", "config": "{}", "model": "net", "scenario": "video", "seed": 0}
+    >>> cell |= {"batch_size": 64, "fingerprint": "5f1c", "accuracy": 0.5}
+    >>> check_once(pl.DataFrame([cell, cell]))
+    Traceback (most recent call last):
+    lametta.types.LamettaError: frame must have each cell once; not so for 1: (method='LAME',
+    config='{}', model='net', scenario='video', seed=0, batch_size=64)
+    """
+    require(frame, *NEEDED)
+    twice = frame.filter(pl.struct(CELL).is_duplicated())
+    refuse(twice.select(CELL).unique(maintain_order=True), "frame must have each cell once")
 
 
 def summary(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataFrame:

@@ -9,9 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from lametta._files import PathLike
-from lametta.bench.columns import CELL, STREAM
+from lametta.bench.columns import CELL, NEEDED, STREAM
 from lametta.bench.experiment import Cell, Experiment, canonical, load
-from lametta.bench.metrics import require
 from lametta.bench.select import read_selection
 from lametta.bench.specs import ModelSpec, ScenarioSpec
 from lametta.types import LamettaError
@@ -179,9 +178,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
         files = [cell_file(folder, cell) for cell in cells]
     if not files:
         raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
-    frame = pl.concat([_read_cell(file) for file in files], how="diagonal_relaxed")
-    require(frame, *CELL)
-    return frame.sort(CELL)
+    return pl.concat([read_cell(file) for file in files], how="diagonal_relaxed").sort(CELL)
 
 
 def cell_file(folder: Path, cell: Cell) -> Path:
@@ -189,11 +186,21 @@ def cell_file(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / f"{cell.id}.parquet"
 
 
-def _read_cell(path: Path) -> pl.DataFrame:
+def read_cell(path: Path) -> pl.DataFrame:
+    """The row in the file of a cell, and its ``id``; an error if the file is damaged."""
+    if not path.is_file():
+        raise LamettaError(f"results must have Parquet files, got {path}, which is none")
     try:
-        return pl.read_parquet(path).with_columns(id=pl.lit(path.stem))
-    except pl.exceptions.PolarsError as error:
+        row = pl.read_parquet(path, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
+    if len(row) != 1:
+        raise LamettaError(f"results must have one row a file, got {len(row)} in {path}")
+    if absent := [name for name in NEEDED if name not in row.columns or row[name].item() is None]:
+        raise LamettaError(
+            f"results must have {', '.join(absent)} in each file, got none in {path}"
+        )
+    return row.with_columns(id=pl.lit(path.stem))
 
 
 def _json(path: Path) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import secrets
 import sys
 import threading
 import traceback
@@ -25,7 +26,7 @@ from lametta.bench.columns import SCHEMA
 from lametta.bench.consistency import check_selected
 from lametta.bench.experiment import Cell
 from lametta.bench.pools import Pool, cluster, local
-from lametta.bench.results import cell_file, read_cells
+from lametta.bench.results import cell_file, read_cell, read_cells
 from lametta.bench.select import read_selection, select, write_selection
 from lametta.bench.workspace import Workspace
 from lametta.methods import find
@@ -135,6 +136,7 @@ def _phase(
     folder, failed = workspace.folder, dict[str, Cell]()
     for cell in cells:
         _note(folder, cell).unlink(missing_ok=True)  # it gets another chance
+        _set_damaged_aside(cell_file(folder, cell))
     _prepare(workspace, _missing(folder, cells), report)
     for _ in range(_ROUNDS):
         missing = _missing(folder, [cell for cell in cells if cell.id not in failed])
@@ -146,6 +148,17 @@ def _phase(
     else:
         raise LamettaError(f"workers must stay alive, got {len(missing)} cells that none finished")
     return list(failed.values())
+
+
+def _set_damaged_aside(file: Path) -> None:
+    """Make room for the row of a cell whose file cannot be read, so that the cell runs again."""
+    try:
+        if file.exists():
+            read_cell(file)
+    except LamettaError:
+        aside = file.parents[1] / "damaged"
+        aside.mkdir(exist_ok=True)
+        file.rename(aside / f"{file.stem}-{secrets.token_hex(4)}")
 
 
 def _missing(folder: Path, cells: list[Cell]) -> list[Cell]:

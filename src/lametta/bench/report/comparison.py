@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from lametta.bench.columns import CELL
+from lametta.bench.metrics import check_once
 from lametta.bench.tables import Entry, Table
 from lametta.types import LamettaError
 
@@ -33,12 +34,13 @@ class Comparison:
     @property
     def different(self) -> pl.DataFrame:
         """The cells whose accuracies differ by more than the tolerance."""
-        return self.cells.filter(~(pl.col("difference").abs() <= self.tolerance))
+        equal = pl.col("difference").abs() <= self.tolerance
+        return self.cells.filter(~equal.fill_null(False))  # null where there is no accuracy
 
     @property
     def other_streams(self) -> pl.DataFrame:
         """The streams whose fingerprints differ: other samples, or in another order."""
-        differ = self.cells.filter(pl.col("fingerprint") != pl.col("fingerprint_b"))
+        differ = self.cells.filter(pl.col("fingerprint").ne_missing(pl.col("fingerprint_b")))
         columns = ("scenario", "seed", "batch_size", "fingerprint", "fingerprint_b")
         return differ.select(columns).unique(maintain_order=True)
 
@@ -89,6 +91,8 @@ def compare(a: pl.DataFrame, b: pl.DataFrame, tolerance: float = 1e-6) -> Compar
     """
     if not tolerance >= 0:
         raise LamettaError(f"tolerance must be >= 0, got {tolerance}")
+    for frame in (a, b):
+        check_once(frame)
     both = a.select(*CELL, "accuracy", "fingerprint").join(
         b.select(*CELL, "accuracy", "fingerprint"), on=CELL, suffix="_b"
     )

@@ -1,6 +1,7 @@
 """What a report shows: a section for each study, and one for the choice of configurations."""
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from lametta.bench.select import Selection, select
 from lametta.bench.tables import Table, number
 from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
+
+# Of sections, tables and figures that are no study's.
+_OWN_NAMES = {"validation", "selected", "cross_shift", "paper", "ranking", "streams"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,18 +114,34 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
 def sections(results: Results) -> Iterator[Section]:
     """The studies in the order of the experiment file, and then the validation."""
     style = figures.marks(results.experiment.methods)
+    names = _FileNames()
     for name in results.experiment.studies:
-        yield _study(results, name, style)
+        yield _study(results, name, style, names)
     if results.validation.total:
-        yield _validation(results, style)
+        yield _validation(results, style, names)
 
 
-def _study(results: Results, name: str, style: Marks) -> Section:
+class _FileNames:
+    """Names of files, none of which is taken twice, as "a b" and "a/b" would be."""
+
+    def __init__(self) -> None:
+        self._taken = set(_OWN_NAMES)
+
+    def take(self, name: str) -> str:
+        """A name that files and addresses may have; a number ends it if others have it."""
+        stem = re.sub(r"[^\w-]+", "-", name)
+        names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+        free = next(name for name in names if name.casefold() not in self._taken)
+        self._taken.add(free.casefold())  # some disks take capitals for small letters
+        return free
+
+
+def _study(results: Results, name: str, style: Marks, names: _FileNames) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
     view = VIEWS[study.figure]
     heading = view.title if study.title == name else study.title
     notes = [part.lack] if part.lack else []
-    file = re.sub(r"[^\w-]+", "-", name)  # a name that files and addresses may have
+    file = names.take(name)
     drawn: list[Figure] = []
     shown: list[Table] = []
     if not part.rows.is_empty():
@@ -129,7 +149,8 @@ def _study(results: Results, name: str, style: Marks) -> Section:
         for function in view.draws:
             with _noted(notes):
                 figure = _draw(function, rows, source=results.source, style=style)
-                drawn.append(replace(figure, name=f"{file}_{figure.name}" if drawn else file))
+                own = names.take(f"{file}_{figure.name}") if drawn else file
+                drawn.append(replace(figure, name=own))
         if view.columns:
             by = view.models if view.columns == "model" else view.columns
             with _noted(notes):
@@ -146,7 +167,7 @@ def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
     return function(rows, **{key: value for key, value in options.items() if key in taken})
 
 
-def _validation(results: Results, style: Marks) -> Section:
+def _validation(results: Results, style: Marks, names: _FileNames) -> Section:
     part, source = results.validation, results.source
     notes = [part.lack] if part.lack else []
     selection: Selection | None = None
@@ -157,7 +178,7 @@ def _validation(results: Results, style: Marks) -> Section:
         with _noted(notes):
             selection = select(part.rows, scenarios, order, source=source)
             drawn.append(figures.cross_shift(part.rows, scenarios, source, order=order))
-            drawn += _rates(results, part.rows, style)
+            drawn += _rates(results, part.rows, style, names)
     params = {
         name: results.selected[name]
         for name in results.experiment.methods
@@ -168,7 +189,9 @@ def _validation(results: Results, style: Marks) -> Section:
     return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
 
 
-def _rates(results: Results, rows: pl.DataFrame, style: Marks) -> Iterator[Figure]:
+def _rates(
+    results: Results, rows: pl.DataFrame, style: Marks, names: _FileNames
+) -> Iterator[Figure]:
     """The paper's first figure: the same method at several learning rates."""
     has_own = any(study.figure == "curves" for study in results.experiment.studies.values())
     method = next((name for name, params in results.selected.items() if "lr" in params), None)
@@ -184,7 +207,8 @@ def _rates(results: Results, rows: pl.DataFrame, style: Marks) -> Iterator[Figur
         own = (pl.col("method") == method) & pl.col("config").is_in(configs)
         shown = rows.filter(own | (pl.col("method") == results.source))
         figure = widest(shown, results.source, style, n=1)
-        yield replace(figure, name="rates", title=f"{method} at several learning rates")
+        title = f"{method} at several learning rates"
+        yield replace(figure, name=names.take("rates"), title=title)
 
 
 def _paper(results: Results, shown: Sequence[Section]) -> Section:
