@@ -4,6 +4,9 @@ BIN := .venv/bin
 # Tests run in parallel, a core each; more than some few cores gain little.
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
+# Without compiled files, every process would compile the package and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo quick test lint style types tests quick-tests bench docs clean
 
 # PIP_CONSTRAINT, unlike --constraint, also holds for what a build environment installs.
@@ -15,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist
 demo: .venv/ready
 	$(BIN)/lametta demo
 
-# An answer while you work: all but the tests that take seconds each.
+# An answer while you work: all but the tests that take a second or more.
 quick: .venv/ready
 	$(MAKE) --jobs=3 style types quick-tests
 
@@ -37,7 +40,7 @@ tests: .venv/ready
 	$(PYTEST)
 
 quick-tests: .venv/ready
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow' --hypothesis-profile=quick
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/lame.py

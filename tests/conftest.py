@@ -20,6 +20,7 @@ if not torch.cuda.is_available():  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
 # Timing is for benchmarks; these machines are too noisy for deadlines.
 settings.register_profile("lametta", deadline=None, derandomize=True)
+settings.register_profile("quick", settings.get_profile("lametta"), max_examples=20)
 settings.load_profile("lametta")
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -104,6 +104,7 @@ def test_streams_of_unequal_length_do_not_meet():
         assert float(energy[b]) == pytest.approx(float(alone[3]), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "atol"), [("float16", 2e-3), ("bfloat16", 1e-2)])
 def test_half_precision_is_computed_in_float32(dtype, atol):
     features, probs = make_batch(9, 4, 8)
@@ -154,6 +155,7 @@ def test_lame_takes_this_path_and_never_waits():
     torch.testing.assert_close(result.probs.cpu().double(), core.probs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_plain_version_agrees_with_the_kernels():
     """What runs on a GPU without Triton: the core's iteration, which has no look at the host."""
     features, probs = make_batch(12, 5, 8)
