@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lametta.stream
+from lametta import LamettaError
+from lametta.cli.correct import _batches, _streams
 from lametta.data import Dataset
 from lametta.stream import (
     Scenario,
     by_group,
+    iid,
     interleaved,
     orders,
     priors,
@@ -107,6 +110,46 @@ def test_fingerprint_tells_all_apart():
     ]
     fingerprints += [Scenario()(labels, groups, keys=k).fingerprint for k in (keys, keys[::-1])]
     assert len(set(fingerprints)) == len(fingerprints) == 10
+
+
+@pytest.mark.parametrize("order", [by_group(), recorded(), interleaved(2), iid()])
+def test_batches_end_with_their_group_where_that_is_asked_for(order):
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.array(["a", "b", "c", "d"]), [5, 8, 1, 3])
+    labels = rng.integers(0, 3, len(groups))
+    split = Scenario(order, batch_size=4, split_groups=True)
+    stream = split(labels, groups)
+    assert all(len(set(groups[batch])) == 1 for batch in stream)
+    plain = Scenario(order, batch_size=4)(labels, groups)
+    assert sorted(stream.index) == sorted(plain.index)
+    for name in set(stream.ids):  # each camera shows the same samples, in the same order
+        assert np.array_equal(*(
+            np.concatenate([b for i, b in zip(s.ids, s, strict=True) if i == name])
+            for s in (stream, plain)
+        ))  # fmt: skip
+    assert Scenario(**split.parameters) == split
+    assert stream.fingerprint != plain.fingerprint
+    limited = Scenario(order, batch_size=4, split_groups=True, limit=7)(labels, groups)
+    assert limited.index.tolist() == stream.index.tolist()[:7]
+
+
+def test_split_batches_are_those_of_the_command():
+    """``lametta correct`` gives the same batches for a file with whole groups."""
+    groups = np.repeat(np.array(["b", "a", "c"]), [70, 64, 1])
+    order = by_group(sequence="given")
+    stream = Scenario(order, batch_size=64, split_groups=True)(np.zeros(135, int), groups)
+    assert [batch.tolist() for batch in stream] == [
+        batch.tolist() for own in _streams(135, groups) for batch in _batches(own, 64)
+    ]
+
+
+def test_streams_from_before_keep_their_fingerprints():
+    assert "split_groups" not in Scenario().parameters
+    assert Scenario(split_groups=False).parameters == Scenario().parameters
+    with pytest.raises(LamettaError, match="groups must be given for split_groups, got None"):
+        Scenario(split_groups=True)([0, 1])
+    with pytest.raises(LamettaError, match="split_groups must be True or False, got 'no'"):
+        Scenario(split_groups="no")
 
 
 def test_a_stream_of_a_data_set():

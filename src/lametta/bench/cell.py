@@ -14,7 +14,7 @@ from lametta.bench.experiment import Cell
 from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
 from lametta.methods import find
-from lametta.stream import Scenario, Stream
+from lametta.stream import Stream
 from lametta.types import Adapter, Array, Model, Output
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     method = find(cell.kind)
     outputs_only = not method.needs_network
     with _set_up(workspace, cell, scenario.dataset, outputs_only) as setup:
-        stream = Scenario(
-            scenario.order, scenario.prior, cell.batch_size, cell.seed, scenario.limit
-        )(setup.labels, setup.groups, keys=setup.keys)
+        arriving = scenario.scenario(cell.batch_size, cell.seed)
+        stream = arriving(setup.labels, setup.groups, keys=setup.keys)
         adapter = method.build(setup.model, cell.params)
         tally = Tally(setup.n_classes)
         try:

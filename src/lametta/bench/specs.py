@@ -145,6 +145,7 @@ class ScenarioSpec(_Spec):
     order: Any = "iid"
     prior: Any = "as_is"
     limit: PositiveInt | None = None
+    split_groups: bool = False
     label: str = ""
 
     @field_validator("order", "prior")
@@ -164,8 +165,12 @@ class ScenarioSpec(_Spec):
 
     def identity(self) -> dict[str, object]:
         """Give what streams depend on, the same however it was written."""
-        parameters = Scenario(self.order, self.prior, limit=self.limit).parameters
-        return {name: parameters[name] for name in ("order", "prior", "limit")}
+        parameters = self.scenario(1, 0).parameters
+        return {name: x for name, x in parameters.items() if name not in ("batch_size", "seed")}
+
+    def scenario(self, batch_size: int, seed: int) -> Scenario:
+        """Make the scenario that this says, with the batch size and the seed of a cell."""
+        return Scenario(self.order, self.prior, batch_size, seed, self.limit, self.split_groups)
 
 
 def _check_kind(kind: str) -> str:

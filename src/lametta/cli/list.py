@@ -134,7 +134,10 @@ def _scenarios(_: Path | None) -> None:
         for name, line in names.items()
     ]
     show_table("", "name", "what it is", "options", rows=rows)
-    say("a scenario is an order, a prior, a batch size, a seed and a limit of samples")
+    say(
+        "a scenario is an order, a prior, a batch size, a seed, a limit of samples, "
+        "and whether batches end with their group (split_groups)"
+    )
 
 
 def _arrays(_: Path | None) -> None:

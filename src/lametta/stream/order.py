@@ -59,7 +59,8 @@ class recorded:  # noqa: N801
 class by_group:  # noqa: N801
     """One group after another: videos, corruptions.
 
-    A batch may span two groups. Files of corrupted images are commonly sorted by class: there,
+    A batch may hold the end of a group and the beginning of the next, unless the scenario has
+    ``split_groups``. Files of corrupted images are commonly sorted by class: there,
     samples in their own order would arrive class by class too, unless they are shuffled.
 
     Parameters

@@ -1,6 +1,7 @@
 """Scenarios: pure functions of labels, groups and a seed that say which sample arrives when."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lametta._checks import check_integer
+from lametta._checks import check_flag, check_integer
 from lametta.stream._draws import Groups, Index, generator
 from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
 from lametta.stream._table import as_order, as_prior, plain
 from lametta.stream.order import Order
 from lametta.stream.prior import Prior
-from lametta.types import Array
+from lametta.types import Array, LamettaError
 
 # To be raised by whoever changes which batches a scenario gives.
 _FORMAT = "lametta.Stream/1"
@@ -92,6 +93,10 @@ class Scenario:
         Decides all that is random.
     limit : int, optional
         The most samples of a stream, counted after they were ordered.
+    split_groups : bool
+        Begin a batch wherever another group begins, as ``lametta correct`` does. Otherwise the
+        stream is that of one camera, and a batch may hold the end of a video and the beginning of
+        the next, as in the paper.
 
     Examples
     --------
@@ -110,6 +115,7 @@ class Scenario:
     batch_size: int = 64
     seed: int = 0
     limit: int | None = None
+    split_groups: bool = False
 
     def __post_init__(self) -> None:
         # Names and mappings become what they stand for, so that equal scenarios compare equal.
@@ -119,11 +125,15 @@ class Scenario:
         check_integer("seed", self.seed, 0)
         if self.limit is not None:
             check_integer("limit", self.limit, 1)
+        check_flag("split_groups", self.split_groups)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Plain values for JSON that make an equal scenario: ``Scenario(**parameters)``."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        parameters = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        if not self.split_groups:  # streams from before there was the option keep their hash
+            del parameters["split_groups"]
+        return parameters
 
     def __call__(
         self, labels: Array, groups: Array | None = None, *, keys: Sequence[str] | None = None
@@ -148,7 +158,9 @@ class Scenario:
             groups = checked_groups(groups, len(labels))
         if keys is not None:
             keys = checked_keys(keys, len(labels))
-        batches = self._batches(self._cameras(labels, groups))
+        if self.split_groups and groups is None:
+            raise LamettaError("groups must be given for split_groups, got None")
+        batches = self._batches(self._cameras(labels, groups), groups)
         index = np.concatenate([batch for _, batch in batches]).astype(np.int64)
         index.flags.writeable = False
         manifest = {
@@ -173,19 +185,30 @@ class Scenario:
         cameras = arrival if isinstance(arrival, Mapping) else {"0": arrival}
         return {name: chosen[positions] for name, positions in cameras.items()}
 
-    def _batches(self, cameras: Mapping[str, Index]) -> list[tuple[str, Index]]:
+    def _batches(
+        self, cameras: Mapping[str, Index], groups: Groups | None
+    ) -> list[tuple[str, Index]]:
         """Batches of one camera each; the cameras take turns as long as they have samples."""
         left = sum(map(len, cameras.values()))
         if self.limit is not None:
             left = min(left, self.limit)
         batches: list[tuple[str, Index]] = []
-        for begin in range(0, max(map(len, cameras.values())), self.batch_size):
-            for name, index in cameras.items():
-                batch = index[begin : begin + self.batch_size][:left]
-                left -= len(batch)
-                if len(batch):
+        cut = [self._cut(index, groups) for index in cameras.values()]
+        for turn in itertools.zip_longest(*cut):
+            for name, index in zip(cameras, turn, strict=True):
+                if index is not None and len(batch := index[:left]):
+                    left -= len(batch)
                     batches.append((name, batch))
         return batches
+
+    def _cut(self, index: Index, groups: Groups | None) -> list[Index]:
+        """The batches of one camera."""
+        runs = [index]
+        if self.split_groups and groups is not None:
+            group = groups[index]
+            runs = np.split(index, np.flatnonzero(group[1:] != group[:-1]) + 1)
+        size = self.batch_size
+        return [run[begin : begin + size] for run in runs for begin in range(0, len(run), size)]
 
 
 def _bytes(index: Index) -> bytes:
