@@ -144,6 +144,8 @@ def test_paper_map():
         ([[-1]], {}, "classes >= 0, got -1"),
         ([0, -2], {}, "targets >= 0, or -1 for none, got -2"),
         ([], {}, "at least one target, got none"),
+        ({0: 10**9}, {}, "each target a class, got none for '0'"),  # and no list of 10**9 targets
+        ([10**9], {}, "each target a class, got none for '0'"),
         ([-1, -1], {}, "at least one target, got none"),
         ("cat", {}, "mapping must be an index array, .* got str"),
         ([[0.5]], {}, "integer class indices, got 0.5"),
@@ -171,3 +173,47 @@ def test_files_that_are_no_map_are_named(tmp_path):
         path.write_text(text)
         with pytest.raises(LamettaError, match=r"path must be .*map\.json"):
             ClassMap.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": {"0": 10**9}}, "integer class indices, got '0'"),
+        ({"groups": 5}, "got int"),
+        ({"names": 5}, "not iterable|no len"),
+        ({"names": ["a", "b"]}, "shorter"),
+        ({"names": [["a"]]}, "unhashable"),
+        ({"names": ["a", "a"], "groups": [[0], [1]]}, "one name for two targets"),
+        ({"n_source": True}, "n_source must be an integer >= 1, got True"),
+        ({"pooling": []}, "pooling must be one of"),
+    ],
+)
+def test_malformed_maps_are_named(tmp_path, change, message):
+    content = {"groups": [[0]], "names": ["a"], "n_source": None, "pooling": "mean"} | change
+    if not isinstance(content["groups"], list):
+        del content["names"]
+    with pytest.raises(
+        LamettaError, match=f"class map must be as to_dict gives it, got .*{message}"
+    ):
+        ClassMap.from_dict(content)
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps(content | {"format": "lametta.ClassMap/1"}))
+    with pytest.raises(
+        LamettaError, match=rf"path must be a class map, got .*map\.json: .*{message}"
+    ):
+        ClassMap.load(path)
+    del content["groups"]
+    with pytest.raises(LamettaError, match="got no 'groups'"):
+        ClassMap.from_dict(content)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"\xff{}", b'{"groups": ' + b"1" * 5000 + b"}"]
+)
+def test_files_that_are_no_json_are_named(tmp_path, content):
+    path = tmp_path / "map.json"
+    path.write_bytes(content)
+    with pytest.raises(LamettaError, match=r"path must be a JSON file, got .*map\.json"):
+        ClassMap.load(path)
+    with pytest.raises(LamettaError, match="path must be a JSON file, got .*No such file"):
+        ClassMap.load(tmp_path / "absent.json")

@@ -1,11 +1,16 @@
 """Files that are whole or not there."""
 
+import logging
 import os
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
-from lametta import _files
-from lametta._files import delete_leftovers, renamed, write_text
+from lametta import LamettaError, _files
+from lametta._files import delete_leftovers, locked, renamed, write_text
 
 
 def test_a_file_is_there_only_when_it_is_whole(tmp_path):
@@ -69,3 +74,103 @@ def test_leftovers_are_told_from_other_files(tmp_path):
     delete_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".bashrc", "a.tmp", "lametta-0f.tmp"]
     delete_leftovers(tmp_path / "none")
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    code = (
+        "import resource, pathlib\n"
+        "from lametta import LamettaError\n"
+        "from lametta._files import write_text\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n"
+        f"    write_text(pathlib.Path({str(path)!r}), 'x' * 5000)\n"
+        "except LamettaError as error:\n"
+        "    print(error)\n"
+    )
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == f"file must be written whole, got {path}: File too large"
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+# Locks
+
+
+def test_a_lock_is_held_by_one(tmp_path, caplog):
+    held, order = threading.Event(), []
+
+    def hold():
+        with locked(tmp_path / "lock"):
+            held.set()
+            time.sleep(0.2)
+            order.append("first")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    with caplog.at_level(logging.WARNING), locked(tmp_path / "lock"):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+    assert f"waiting for process {os.getpid()} on " in caplog.text
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_holds_a_lock_for_too_long_is_named(tmp_path):
+    message = f"lock must be free within 0.1 s, got held by process {os.getpid()} on "
+    held, late = (locked(tmp_path / "lock", wait=wait) for wait in (0, 0.1))
+    with held, pytest.raises(LamettaError, match=message), late:
+        pass
+    with locked(tmp_path / "lock", wait=0):
+        pass
+
+
+def test_a_killed_holder_blocks_no_one(tmp_path):
+    code = (
+        "import os, pathlib, signal\n"
+        "from lametta._files import locked\n"
+        f"with locked(pathlib.Path({str(tmp_path / 'lock')!r})):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    if sys.platform == "win32":
+        pytest.skip("no SIGKILL")
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert os.listdir(tmp_path) == ["lock"]
+    with locked(tmp_path / "lock", wait=0):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_many_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "_POLL", 0.0005)
+    inside, most = [], []
+
+    def turn():
+        for _ in range(30):
+            with locked(tmp_path / "lock"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=turn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 120
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere"
+)
+def test_nothing_is_locked_where_nothing_can_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with locked(tmp_path / "lock"):
+            assert os.listdir(tmp_path) == []
+    finally:
+        tmp_path.chmod(0o700)

@@ -1,13 +1,22 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and locks on what only one process may write."""
 
+import errno
+import logging
 import os
+import platform
 import secrets
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from lametta.types import LamettaError
+
 PathLike: TypeAlias = str | os.PathLike[str]
+
+_POLL = 0.05  # seconds between two looks at a lock
 
 
 @contextmanager
@@ -25,6 +34,11 @@ def renamed(path: Path, folder: Path | None = None) -> Iterator[Path]:
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None:
+            raise  # it says which file
+        reason = error.strerror or error
+        raise LamettaError(f"file must be written whole, got {path}: {reason}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -36,6 +50,127 @@ def delete_leftovers(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file at one go."""
+    """Write a text file at one go; what is no file, such as /dev/stdout, is written to as it is."""
+    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+        path.write_text(text, encoding="utf-8")
+        return
     with renamed(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(path: Path, wait: float | None = None) -> Iterator[None]:
+    """Be the only one, of all threads and processes, that holds this lock.
+
+    The system frees the lock when its holder ends, however it ends: a kill leaves at most the
+    file, which the next holder takes over and deletes. Who waits is told who holds it, through the
+    logger ``lametta``. Where the folder cannot be written to, there is nothing to protect and
+    nothing is locked.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the lock, which exists for as long as someone holds it.
+    wait : float, optional
+        Seconds until `LamettaError` says who holds it; None waits for as long as it takes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with locked(Path(folder, "lock")):
+    ...         os.listdir(folder)
+    ...     os.listdir(folder)
+    ['lock']
+    []
+    """
+    descriptor = _acquire(path, wait)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            # While it is held, or it might be another's; Windows keeps an open file until later.
+            with suppress(OSError):
+                path.unlink()
+            _unlock(descriptor)
+            os.close(descriptor)
+            if sys.platform == "win32":
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _acquire(path: Path, wait: float | None) -> int | None:
+    end, told = None if wait is None else time.monotonic() + wait, False
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except PermissionError:
+            try:
+                descriptor = os.open(path, os.O_RDONLY)  # another user's
+            except OSError:
+                return None
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return None
+            raise
+        try:
+            free = _lock(descriptor)
+        except OSError as error:  # a network's disk without locks, say
+            os.close(descriptor)
+            logging.getLogger("lametta").warning("%s cannot be locked: %s", path, error.strerror)
+            return None
+        if free:
+            with suppress(OSError):  # of a file that was deleted in between
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    _sign(descriptor)
+                    return descriptor
+            os.close(descriptor)
+            continue
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
+        os.close(descriptor)
+        if end is not None and time.monotonic() >= end:
+            raise LamettaError(f"{path} must be free within {wait:g} s, got held by {holder}")
+        if not told:
+            logging.getLogger("lametta").warning("waiting for %s, which holds %s", holder, path)
+            told = True
+        time.sleep(_POLL)
+
+
+def _sign(descriptor: int) -> None:
+    with suppress(OSError):  # another user's file is only read
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _AT = 2**30  # past the text, which others may read
+
+    def _lock(descriptor: int) -> bool:
+        os.lseek(descriptor, _AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _AT, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        # Not by closing alone: a process that was forked meanwhile has the file open, too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

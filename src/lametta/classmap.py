@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import check_matrix, log, namespace, widen
 from lametta._checks import check_choice, check_integer
-from lametta._files import PathLike
+from lametta._files import PathLike, write_text
 from lametta.types import Array, LamettaError
 
 _POOLINGS = ("mean", "sum", "max")
@@ -154,31 +154,41 @@ class ClassMap:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], /) -> Self:
         """Make a map from what `to_dict` gave, or from what `save` wrote."""
-        groups = content["groups"]
-        if "names" in content:
-            groups = dict(zip(content["names"], groups, strict=True))
-        return cls(groups, n_source=content["n_source"], pooling=content["pooling"])
+        try:
+            groups = content["groups"]
+            if "names" in content:
+                names = content["names"]
+                if len(set(names)) < len(names):
+                    raise ValueError("one name for two targets")
+                groups = dict(zip(names, groups, strict=True))
+            return cls(groups, n_source=content["n_source"], pooling=content["pooling"])
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise LamettaError(f"class map must be as to_dict gives it, got {reason}") from None
 
     def save(self, path: PathLike) -> None:
-        """Write the map as JSON."""
+        """Write the map as JSON, whole or not at all."""
         content = {
             "format": _FORMAT,
             "pooling": self.pooling,
             "n_source": self._exact,
             "groups": dict(zip(self.names, self.groups, strict=True)),
         }
-        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(Path(path), json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: PathLike) -> Self:
         """Read a map that `save` wrote."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise LamettaError(f"path must be a JSON file, got {path}: {error}") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise LamettaError(f"path must be a class map that lametta saved, got {path}")
-        return cls.from_dict(content)
+        try:
+            return cls.from_dict(content)
+        except LamettaError as error:
+            raise LamettaError(f"path must be a class map, got {path}: {error}") from None
 
     @cached_property
     def _padded(self) -> NDArray[np.intp]:
@@ -228,7 +238,9 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         if lowest < -1:
             raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
         pairs = [(member, int(target)) for member, target in pairs if target != -1]
-        named = {target: [] for target in range(max((t for _, t in pairs), default=-1) + 1)}
+        # As many as there are members are enough to find one that has none.
+        top = max((target for _, target in pairs), default=-1)
+        named = {target: [] for target in range(min(top, len(pairs)) + 1)}
     for member, target in pairs:
         named.setdefault(target, []).extend(_integers([member]))
     return tuple(map(str, named)), tuple(tuple(sorted(group)) for group in named.values())

@@ -8,7 +8,7 @@ import typer
 from rich.table import Column
 
 from lametta.classmap import ClassMap
-from lametta.cli._console import say, show_table, user_errors
+from lametta.cli._console import err, say, show_table, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
@@ -44,15 +44,22 @@ def map_(
 ) -> None:
     """Map ImageNet's 1000 classes onto coarser ones.
 
-    Each class goes to its closest ancestor among the targets in WordNet 3.0; the others are
-    dropped. A name with several senses takes the one that covers the most classes of ImageNet.
+    Each class goes to its closest ancestor among the targets in WordNet 3.0, to "dog" rather than
+    to "animal" where both are targets; classes without one are dropped. A name with several senses
+    takes the one that covers the most classes of ImageNet, and the command says which that is.
 
     Example: lametta map --targets "antelope,bear,red panda" -o map.json
     """
     with user_errors():
         names = _names(targets)
         choices = [resolve(name) for name in names]
-        classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
+        try:
+            classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
+        except LamettaError:
+            for choice in choices:
+                if not choice.covered:
+                    say(_explained(choice), err)
+            raise
         if output is not None:
             classes.save(output)
     _show(choices, classes)
@@ -115,7 +122,6 @@ def _explained(choice: Choice) -> str:
         for synset, count in choice.senses.items()
         if count and synset != choice.synset
     ]
-    return (
-        f"{choice.name}: sense {numbers[choice.synset]} of {len(numbers)}, a kind of {kind}, "
-        f"covers the most classes, {choice.covered}{''.join(others)}"
-    )
+    why = f"covers the most classes, {choice.covered}" if choice.covered else "covers no class"
+    sense = f"sense {numbers[choice.synset]} of {len(numbers)}"
+    return f"{choice.name}: {sense}, a kind of {kind}, {why}{''.join(others)}"

@@ -109,7 +109,9 @@ def test_each_source_goes_to_its_closest_target(graph, order, n_targets):
     synsets = [f"s{i}" for i in order[:n_targets]]
     expected = {target: [] for target in targets}
     for i, source in enumerate(sources):
-        paths = [(n, up) for up, n in distances(graph, source) if up in synsets]
+        reached = {up for up, _ in distances(graph, source) if up in synsets}
+        above = {up for target in reached for up, n in distances(graph, target) if n}
+        paths = [(n, up) for up, n in distances(graph, source) if up in reached - above]
         if paths:
             expected[targets[synsets.index(min(paths)[1])]].append(i)
     classes = ancestral_map(targets, sources, graph=graph)
@@ -141,6 +143,7 @@ def test_a_tie_goes_to_the_lowest_synset_in_any_order():
         ("crane", "n03126707"),  # the machine and the bird are a class each
         ("crane.n.05", "n02012849"),
         ("banker", "n09837824"),  # no sense covers a class
+        ("raccoon", "n02508021"),  # none does, but the animal's family has two; the fur comes first
         ("Monaco", "n08967868"),  # a country is an instance of its kind
     ],
 )
@@ -195,6 +198,13 @@ def test_a_closer_target_takes_from_a_farther_one():
     both = as_dict(ancestral_map(["dog", "terrier"]))
     assert sorted(both["dog"] + both["terrier"]) == list(range(151, 269))
     assert both["terrier"] == as_dict(ancestral_map(["terrier"]))["terrier"]
+
+
+def test_what_is_a_kind_of_another_target_takes_all_of_its_own():
+    classes = as_dict(ancestral_map(["animal", "dog"]))
+    assert classes["dog"] == list(range(151, 269))  # two breeds are fewer steps from "animal"
+    assert not set(classes["animal"]) & set(classes["dog"])
+    assert as_dict(ancestral_map(["dog", "animal"])) == classes
 
 
 def test_graph_is_read_when_used():

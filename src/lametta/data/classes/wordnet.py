@@ -114,6 +114,7 @@ class Choice:
         The name as it was given.
     synset : str
         The sense that covers the most of the model's classes; the most frequent of several such.
+        Where none covers any, the most frequent one that is of a kind with a class.
     senses : mapping of str to int
         The synsets that were considered, the most frequent sense first, and how many of the model's
         classes are a kind of each.
@@ -154,11 +155,17 @@ def resolve(
     --------
     >>> resolve("tiger")  # the person comes first, but is no class of ImageNet
     Choice(name='tiger', synset='n02129604', senses={'n10710632': 0, 'n02129604': 1})
+    >>> resolve("raccoon").synset  # the animal: a procyonid as two classes are, and not the fur
+    'n02508021'
     """
     graph = load_wordnet() if graph is None else graph
     covered = _covered(graph, tuple(sources))
     senses = {synset: covered[synset] for synset in _candidates(target, graph, covered)}
-    return Choice(target, max(senses, key=senses.__getitem__), senses)
+
+    def fits(synset: str) -> tuple[int, bool]:
+        return senses[synset], any(covered[up] for up in graph.hypernyms[synset])
+
+    return Choice(target, max(senses, key=fits), senses)
 
 
 def ancestral_map(
@@ -171,7 +178,9 @@ def ancestral_map(
 ) -> ClassMap:
     """Map each of a model's classes to its closest ancestor among the targets, or to none.
 
-    The closest is the one in the fewest is-a steps, and of several such the lowest synset id.
+    A target that is a kind of another is closer than that, however many is-a steps lead to each: no
+    dog goes to "animal" where "dog" is a target. Of the others the closest is the one in the fewest
+    steps, and of several such the lowest synset id.
 
     Parameters
     ----------
@@ -196,10 +205,13 @@ def ancestral_map(
     graph = load_wordnet() if graph is None else graph
     names = _by_synset(targets, sources, graph)
     members: dict[str, list[int]] = {synset: [] for synset in names}
+    above = {synset: graph.ancestors(synset).keys() - {synset} for synset in names}
     for index, synset in enumerate(sources):
         steps = graph.ancestors(synset)
-        if reached := [(steps[target], target) for target in names if target in steps]:
-            members[min(reached)[1]].append(index)
+        reached = {target for target in names if target in steps}
+        reached -= {up for target in reached for up in above[target]}
+        if reached:
+            members[min(reached, key=lambda target: (steps[target], target))].append(index)
     empty = [names[synset] for synset, group in members.items() if not group]
     if empty and not drop_empty:
         raise LamettaError(

@@ -1,0 +1,62 @@
+"""``lametta map``: what it chooses, and what it leaves on disk."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lametta import ClassMap
+from lametta.cli.map import map_
+
+app = typer.Typer()
+app.command("map")(map_)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_no_dog_is_an_animal_where_both_are_targets(tmp_path):
+    result = run("--targets", "animal,dog", "-o", tmp_path / "map.json")
+    assert result.exit_code == 0, result.output
+    classes = ClassMap.load(tmp_path / "map.json")
+    assert classes.groups[classes.names.index("dog")] == tuple(range(151, 269))
+
+
+def test_the_sense_that_was_chosen_is_shown():
+    result = run("--targets", "raccoon")
+    assert result.exit_code == 2
+    assert "raccoon: sense 2 of 2, a kind of procyonid, covers no class" in result.stderr
+    assert "got none for raccoon" in result.stderr
+    result = run("--targets", "raccoon,fox", "--drop-empty")
+    assert result.exit_code == 0, result.output
+    assert "raccoon: sense 2 of 2, a kind of procyonid, covers no class" in result.output
+    assert "fox: sense 1 of 7, a kind of canine, covers the most classes, 4" in result.output
+
+
+def test_a_map_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "map.json"
+    path.write_text("old")
+    monkeypatch.setattr("lametta._files.os.fsync", full)
+    result = run("--targets", "dog", "-o", path)
+    assert result.exit_code == 2
+    assert f"got {path}: No space left on device" in result.stderr
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["map.json"]
+
+
+def full(_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no /dev/stdout")
+def test_a_map_goes_to_standard_output():
+    command = [sys.executable, "-m", "lametta", "map", "--targets", "dog", "-o", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    content, _ = json.JSONDecoder().raw_decode(done.stdout)
+    assert content["groups"]["dog"] == list(range(151, 269))
