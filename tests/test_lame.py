@@ -385,8 +385,8 @@ def test_bad_arrays_are_named(features, probs, message, affinity):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight": -1}, "weight must be a finite number >= 0, got -1"),
-        ({"weight": float("nan")}, "weight must be a finite number >= 0, got nan"),
+        ({"weight": -1}, "weight must be a finite number >= 0 and <= 1e\\+06, got -1"),
+        ({"weight": float("nan")}, "weight must be a finite number >= 0 and <= 1e\\+06, got nan"),
         ({"max_iter": -1}, "max_iter must be an integer >= 0, got -1"),
         ({"max_iter": 1.5}, "max_iter must be an integer >= 0, got 1.5"),
         ({"tol": -1e-9}, "tol must be a finite number >= 0, got -1e-09"),
@@ -469,8 +469,8 @@ def test_one_batch_and_several_streams_are_told_apart():
     [
         ({"affinity": "knn"}, "affinity must be a callable from features [N, d] to W [N, N], got"),
         ({"affinity": lametta.knn}, "affinity must be a callable"),
-        ({"weight": "a"}, "weight must be a finite number >= 0, got 'a'"),
-        ({"weight": None}, "weight must be a finite number >= 0, got None"),
+        ({"weight": "a"}, "weight must be a finite number >= 0 and <= 1e+06, got 'a'"),
+        ({"weight": None}, "weight must be a finite number >= 0 and <= 1e+06, got None"),
         ({"max_iter": 3.0}, "max_iter must be an integer >= 0, got 3.0"),
         ({"tol": True}, "tol must be a finite number >= 0, got True"),
     ],
@@ -479,3 +479,36 @@ def test_an_option_of_another_kind_is_named(options, message):
     features, probs = make_batch(6, 3)
     with pytest.raises(LamettaError, match=re.escape(message)):
         lame(features, probs, **options)
+
+
+def test_masked_arrays_are_refused():
+    features, probs = make_batch(6, 3)
+    masked = np.ma.MaskedArray(features, mask=features > 1)
+    with pytest.raises(LamettaError, match="features must be an ordinary array, got a masked one"):
+        lame(masked, probs)
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", np.longdouble])
+def test_any_byte_order_and_length_is_computed_in_full(dtype):
+    features, probs = make_batch(12, 3)
+    found = lame(features.astype(dtype), probs.astype(dtype))
+    assert found.probs.dtype == np.dtype(dtype)
+    slack = 1e-6 if dtype == ">f4" else 1e-12
+    assert np.abs(found.probs - lame(features, probs).probs).max() < slack
+
+
+def test_no_weight_gives_nan():
+    features, probs = (array.astype(np.float32) for array in make_batch(12, 3))
+    for affinity in (lametta.knn(5), lametta.rbf(5), lametta.linear()):
+        found = lame(features, probs, affinity=affinity, weight=1e6).probs
+        assert np.isfinite(found).all()
+        assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
+    with pytest.raises(LamettaError, match="weight must be a finite number >= 0 and <= 1e"):
+        lame(features, probs, weight=1e300)
+
+
+def test_a_batch_of_one_says_that_it_has_no_neighbors():
+    features, probs = make_batch(6, 3)
+    assert lametta.LAME().correct(features[:1], probs[:1]).info["neighbors"] == 0
+    assert lametta.LAME().correct(features, probs).info["neighbors"] == 5
+    assert lametta.LAME(lametta.linear()).correct(features, probs).info["neighbors"] == 5

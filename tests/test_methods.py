@@ -219,7 +219,7 @@ def test_lame_on_top_of_a_network_method(kind):
         ("lame", {"k": 2.5}, [("k", "must be an integer, got 2.5")]),
         ("lame", {"k": True}, [("k", "must be an integer, got True")]),
         ("lame", {"weight": "a"}, [("weight", "must be a number, got 'a'")]),
-        ("lame", {"weight": -1}, [("weight", "must be a finite number >= 0, got -1")]),
+        ("lame", {"weight": -1}, [("weight", "must be a finite number >= 0 and <= 1e+06, got -1")]),
         ("lame", {"symmetric": 1}, [("symmetric", "must be true or false, got 1")]),
         ("lame", {"method": "annoy"}, [("method", "must be one of 'exact', 'faiss', got 'annoy'")]),
         ("source", {"lr": 1}, [("lr", "is no option of source, which has none")]),

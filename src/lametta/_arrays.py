@@ -24,6 +24,9 @@ _BLOCK = 2**24  # entries of the matrix of inner products that are made at a tim
 
 def namespace(**arrays: Array) -> ModuleType:
     """Return the one array namespace of the named arguments, or say which of them is wrong."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray):
+            raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
     try:
         xp = array_namespace(*arrays.values())
     except TypeError:
@@ -62,8 +65,11 @@ def _is_floating(xp: ModuleType, x: Array) -> bool:
 
 
 def widen(xp: ModuleType, x: Array) -> Array:
-    """Half precision to float32; float32 and float64 as they are."""
-    return x if x.dtype in (xp.float32, xp.float64) else xp.astype(x, xp.float32)
+    """Half precision to float32; float32 and float64 as they are, in the machine's byte order."""
+    if x.dtype in (xp.float32, xp.float64):
+        return x
+    is_wide = is_numpy_array(x) and x.dtype.itemsize >= 8  # of another byte order, or longer
+    return xp.astype(x, xp.float64 if is_wide else xp.float32)
 
 
 def to_numpy(x: Array) -> Any:
@@ -77,8 +83,9 @@ def to_numpy(x: Array) -> Any:
 def is_host_array(x: Array) -> bool:
     """Whether NumPy can see the values as they are: in host memory, not traced, no gradient."""
     if is_torch_array(x):
-        compiling = sys.modules["torch"].compiler.is_compiling()
-        return x.device.type == "cpu" and not x.requires_grad and not compiling
+        torch = sys.modules["torch"]
+        traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        return x.device.type == "cpu" and not x.requires_grad and not traced
     if is_jax_array(x):
         jax = sys.modules["jax"]
         return not isinstance(x, jax.core.Tracer) and x.devices() <= set(jax.devices("cpu"))
@@ -86,9 +93,9 @@ def is_host_array(x: Array) -> bool:
 
 
 def log(xp: ModuleType, x: Array) -> Array:
-    """Logarithm with log 0 = -inf, silently."""
-    with np.errstate(divide="ignore"):
-        return xp.log(x)
+    """Logarithm with log 0 = -inf, silently, and with a gradient of 0 there."""
+    positive = x > 0
+    return xp.where(positive, xp.log(xp.where(positive, x, xp.ones_like(x))), -xp.inf)
 
 
 def matmul(xp: ModuleType, a: Any, b: Array) -> Array:
@@ -153,11 +160,12 @@ def nearest(xp: ModuleType, x: Array, k: int) -> Array:
     else:
         x = unit_rows(xp, x)
         # |xi - xj|^2 = |xi|^2 - 2 (xi.xj - |xj|^2 / 2), where a zero row has |xj| = 0.
-        scale, shift = None, xp.vecdot(x, x) / 2
-    block = max(1, _BLOCK // max(n, 1))
+        scale, shift = None, xp.sum(x * x, axis=1) / 2
+    # One block has no loop, so that exporters can leave N open.
+    starts = [0] if n * n <= _BLOCK else list(range(0, n, max(1, _BLOCK // n)))
     found = []
-    for start in range(0, max(n, 1), block):
-        closeness = matmul(xp, x[start : min(start + block, n), :], x.T)
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        closeness = matmul(xp, x[start:stop, :], x.T)
         if shift is not None:
             closeness = closeness - shift
         found.append(nearest_by_products(xp, closeness, k, scale, start))
@@ -174,7 +182,9 @@ def nearest_by_products(
     """
     if scale is not None:
         products *= scale
-    return _k_largest(xp, _without_self(xp, products, start), min(k, products.shape[1] - 1))
+    n = products.shape[1]
+    most = k if k < n else n - 1  # not min, which exporters would leave open
+    return _k_largest(xp, _without_self(xp, products, start), most)
 
 
 def _without_self(xp: ModuleType, closeness: Array, start: int) -> Array:

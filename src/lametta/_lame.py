@@ -28,6 +28,7 @@ from lametta.affinity import Affinity, knn
 from lametta.types import Array, LamettaError
 
 _SOLVERS = (cuda, host, plain)  # the first that fits
+_STRONGEST = 1e6  # weight; anything near it makes neighbors equal, and more would overflow
 
 
 class LameResult(NamedTuple):
@@ -95,7 +96,7 @@ def lame(
     affinity : callable
         ``affinity(features) -> W [N, N]``: `knn` (default), `rbf`, `linear` or your own.
     weight : float
-        Factor on W: 0 returns the source, larger values correct more strongly.
+        Factor on W, up to 1e6: 0 returns the source, larger values correct more strongly.
     max_iter : int
         The most updates to make.
     tol : float
@@ -214,7 +215,7 @@ def lame_streams(
 def check_options(affinity: object, weight: object, max_iter: object, tol: object) -> None:
     """Raise unless these are options of `lame`."""
     check_callable("affinity", affinity, "a callable from features [N, d] to W [N, N]")
-    check_number("weight", weight, 0)
+    check_number("weight", weight, 0, _STRONGEST)
     check_integer("max_iter", max_iter, 0)
     check_number("tol", tol, 0)
 

@@ -12,7 +12,9 @@ from lametta.types import Array, Prediction
 class LAME:
     """The paper's method: similar samples of a batch pull each other's predictions together.
 
-    This is `lametta.lame` as a `Corrector`, with no memory of the batch before.
+    This is `lametta.lame` as a `Corrector`, with no memory of the batch before. A batch of one
+    sample has no neighbors (``info["neighbors"]`` is 0) and comes back as it was given: where
+    samples come one by one, collect some, or take a corrector with memory.
 
     Parameters
     ----------
@@ -50,6 +52,7 @@ class LAME:
             tol=self.tol,
         )
         info = {
+            "neighbors": min(getattr(self.affinity, "k", len(probs)), max(len(probs) - 1, 0)),
             "n_iter": result.n_iter,
             "converged": result.converged,
             "energy": result.energy,

@@ -7,10 +7,12 @@ running statistics decide. `reset` gives the network back bit for bit.
 """
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ from torch import nn
 from lametta._checks import check_flag, check_integer, check_number
 from lametta.signals import signals
 from lametta.torch.clock import Clock
-from lametta.torch.model import Classifier, check_ready
+from lametta.torch.model import Classifier, Inputs, check_ready, first_tensor
 from lametta.torch.norm import batch_statistics, is_batch_norm
 from lametta.torch.select import Selector, as_selector, layers_of
 from lametta.types import LamettaError, Output, Prediction
@@ -70,11 +72,19 @@ class NetworkAdapter:
         return None
 
     def step(self, x: Any, /) -> Prediction:
-        """Update the network on this batch, then predict it."""
-        with torch.inference_mode(False):  # where autograd cannot be switched on again
-            if isinstance(x, torch.Tensor) and x.is_inference():
-                x = x.clone()
-            return self._step(x)
+        """Update the network on this batch, then predict it.
+
+        A batch with NaN or infinity is refused before anything changes, since it would poison the
+        network for good; to look for them makes the host wait for the device. Steps of several
+        threads on one network take turns.
+        """
+        if not isinstance(self.model, Classifier):
+            got = type(self.model).__name__
+            raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
+        check_ready(self.model.net, x)
+        _check_finite(x)
+        with _turn(self.model.net), torch.inference_mode(False):  # in which autograd cannot be on
+            return self._step(_recordable(x))
 
     def _step(self, x: Any) -> Prediction:
         if self._started is None:
@@ -162,6 +172,32 @@ class _Started:
             parameter.grad = None
 
 
+_turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+
+
+def _turn(net: nn.Module) -> AbstractContextManager[object]:
+    """One update at a time on a network, whichever adapters it has."""
+    return _turns.setdefault(net, threading.RLock())
+
+
+def _check_finite(x: Any) -> None:
+    tensor = first_tensor(x)
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not len(tensor):
+        return
+    fine = tensor.flatten(1).isfinite().all(1)
+    if not bool(fine.all()):
+        row = int((~fine).nonzero()[0])
+        raise LamettaError(f"x must be finite, got NaN or infinity in sample {row} of the batch")
+
+
+def _recordable(x: Any) -> Any:
+    """The batch with tensors that autograd can record, which those of inference mode are not."""
+    if isinstance(x, Inputs):
+        kwargs = {name: _recordable(value) for name, value in x.kwargs.items()}
+        return Inputs(tuple(map(_recordable, x.args)), kwargs)
+    return x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x
+
+
 def _length(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Euclidean length of all tensors together, in a handful of kernels."""
     # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
@@ -170,11 +206,7 @@ def _length(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> torch.Ten
 
 
 def _start(adapter: NetworkAdapter, x: Any) -> _Started:
-    if not isinstance(adapter.model, Classifier):
-        got = type(adapter.model).__name__
-        raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
     net, choose = adapter.model.net, as_selector(adapter.layers)
-    check_ready(net, x)
     modules = [layer.module for layer in layers_of(net, x) if choose(layer)]
     parameters = _parameters(modules)
     optimizer = adapter.make_optimizer(parameters) if parameters else None

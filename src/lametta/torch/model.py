@@ -1,43 +1,78 @@
 """A PyTorch classifier as a `lametta.Model`: features and logits from one forward pass."""
 
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import nn
 
+from lametta._checks import check_flag
 from lametta.classmap import ClassMap
+from lametta.torch.head import find_head, pooled
 from lametta.types import LamettaError, Output
 
-# Where torchvision, timm, Hugging Face and most others keep the layer that makes the logits.
-_CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear")
+Pick: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None
+"""Which part of what a network returns is the logits: a name, a place, or a function."""
+
+# Which forward pass is under way in this thread or task: other passes through the same layers,
+# in other threads or inside this one, are not its own.
+_PASS: ContextVar[object] = ContextVar("pass", default=None)
+# PyTorch numbers hooks without a lock, so that two threads can get the same number.
+_HOOKS = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch that is more than one positional argument, for networks that take several.
+
+    Examples
+    --------
+    >>> len(Inputs((), {"pixel_values": torch.zeros(4, 3, 8, 8)}))
+    4
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(first_tensor(self))
 
 
 class Classifier:
     """A frozen network that gives its features beside its logits.
 
-    The features are what goes into the head, the part that makes the logits. They are read by a
-    hook on it, so a batch costs one ordinary forward pass. Nothing else in the network is touched;
-    `close`, or the end of a ``with`` block, takes the hook off again.
+    The features are what goes into the head, the part that makes the logits. A hook reads them
+    during the forward pass and is gone after it, so that a batch costs one ordinary forward pass
+    and nothing is left on the network. Calls from several threads, and several classifiers on one
+    network, do not disturb each other.
 
     Parameters
     ----------
     net : torch.nn.Module
-        A classifier in eval mode. It may return logits, or an object with ``logits``.
+        A classifier in eval mode. A ``DataParallel``, or what ``torch.compile`` gave, is taken for
+        the network inside it.
     head : torch.nn.Module or str, optional
         The head, or its dotted name. Without it, ``net.get_classifier()`` is asked (timm), then
-        the conventional attributes: ``fc``, ``classifier``, ``head``, ``heads``, ``_fc``,
-        ``linear``.
+        the conventional attributes (``fc``, ``classifier``, ``head``, ...), then the only layer
+        that could be it is taken.
     classes : ClassMap, optional
         Pools the network's classes onto those of interest.
+    output : str, int or callable, optional
+        Where the logits are, if the network returns several things: an attribute or a key, a place
+        in a tuple, or a function of all of it. By default ``logits``, or the only [N, K] tensor.
+    probabilities : bool
+        Whether the network ends in a softmax: then its outputs are taken as they are.
 
     Examples
     --------
     >>> import torch
     >>> net = torch.nn.Sequential()
     >>> net.body, net.fc = torch.nn.Linear(3, 5), torch.nn.Linear(5, 2)
-    >>> with Classifier(net.eval()) as model:
-    ...     output = model(torch.zeros(4, 3))
+    >>> output = Classifier(net.eval())(torch.zeros(4, 3))
     >>> output.features.shape, output.logits.shape
     (torch.Size([4, 5]), torch.Size([4, 2]))
     """
@@ -47,16 +82,18 @@ class Classifier:
         net: nn.Module,
         head: nn.Module | str | None = None,
         classes: ClassMap | None = None,
+        *,
+        output: Pick = None,
+        probabilities: bool = False,
     ) -> None:
-        self.net = net
-        self.head = _find_head(net, head)
+        check_flag("probabilities", probabilities)
+        self.net = unwrapped(net)
+        self.head = find_head(self.net, head)
         self.classes = classes
-        self._seen: list[torch.Tensor] | None = None
-        self._hook = self.head.register_forward_pre_hook(self._see)
-
-    def _see(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._seen is not None:  # this classifier's own pass, not another's on the same net
-            self._seen.append(inputs[0])
+        self.output = output
+        self.probabilities = probabilities
+        self.returns: Callable[..., Any] | None = None  # the kind of output, if it has logits
+        self._looked = probabilities  # at whether the outputs are logits
 
     def __call__(self, x: Any, /) -> Output:
         """Return features [N, d] and logits [N, K] of a batch, without gradients."""
@@ -66,24 +103,47 @@ class Classifier:
     def forward(self, x: Any, /) -> Output:
         """Do the same, and let autograd record it."""
         check_ready(self.net, x)
-        seen = self._seen = []
-        try:
-            logits = _logits(self.net(x))
-            if len(seen) != 1:
-                raise LamettaError(
-                    "head must be called once in a forward pass, and its classifier not be closed, "
-                    f"got {len(seen)} calls"
-                )
-            features = seen[0].flatten(1)
-        finally:
-            self._seen = None
+        features, returned = self._pass(x)
+        self.returns = type(returned) if hasattr(returned, "logits") else None
+        logits = pick_logits(returned, self.output, len(features))
+        if logits.shape[1] == 1:  # of a binary classifier
+            other = 1 - logits if self.probabilities else torch.zeros_like(logits)
+            logits = torch.cat([other, logits], dim=1)
+        if self.probabilities:
+            logits = logits.log()
+        elif not self._looked and len(logits) and not torch.compiler.is_compiling():
+            self._looked = True  # once: a look makes the host wait for the device
+            _check_logits(logits)
         if self.classes is not None:
             logits = self.classes.pool_logits(logits)
         return Output(features, logits)
 
+    def _pass(self, x: Any) -> tuple[torch.Tensor, Any]:
+        """The features, and what the network returned."""
+        seen: list[torch.Tensor] = []
+
+        def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if _PASS.get() is seen:
+                seen.append(args[0] if args else next(iter(kwargs.values())))
+
+        token = _PASS.set(seen)
+        with _HOOKS:
+            hook = self.head.register_forward_pre_hook(see, with_kwargs=True)
+        try:
+            returned = call(self.net, x)
+        finally:
+            with _HOOKS:
+                hook.remove()
+            _PASS.reset(token)
+        if len(seen) != 1:
+            raise LamettaError(
+                f"head must be called once in a forward pass, got {len(seen)} calls: name another "
+                "layer as head"
+            )
+        return pooled(self.head, seen[0]), returned
+
     def close(self) -> None:
-        """Take the hook off the network."""
-        self._hook.remove()
+        """Do nothing: between two calls nothing of this is on the network."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,55 +157,105 @@ class Classifier:
         self.close()
 
 
-def _find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
-    if isinstance(head, nn.Module):
-        if all(head is not module for module in net.modules()):
-            raise LamettaError(f"head must be a module of net, got {type(head).__name__}")
-        return head
-    if isinstance(head, str):
-        try:
-            return net.get_submodule(head)
-        except AttributeError:
-            raise LamettaError(
-                f"head must name a module of net, got {head!r}; {_candidates(net)}"
-            ) from None
-    if head is not None:
-        raise LamettaError(f"head must be a module or its name, got {type(head).__name__}")
-    get_classifier = getattr(net, "get_classifier", None)
-    found = [get_classifier()] if callable(get_classifier) else []
-    found += [getattr(net, name, None) for name in _CONVENTIONAL]
-    for module in found:
-        # An identity stands where a network was made without a head.
-        if isinstance(module, nn.Module) and not isinstance(module, nn.Identity):
-            return module
-    raise LamettaError(
-        f"head must be given for {type(net).__name__}, got none and found none; {_candidates(net)}"
-    )
+def unwrapped(net: nn.Module) -> nn.Module:
+    """The network inside ``DataParallel`` and ``torch.compile``; refuse what hides its layers."""
+    if not isinstance(net, nn.Module):
+        hint = "; its .module() is one" if hasattr(net, "module") else ""
+        raise LamettaError(f"net must be a torch.nn.Module, got {type(net).__name__}{hint}")
+    if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(net.module)
+    if isinstance(inside := getattr(net, "_orig_mod", None), nn.Module):
+        return unwrapped(inside)
+    if isinstance(net, torch.jit.ScriptModule):
+        raise LamettaError(
+            "net must be an ordinary module, got a scripted or traced one, whose layers cannot be "
+            "looked into: wrap the network before it is scripted, or make it return its features "
+            "too and correct them with lametta.lame"
+        )
+    return net
+
+
+def call(net: nn.Module, x: Any) -> Any:
+    """Call a network on a batch."""
+    return net(*x.args, **x.kwargs) if isinstance(x, Inputs) else net(x)
+
+
+def first_tensor(x: Any) -> Any:
+    """The first tensor of a batch, which says how many samples it has and where they are."""
+    if not isinstance(x, Inputs):
+        return x
+    tensors = [v for v in (*x.args, *x.kwargs.values()) if isinstance(v, torch.Tensor)]
+    if not tensors:
+        raise LamettaError("x must hold a tensor, got none among the arguments of the network")
+    return tensors[0]
 
 
 def check_ready(net: nn.Module, x: Any = None) -> None:
     """Raise unless the network is in eval mode, and on the device of ``x`` where that is given."""
     if net.training:
         raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
-    parameter = next(net.parameters(), None)
-    if parameter is not None and isinstance(x, torch.Tensor) and x.device != parameter.device:
+    parameter, tensor = next(net.parameters(), None), None if x is None else first_tensor(x)
+    if not isinstance(tensor, torch.Tensor) or parameter is None:
+        return
+    if tensor.device != parameter.device:
         raise LamettaError(
-            f"x must be on the device of net, {parameter.device}, got a tensor on {x.device}"
+            f"x must be on the device of net, {parameter.device}, got a tensor on {tensor.device}"
         )
 
 
-def _candidates(net: nn.Module) -> str:
-    layers = [
-        f"{name} ({type(module).__name__} to {size})"
-        for name, module in net.named_modules()
-        if isinstance(size := getattr(module, "out_features", None), int)
-    ]
-    return f"layers that could be it: {', '.join(layers[-5:]) or 'none'}"
+def pick_logits(returned: Any, output: Pick, n: int) -> torch.Tensor:
+    """Find the logits [N, K] of n samples in what a network returned."""
+    try:
+        if callable(output):
+            found: Any = output(returned)
+        elif isinstance(output, int):
+            found = tuple(_parts(returned).values())[output]
+        elif output is not None:
+            found = _parts(returned)[output]
+        else:
+            found = _only_logits(returned)
+    except (KeyError, IndexError):
+        among = ", ".join(_parts(returned)) or type(returned).__name__
+        raise LamettaError(f"output must be one of {among}, got {output!r}") from None
+    if isinstance(found, torch.Tensor) and found.shape == (n,):
+        found = found[:, None]  # one logit a sample
+    if not isinstance(found, torch.Tensor) or found.ndim != 2:
+        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise LamettaError(f"net must return logits [N, K], or say which with output=, got {got}")
+    return found
 
 
-def _logits(output: Any) -> torch.Tensor:
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
-        got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(output).__name__
-        raise LamettaError(f"net must return logits [N, K], or an object with them, got {got}")
-    return logits
+def _only_logits(returned: Any) -> Any:
+    parts = _parts(returned)
+    if "logits" in parts:
+        return parts["logits"]
+    if not parts:
+        return returned
+    matrices = {name: x for name, x in parts.items() if getattr(x, "ndim", 0) == 2}
+    if len(matrices) != 1:
+        found = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in parts.items())
+        raise LamettaError(f"output must say which of these are the logits, got none: {found}")
+    return next(iter(matrices.values()))
+
+
+def _parts(returned: Any) -> dict[str, Any]:
+    """What a network returned, by name or place; nothing for a tensor."""
+    if isinstance(returned, torch.Tensor):
+        return {}
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if isinstance(returned, tuple | list):
+        names = getattr(returned, "_fields", range(len(returned)))
+        return {str(name): part for name, part in zip(names, returned, strict=True)}
+    if is_dataclass(returned):
+        return {field.name: getattr(returned, field.name) for field in fields(returned)}
+    return dict(vars(returned)) if hasattr(returned, "__dict__") else {}
+
+
+def _check_logits(logits: torch.Tensor) -> None:
+    values = logits.detach().float()
+    if bool((values >= 0).all() & ((values.sum(1) - 1).abs() < 1e-3).all()):
+        raise LamettaError(
+            "net must return logits, got rows that sum to 1, as after a softmax: say "
+            "probabilities=True to take them as they are, or leave the softmax out"
+        )

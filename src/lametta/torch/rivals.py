@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from lametta._checks import check_choice, check_number
 from lametta.torch import losses
@@ -81,6 +80,7 @@ class tent(GradientAdapter):  # noqa: N801 - read as a verb: tent(model, lr=0.01
 
     Examples
     --------
+    >>> from torch import nn
     >>> from lametta.torch import Classifier
     >>> net = nn.Sequential()
     >>> net.conv, net.bn, net.pool = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lametta._checks import check_choice
+from lametta.torch.model import call
 from lametta.torch.norm import is_batch_norm
 
 _OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
@@ -147,7 +148,7 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
     ]
     try:
         with torch.no_grad():
-            net(x)
+            call(net, x)
     finally:
         for hook in hooks:
             hook.remove()

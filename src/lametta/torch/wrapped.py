@@ -7,7 +7,7 @@ from torch import nn
 
 from lametta import methods
 from lametta.classmap import ClassMap
-from lametta.torch.model import Classifier, check_ready
+from lametta.torch.model import Classifier, Inputs, Pick, check_ready, unwrapped
 from lametta.types import Adapter, LamettaError, Prediction
 
 
@@ -33,11 +33,28 @@ class Wrapped(nn.Module):
         self.adapter = adapter
         self.prediction: Prediction | None = None
 
-    def forward(self, x: Any) -> Any:
-        """Predict one batch: probabilities [N, K], without gradients."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict one batch: probabilities [N, K], without gradients.
+
+        Called with keywords, as Hugging Face's pipelines call a model, a network whose own output
+        has ``logits`` gives an output of that kind, with the logarithms of the probabilities in
+        their place: their softmax is the corrected prediction.
+        """
+        x = args[0] if len(args) == 1 and not kwargs else Inputs(args, kwargs)
         with torch.no_grad():
-            self.prediction = self.adapter.step(x)
-        return self.prediction.probs
+            prediction = self.prediction = self.adapter.step(x)
+        if kwargs and (kind := self.model.returns) is not None:
+            return kind(logits=prediction.probs.log())
+        return prediction.probs
+
+    def __getattr__(self, name: str) -> Any:
+        """What the network has and this has not: ``config``, ``device``, ``dtype``, ..."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "net" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(self.net, name)
 
     def reset(self) -> None:
         """Return to exactly the state after construction."""
@@ -45,8 +62,7 @@ class Wrapped(nn.Module):
         self.prediction = None
 
     def close(self) -> None:
-        """Take the hook off the network, which is then as it was given, or as it was adapted."""
-        self.model.close()
+        """Do nothing: between two calls nothing is on the network but what adapted it."""
 
     def train(self, mode: bool = True) -> Self:
         """Switch this module's mode; the network is frozen and stays in eval mode."""
@@ -61,6 +77,8 @@ def wrap(
     *,
     head: nn.Module | str | None = None,
     classes: ClassMap | None = None,
+    output: Pick = None,
+    probabilities: bool = False,
     **options: object,
 ) -> Wrapped:
     """Wrap a classifier so that calling it gives corrected probabilities.
@@ -68,12 +86,12 @@ def wrap(
     Parameters
     ----------
     net : torch.nn.Module
-        A classifier in eval mode. Methods that see outputs alone change nothing in it but for a
-        hook on its head; the others adapt it in place, and ``reset()`` gives it back.
+        A classifier in eval mode. Methods that see outputs alone change nothing in it; the others
+        adapt it in place, and ``reset()`` gives it back.
     method : str
         What corrects the predictions, by a name of `lametta.methods`: ``"lame"``, ``"tent"``,
         ``"tent+lame"``, ``"python:package.module:Name"``; ``"source"`` gives the network's own.
-    head, classes
+    head, classes, output, probabilities
         As for `Classifier`.
     **options
         Those of the method: of `lametta.LAME`, `tent`, `shot_im`, `pseudo_label`, `adabn`, ...
@@ -92,11 +110,11 @@ def wrap(
     >>> model(torch.zeros(4, 3)).shape
     torch.Size([4, 2])
     """
-    if not isinstance(net, nn.Module):
-        raise LamettaError(f"net must be a torch.nn.Module, got {type(net).__name__}")
-    check_ready(net)
+    if isinstance(net, Wrapped):
+        raise LamettaError("net must be a network, got one that is wrapped already: take its .net")
+    check_ready(unwrapped(net))
     found = methods.find(method)
     for name, message in found.problems(options):
         raise LamettaError(f"{name} {message}".strip())
-    model = Classifier(net, head, classes)
+    model = Classifier(net, head, classes, output=output, probabilities=probabilities)
     return Wrapped(model, found.build(model, options))
