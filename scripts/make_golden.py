@@ -64,7 +64,7 @@ CASES = [
     *(Case(48, 6, k=k) for k in (1, 2, 9)),
     *(Case(40, 5, weight=weight) for weight in (0.0, 0.25, 3.0)),
     *(Case(40, 5, symmetric=True, k=k) for k in (1, 3)),
-    *(Case(n, c, affinity="rbf") for n, c in [(1, 3), (2, 3), (5, 4), (48, 6), (256, 3)]),
+    *(Case(n, c, affinity="rbf") for n, c in [(1, 3), (2, 3), (5, 4), (48, 6), (128, 3)]),
     *(Case(32, 4, affinity="rbf", k=k, row_sum=5.0) for k in (1, 3)),
     Case(32, 4, affinity="rbf", row_sum=2.0, symmetric=True),
     *(Case(n, c, affinity="linear") for n, c in [(1, 3), (2, 3), (48, 6), (256, 3)]),
