@@ -12,7 +12,7 @@ import numpy as np
 
 from lametta._checks import check_choice
 from lametta._packages import package
-from lametta.data.dataset import Dataset, Samples
+from lametta.data.dataset import Dataset, Samples, stamps_of
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -159,6 +159,13 @@ class _Corrupted:
             return corrupt_image(image, corruption, severity=self.severity, seed=seed)
         except LamettaError as error:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
+
+    def stamps(self) -> tuple[str, ...] | None:
+        stamps = stamps_of(self.samples)
+        if stamps is None:
+            return None
+        how = f"{self.seed} {self.size}"
+        return tuple(f"{stamp} {how}" for _ in self.corruptions for stamp in stamps)
 
 
 def _upright(image: "Image") -> "Image":

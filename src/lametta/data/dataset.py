@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lametta.classmap import ClassMap
+from lametta.data.labels import check_unmasked, match_labels
 from lametta.types import LamettaError
 
 
@@ -20,7 +21,8 @@ class UnreadableImageError(LamettaError):
 class Samples(Protocol):
     """Inputs by position, read at the moment they are asked for: a list of images or an array.
 
-    One that is broken raises `UnreadableImageError`.
+    One that is broken raises `UnreadableImageError`. A method ``stamps``, where there is one, gives
+    a text for each sample that is another once the file behind it was changed, or None.
     """
 
     def __len__(self) -> int: ...
@@ -46,9 +48,9 @@ class Dataset:
     samples : sequence
         The inputs, by position: PIL images, or rows of an array.
     labels : array of int [N]
-        The class of each sample, an index into ``classes``.
+        The class of each sample, an index into ``classes``; all -1 where there are no classes.
     classes : tuple of str
-        The names of the classes.
+        The names of the classes; empty where samples have no labels.
     keys : tuple of str
         A name for each sample that is the same on every machine: its path below the root.
     groups : array of str [N], optional
@@ -76,13 +78,17 @@ class Dataset:
 
     def __post_init__(self) -> None:
         n = len(self.samples)
+        check_unmasked("samples", self.samples)
         for name in ("labels", "keys", "groups"):
             value = getattr(self, name)
+            check_unmasked(name, value)
             if value is not None and len(value) != n:
                 raise LamettaError(f"{name} must have one entry a sample, {n}, got {len(value)}")
         labels = np.asarray(self.labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise LamettaError(f"labels must be integers [N], got {labels.dtype} {labels.shape}")
+        if not self.classes and (labels == -1).all():
+            return
         if n and not 0 <= labels.min() <= labels.max() < len(self.classes):
             raise LamettaError(
                 f"labels must lie in 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}"
@@ -137,6 +143,30 @@ class Dataset:
             self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
         )
 
+    def mapped(self, class_map: ClassMap, /) -> Self:
+        """The samples labeled by the targets of a class map, which then comes with them.
+
+        Where the classes are called as targets are, labels are lined up by name. Where they are
+        the model's own, the map leads from them to targets, and samples without one are left out.
+
+        Parameters
+        ----------
+        class_map : ClassMap
+            From the model's classes onto the targets.
+
+        Examples
+        --------
+        >>> data = arrays(np.zeros((3, 2)), [0, 1, 1], classes=["cat", "dog"])
+        >>> data.mapped(ClassMap({"dog": [0, 1], "cat": [2]})).labels
+        array([1, 0, 0])
+        """
+        data = replace(self, classes=class_map.names, class_map=class_map)
+        if not self.classes:
+            return replace(data, classes=())
+        n_source = class_map.n_source if self.class_map is None else None
+        targets = match_labels(self.labels, self.classes, class_map, n_source)
+        return replace(data, labels=targets).take(np.flatnonzero(targets >= 0))
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of keys, labels and groups: equal where two machines see the same data set."""
@@ -158,6 +188,22 @@ class _Taken:
     def __getitem__(self, i: int, /) -> Any:
         return self.samples[int(self.index[i])]
 
+    def stamps(self) -> tuple[str, ...] | None:
+        stamps = stamps_of(self.samples)
+        return None if stamps is None else tuple(stamps[i] for i in self.index)
+
+
+def stamps_of(samples: Samples) -> tuple[str, ...] | None:
+    """A text for each sample that is another once its file was changed; None if not known.
+
+    Examples
+    --------
+    >>> stamps_of(np.zeros((2, 3))) is None
+    True
+    """
+    stamps = getattr(samples, "stamps", None)
+    return None if stamps is None else stamps()
+
 
 def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
     """Give positions as an array, or raise unless they are integers [N] from 0 to n - 1.
@@ -168,6 +214,7 @@ def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
     Traceback (most recent call last):
     lametta.types.LamettaError: index must lie in 0..2, got 0..3
     """
+    check_unmasked(name, index)
     x = np.asarray(index)
     if x.ndim != 1 or (x.size and x.dtype.kind not in "iu"):
         raise LamettaError(f"{name} must be integers [N], got {x.dtype} of shape {x.shape}")
@@ -208,6 +255,8 @@ def arrays(
     >>> data.classes, data.keys
     (('0', '1', '2'), ('0', '1', '2'))
     """
+    for argument, value in (("x", x), ("y", y), ("groups", groups)):
+        check_unmasked(argument, value)
     labels = np.asarray(y)
     if classes is None:
         classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
-from lametta.data.bank.files import check_arrays, read_arrays
+from lametta.data.bank.files import check_arrays, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows
 from lametta.data.dataset import check_positions
 from lametta.types import LamettaError, Output
@@ -57,6 +57,7 @@ class Bank:
     keys: tuple[str, ...] = ()
     header: Header = field(default_factory=dict)
     classes: ClassMap | None = None
+    _whole: Self | None = field(default=None, repr=False)  # the bank that `mapped` was called on
 
     def __post_init__(self) -> None:
         names = ("features", "logits", "labels", "groups")
@@ -107,9 +108,31 @@ class Bank:
         return None if packed is None else ClassMap.from_dict(packed)
 
     def mapped(self, classes: ClassMap | None) -> Self:
-        """The same bank with pooled logits; with None, as the network gave them."""
-        return replace(self, classes=classes)
+        """The same bank with pooled logits, and labels lined up with them by the names of classes.
+
+        Labels of the network's own classes go the way of the map. Names that do not fit are an
+        error.
+
+        Parameters
+        ----------
+        classes : ClassMap or None
+            From the network's classes; with None, all is as the network gave it.
+
+        Examples
+        --------
+        >>> header = {"classes": ["cat", "dog"]}
+        >>> bank = Bank(np.eye(2), np.eye(2, 3), labels=np.array([0, 1]), header=header)
+        >>> bank = bank.mapped(ClassMap({"dog": [1, 2], "cat": [0]}))
+        >>> bank.labels, bank([0, 1]).logits.argmax(axis=1)
+        (array([1, 0]), array([1, 0]))
+        """
+        whole = self if self._whole is None else self._whole
+        if classes is None:
+            return whole
+        labels = map_labels(whole.labels, whole.header, classes, whole.logits.shape[1])
+        header = whole.header | {"classes": list(classes.names)}
+        return replace(whole, labels=labels, header=header, classes=classes, _whole=whole)
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:
-    return x.astype(np.result_type(x, np.float32), copy=False)
+    return x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)

@@ -1,5 +1,6 @@
 """Making a file with a row for each sample of a data set, in a way that survives a kill."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -10,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_integer
-from lametta._files import PathLike
-from lametta.data.bank.shards import Shards, check_same
+from lametta._files import PathLike, locked
+from lametta.data.bank.known import Known
+from lametta.data.bank.shards import Shards
 from lametta.data.bank.store import Header, read_layout
-from lametta.data.dataset import Dataset
+from lametta.data.dataset import Dataset, stamps_of
 from lametta.data.loader import Transform, load_batches
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     import torch
+
+    Compute: TypeAlias = Callable[[torch.Tensor], Mapping[str, NDArray[Any]]]
 
 OnProgress: TypeAlias = Callable[[int, int], object]
 """Told how many samples are done, and how many there are."""
@@ -28,19 +32,21 @@ def build(
     path: PathLike,
     dataset: Dataset,
     transform: Transform | None,
-    compute: "Callable[[torch.Tensor], Mapping[str, NDArray[Any]]]",
+    compute: "Compute",
     header: Header,
     *,
     batch_size: int = 64,
     workers: int = 1,
     on_error: str = "raise",
     restart: bool = False,
+    wait: float | None = None,
     progress: OnProgress | None = None,
 ) -> Path:
     """Make a file, or what is missing of it.
 
     Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
-    on after a kill. The file then comes out the same, byte for byte.
+    on after a kill. The file then comes out the same, byte for byte. The file ``<path>.lock`` keeps
+    others from making it at the same time.
 
     Parameters
     ----------
@@ -54,7 +60,7 @@ def build(
         From a batch of inputs to the rows of each array.
     header : dict
         What the file says of itself, in addition to the data set and the transform.
-    batch_size, workers, on_error, restart, progress
+    batch_size, workers, on_error, restart, wait, progress
         As for `extract`.
 
     Returns
@@ -81,41 +87,71 @@ def build(
         raise LamettaError(f"path must end in .safetensors, got {path}")
     if len(dataset) == 0:
         raise LamettaError("dataset must not be empty, got no samples")
+    if not path.parent.is_dir():
+        raise LamettaError(f"path must lie in a folder, got {path}: No such file or directory")
     header = _as_read(header | _described(dataset, header.get("preprocess", _name(transform))))
-    shards = Shards(path.with_name(f"{path.name}.partial"), header)
-    if restart:
-        path.unlink(missing_ok=True)
+    with locked(path.with_name(f"{path.name}.lock"), wait):
+        shards = Shards(path.with_name(f"{path.name}.partial"), header, _stamps(dataset))
+        if restart:
+            path.unlink(missing_ok=True)
+            shards.delete()
+        known = Known.find(path, header, dataset.keys, shards.stamps)
+        if not known.whole:
+            options = (batch_size, workers, on_error, progress)
+            _fill(shards, known, dataset, transform, compute, *options)
+            _join(shards, path, dataset)
         shards.delete()
-    if not path.exists():
-        shards.resume()
-        _check_failed([dataset.keys[i] for i in shards.failed], on_error)
-        asked = [
-            range(start, min(start + batch_size, len(dataset)))
-            for start in range(shards.done, len(dataset), batch_size)
-        ]
-        tell = progress or (lambda done, n: None)
-        tell(shards.done, len(dataset))
-        try:
-            batches = load_batches(dataset, asked, transform, workers=workers, on_error=on_error)
-            for positions, batch in zip(asked, batches, strict=True):
-                shards.add(positions.stop, batch.index, compute(batch.x) if len(batch) else {})
-                tell(positions.stop, len(dataset))
-        finally:
-            shards.close()
-        _join(shards, path, dataset)
-    _, stored = read_layout(path)
-    check_same(path, stored, header)
-    shards.delete()
-    _check_failed(stored["failed"], on_error)
+        _check_failed(read_layout(path)[1]["failed"], on_error)
     return path
+
+
+def _fill(
+    shards: Shards,
+    known: Known,
+    dataset: Dataset,
+    transform: Transform | None,
+    compute: "Compute",
+    batch_size: int,
+    workers: int,
+    on_error: str,
+    progress: OnProgress | None,
+) -> None:
+    """Compute the rows that are not known."""
+    shards.resume()
+    _check_failed([dataset.keys[i] for i in (*shards.failed, *known.failed)], on_error)
+    n, tell = len(dataset), progress or (lambda done, n: None)
+    parts = [range(i, min(i + batch_size, n)) for i in range(shards.done, n, batch_size)]
+    asked = [known.missing(part) for part in parts]
+    done = n - sum(map(len, asked))
+    tell(done, n)
+    try:
+        batches = load_batches(dataset, asked, transform, workers=workers, on_error=on_error)
+        for part, missing, batch in zip(parts, asked, batches, strict=True):
+            rows = compute(batch.x) if len(batch) else {}
+            shards.add(part.stop, *known.merged(part, batch.index, rows))
+            done += len(missing)
+            tell(done, n)
+    finally:
+        shards.close()
 
 
 def _join(shards: Shards, path: Path, dataset: Dataset) -> None:
     if len(shards.failed) == len(dataset):
         shards.delete()
         raise LamettaError(f"dataset must hold a readable image, got none of {len(dataset)}")
-    labels = np.asarray(dataset.labels, np.int64)
-    shards.join(path, dataset.keys, {"labels": labels, "groups": dataset.groups})
+    labels = np.asarray(dataset.labels, np.int64) if dataset.classes else None
+    columns = {"labels": labels, "groups": dataset.groups, "stamps": shards.stamps}
+    shards.join(path, dataset.keys, columns)
+
+
+def _stamps(dataset: Dataset) -> NDArray[np.uint64] | None:
+    """Numbers that are others once a sample has another name or another file behind it."""
+    stamps = stamps_of(dataset.samples)
+    if stamps is None:
+        return None
+    texts = [f"{key}\0{stamp}" for key, stamp in zip(dataset.keys, stamps, strict=True)]
+    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), "<u8")
 
 
 def _described(dataset: Dataset, preprocess: object) -> Header:

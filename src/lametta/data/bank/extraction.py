@@ -37,6 +37,7 @@ def extract(
     header: Mapping[str, object] | None = None,
     on_error: str = "raise",
     restart: bool = False,
+    wait: float | None = None,
     progress: OnProgress | None = None,
 ) -> Bank:
     """Run a model over a data set and keep what it gives.
@@ -45,6 +46,11 @@ def extract(
     killed, the same call goes on from there, and the file comes out the same, byte for byte; where
     the file is there already, there is nothing to do. The disk needs room for the rows twice, since
     the folder is deleted once the file is whole.
+
+    Of image files the size and the time of the last change are kept, of those in a ``.zip`` file
+    the checksum. Where some were changed, added or removed since, the same call runs the model over
+    those that are new to it alone. Banks that have no such stamps, from arrays or from an earlier
+    version, are taken as they are.
 
     Parameters
     ----------
@@ -72,6 +78,9 @@ def extract(
         their keys as ``failed`` in the header.
     restart : bool
         Delete what is there, finished or not, and begin anew.
+    wait : float, optional
+        Seconds to wait for another process that writes the same file; None waits until it has
+        ended. Who waits is told for whom, through the logger ``lametta``.
     progress : callable, optional
         Called with the number of samples done and of all, at first and after each batch.
 
@@ -103,6 +112,7 @@ def extract(
         workers=workers,
         on_error=on_error,
         restart=restart,
+        wait=wait,
         progress=progress,
     )
     return Bank.open(file)

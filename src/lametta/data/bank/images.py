@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.build import OnProgress, build
+from lametta.data.bank.files import check_header
 from lametta.data.bank.store import decode_columns, read_layout
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
@@ -29,6 +30,7 @@ def cache_images(
     header: Mapping[str, object] | None = None,
     on_error: str = "raise",
     restart: bool = False,
+    wait: float | None = None,
     progress: OnProgress | None = None,
 ) -> Dataset:
     """Decode the images of a data set once, and give the data set of what came out.
@@ -52,7 +54,7 @@ def cache_images(
         What the file shall say of itself. ``preprocess`` stands for ``pixels``, whose fields it
         names by default; networks that differ in the second half alone share a file under a
         ``preprocess`` that says as much.
-    on_error, restart, progress
+    on_error, restart, wait, progress
         As for `extract`.
 
     Returns
@@ -81,6 +83,7 @@ def cache_images(
         workers=workers,
         on_error=on_error,
         restart=restart,
+        wait=wait,
         progress=progress,
     )
     return open_images(file)
@@ -101,19 +104,26 @@ def open_images(path: PathLike) -> Dataset:
     stored, header = read_layout(path)
     if header.get("format") != _FORMAT:
         raise LamettaError(f"path must be a file that cache_images wrote, got {path}")
-    packed = header["class_map"]
     decoded = decode_columns({name: x for name, x in stored.items() if x.ndim == 1})
     columns = {name: np.asarray(x) for name, x in decoded.items()}
-    return Dataset(
-        header["dataset"],
-        stored["pixels"],
-        columns["labels"],
-        tuple(header["classes"]),
-        tuple(columns["keys"].tolist()),
-        columns.get("groups"),
-        None if packed is None else ClassMap.from_dict(packed),
-        tuple(header["failed"]),
-    )
+    try:
+        check_header(header)
+        packed, pixels = header["class_map"], stored["pixels"]
+        return Dataset(
+            header["dataset"],
+            pixels,
+            columns.get("labels", np.full(len(pixels), -1)),
+            tuple(header["classes"]),
+            tuple(columns["keys"].tolist()),
+            columns.get("groups"),
+            None if packed is None else ClassMap.from_dict(packed),
+            tuple(header["failed"]),
+        )
+    except (KeyError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise LamettaError(
+            f"path must be a file that cache_images wrote, got {path}: {reason}"
+        ) from None
 
 
 def _rows(x: "torch.Tensor") -> dict[str, NDArray[Any]]:

@@ -3,7 +3,7 @@
 import re
 import reprlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from lametta.types import LamettaError
 _SECONDS = 1.0  # of work that a kill may cost
 _BYTES = 2**25  # that may wait in memory
 _INDEX = "index"  # the array of a shard that says which samples its rows are of
+_STAMPS = "stamps"  # the array of a shard with the stamps of all its samples, read or not
+DATA = ("fingerprint", "classes", "class_map")
+"""What the header says of the data set as a whole; stamps say what is known of each sample."""
 
 
 class Shards:
@@ -41,6 +44,9 @@ class Shards:
         Where they are.
     header : dict
         What the rows are of, as JSON gives it back. Shards that say something else are an error.
+    stamps : array of int [N], optional
+        Numbers that tell whether a sample is still what it was. With them, shards of a data set
+        that was changed are no error: from the first one whose samples changed all are deleted.
 
     Examples
     --------
@@ -56,8 +62,10 @@ class Shards:
     ((1, 3), array([7]), {'failed': ['x']})
     """
 
-    def __init__(self, folder: Path, header: Header) -> None:
-        self.folder, self.header = folder, header
+    def __init__(
+        self, folder: Path, header: Header, stamps: NDArray[np.uint64] | None = None
+    ) -> None:
+        self.folder, self.header, self.stamps = folder, header, stamps
         self.done = 0
         self._written: list[dict[str, MappedArray]] = []
         self._waiting: dict[str, list[NDArray[Any]]] = {}
@@ -79,6 +87,7 @@ class Shards:
             self.folder.unlink()
         self.folder.mkdir(exist_ok=True)
         delete_leftovers(self.folder)
+        self._delete_changed()
         stops = dict(sorted((start, stop) for start, stop, _ in self._files()))
         while self.done in stops:
             self._count_in(stops[self.done])
@@ -137,10 +146,12 @@ class Shards:
             for name, column in {"keys": keys, **columns}.items()
         }
         arrays: dict[str, Sequence[Rows]] = {
-            name: self._blocks(name) for name in self._shapes if name != _INDEX
+            name: self._blocks(name) for name in self._shapes if name not in (_INDEX, _STAMPS)
         }
         arrays |= {name: [column] for name, column in encode_columns(known).items()}
         header = self.header | {"failed": [keys[i] for i in self.failed]}
+        if self.stamps is not None and len(self.failed):
+            header |= {"failed_stamps": self.stamps[self.failed].tolist()}
         with renamed(path, self.folder) as temporary:
             write_blocks(temporary, arrays, header)
 
@@ -158,6 +169,8 @@ class Shards:
 
     def _flush(self) -> None:
         if self._stop > self.done:
+            if self.stamps is not None:
+                self._waiting[_STAMPS] = [self.stamps[self.done : self._stop]]
             with renamed(self._file(self._stop)) as temporary:
                 write_blocks(temporary, self._waiting, self.header)
             self._count_in(self._stop)
@@ -166,10 +179,21 @@ class Shards:
     def _count_in(self, stop: int) -> None:
         """Take the shard that goes from where all is done up to ``stop``."""
         arrays, header = read_layout(self._file(stop))
-        check_same(self.folder, header, self.header)
+        check_same(self.folder, header, self.header, () if self.stamps is None else DATA)
         self._written.append(arrays)
         self._shapes |= {name: x.shape[1:] for name, x in arrays.items()}
         self.done = stop
+
+    def _delete_changed(self) -> None:
+        """Delete the shards of samples that are no longer what they were."""
+        if self.stamps is None:
+            return
+        for start, stop, file in self._files():
+            arrays, header = read_layout(file)
+            check_same(self.folder, header, self.header, DATA)
+            stored = arrays.get(_STAMPS)
+            if stored is None or not np.array_equal(stored[...], self.stamps[start:stop]):
+                file.unlink()
 
     def _file(self, stop: int) -> Path:
         return self.folder / f"{self.done}-{stop}.safetensors"
@@ -188,8 +212,8 @@ class Shards:
             self.folder.rmdir()
 
 
-def check_same(path: Path, stored: Header, header: Header) -> None:
-    """Raise unless a file's header is the one expected, but for what failed.
+def check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
+    """Raise unless a file's header is the one expected, but for what failed and some fields.
 
     Examples
     --------
@@ -199,7 +223,7 @@ def check_same(path: Path, stored: Header, header: Header) -> None:
     """
     for name in header | stored:
         theirs, ours = stored.get(name), header.get(name)
-        if name != "failed" and theirs != ours:
+        if name not in ("failed", "failed_stamps", *but) and theirs != ours:
             raise LamettaError(
                 f"{path} must be of {name} {reprlib.repr(ours)}, got {reprlib.repr(theirs)}: "
                 "delete it, or restart"

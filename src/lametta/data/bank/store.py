@@ -2,8 +2,9 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,9 @@ _TYPES = {
     **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "FIU" for n in (2, 4, 8)},
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_MAX_HEADER = 10**8  # bytes, as for other readers of such files
+_MAX_EMPTY = 2**31  # entries of each side of an array without any
+_MAX_TEXT = 2**26  # characters that strings may take up together with the room after each
 _FIELD = "lametta"  # of the metadata, which takes strings alone
 _TEXT = ".utf8"  # ends the name of an array that holds strings, a NUL after each
 
@@ -43,6 +47,9 @@ class MappedArray:
         The shape.
     offset : int
         Where in the file the array begins, in bytes.
+    changed : int, optional
+        When the file was changed, in nanoseconds. If that is no longer so, reading is an error:
+        the array may now lie elsewhere in it.
 
     Examples
     --------
@@ -58,6 +65,7 @@ class MappedArray:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    changed: int | None = None
 
     @property
     def ndim(self) -> int:
@@ -74,6 +82,8 @@ class MappedArray:
 
     def __getitem__(self, index: Any, /) -> NDArray[Any]:
         """Read what the index asks for; what comes back is in memory and may be written to."""
+        if self.changed not in (None, self.path.stat().st_mtime_ns):
+            raise LamettaError(f"{self.path} must stay as it is while it is read, got it changed")
         if self.nbytes == 0:  # which cannot be mapped
             return np.asarray(np.empty(self.shape, self.dtype)[index])
         if self.shape and _is_run(index, len(self)):  # a plain read is several times faster
@@ -166,15 +176,19 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
     lametta.types.LamettaError: path must be a readable .safetensors file, got ...: no header
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size
             length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= size - 8:
+            if not 0 < length <= min(size - 8, _MAX_HEADER):
                 raise ValueError("no header")
             content = json.loads(file.read(length))
         header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
-        return {key: _place(path, 8 + length, size, **at) for key, at in content.items()}, header
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        places = {key: _place(path, 8 + length, size, **at) for key, at in content.items()}
+        return {
+            key: replace(place, changed=status.st_mtime_ns) for key, place in places.items()
+        }, header
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise LamettaError(
             f"{name} must be a readable .safetensors file, got {path}: {error}"
         ) from None
@@ -185,10 +199,14 @@ def _place(
 ) -> MappedArray:
     if dtype not in _TYPES:
         raise ValueError(f"NumPy has no {dtype}")
+    if any(type(number) is not int for number in (*shape, *data_offsets)):  # True is none
+        raise ValueError(f"shape and offsets must be integers, got {shape} and {data_offsets}")
     begin, end = data_offsets
     array = MappedArray(path, _TYPES[dtype], tuple(shape), start + begin)
     if min(begin, *shape, 0) < 0 or end - begin != array.nbytes or start + end > size:
         raise ValueError(f"bytes {begin}..{end} of {size - start} for {dtype} {shape}")
+    if max(shape, default=0) > max(size, _MAX_EMPTY):
+        raise ValueError(f"{dtype} {shape} in {size} bytes")
     return array
 
 
@@ -210,7 +228,11 @@ def encode_columns(
             text = "".join(f"{string}\0" for string in column)
             if text.count("\0") != len(column):
                 raise LamettaError(f"{name} must be without NUL characters, got one that has them")
-            encoded[name + _TEXT] = np.frombuffer(text.encode(), np.uint8)
+            try:
+                encoded[name + _TEXT] = np.frombuffer(text.encode(), np.uint8)
+            except UnicodeEncodeError as error:
+                bad = text[max(error.start - 20, 0) : error.end + 20].replace("\0", " ")
+                raise LamettaError(f"{name} must be valid Unicode, got {bad!r}") from None
         else:
             encoded[name] = np.asarray(column)
     return encoded
@@ -225,10 +247,18 @@ def decode_columns(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
     {'keys': array(['a', 'bc'], dtype='<U2')}
     """
     return {
-        name.removesuffix(_TEXT): _decode(x) if name.endswith(_TEXT) else x
+        name.removesuffix(_TEXT): _decode(name, x) if name.endswith(_TEXT) else x
         for name, x in arrays.items()
     }
 
 
-def _decode(encoded: Rows) -> NDArray[np.str_]:
-    return np.array(np.asarray(encoded).tobytes().decode().split("\0")[:-1], dtype=str)
+def _decode(name: str, encoded: Rows) -> NDArray[np.str_]:
+    try:
+        strings = np.asarray(encoded).tobytes().decode().split("\0")[:-1]
+    except UnicodeDecodeError as error:
+        raise LamettaError(f"{name} must be UTF-8, got a file where it is not: {error}") from None
+    # An array has room for the longest string at every place.
+    longest = max(map(len, strings), default=0)
+    if len(strings) * longest > max(_MAX_TEXT, 16 * encoded.nbytes):
+        raise LamettaError(f"{name} must be short strings, got one of {longest} characters")
+    return np.array(strings, dtype=str)

@@ -65,6 +65,14 @@ class ImageFiles:
                 f"image must be readable, got {self.root / path}: {_reason(error)}"
             ) from error
 
+    def stamps(self) -> tuple[str, ...]:
+        """The size of each file and when it was changed; in an archive its size and checksum."""
+        if not self.root.is_file():
+            return tuple(_stamp(self.root / path) for path in self.paths)
+        infos = _archive(self.root).infolist()
+        stamps = {info.filename: f"{info.file_size} {info.CRC}" for info in infos}
+        return tuple(stamps.get(path, "") for path in self.paths)
+
 
 def image_dataset(
     name: str,
@@ -160,7 +168,7 @@ def _in_folder(root: Path, below: str) -> Iterator[str]:
 
 def _in_zip(root: Path, below: str) -> Iterator[str]:
     prefix = f"{below}/" if below else ""
-    return (name for name in _archive(root, os.getpid()).namelist() if name.startswith(prefix))
+    return (name for name in _archive(root).namelist() if name.startswith(prefix))
 
 
 def _fail(error: OSError) -> NoReturn:
@@ -169,11 +177,23 @@ def _fail(error: OSError) -> NoReturn:
 
 def _open(root: Path, path: str) -> BinaryIO:
     if root.is_file():
-        return io.BytesIO(_archive(root, os.getpid()).read(path))
+        return io.BytesIO(_archive(root).read(path))
     return (root / path).open("rb")
 
 
+def _archive(root: Path) -> zipfile.ZipFile:
+    return _opened(root, os.getpid(), _stamp(root))
+
+
 @lru_cache(maxsize=8)
-def _archive(root: Path, process: int) -> zipfile.ZipFile:
+def _opened(root: Path, process: int, stamp: str) -> zipfile.ZipFile:
     """Open an archive once a process: after a fork two would move one file position."""
     return zipfile.ZipFile(root)
+
+
+def _stamp(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:  # to be said when it is read
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,107 @@
+"""What a file of an earlier run still says of a data set, of which files may have changed since."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta.data.bank.shards import DATA, check_same
+from lametta.data.bank.store import Header, MappedArray, decode_columns, read_layout
+from lametta.types import LamettaError
+
+_COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
+_FAILED, _MISSING = -1, -2
+
+
+@dataclass(frozen=True)
+class Known:
+    """The rows of a file whose samples are what they were.
+
+    Parameters
+    ----------
+    rows : mapping of str to array
+        All rows of the file.
+    row_of : array of int [N]
+        The row of each sample; -1 for one that could not be read, -2 for one that is not known.
+    whole : bool
+        Whether the file is just what is asked for.
+
+    Examples
+    --------
+    >>> known = Known({"x": np.array([[10], [20]])}, np.array([1, -2, 0]))
+    >>> known.missing(range(3))
+    [1]
+    >>> known.merged(range(3), np.array([1]), {"x": np.array([[15]])})[1]["x"].ravel()
+    array([20, 15, 10])
+    """
+
+    rows: Mapping[str, MappedArray | NDArray[Any]]
+    row_of: NDArray[np.int64]
+    whole: bool = False
+
+    @classmethod
+    def find(
+        cls, path: Path, header: Header, keys: Sequence[str], stamps: NDArray[np.uint64] | None
+    ) -> Self:
+        """Compare a file with what is asked for, or raise if it is of something else.
+
+        A file of a data set without stamps, or of a version of lametta that stored none, has to be
+        of the same samples; whether these were changed is not known.
+        """
+        nothing = np.full(len(keys), _MISSING)
+        if not path.exists():
+            return cls({}, nothing)
+        arrays, stored = read_layout(path)
+        if stamps is None or "stamps" not in arrays:
+            check_same(path, stored, header)
+            return cls({}, nothing, whole=True)
+        check_same(path, stored, header, DATA)
+        columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
+        names = np.asarray(decode_columns(columns)["keys"]).tolist()
+        of_rows = zip(range(len(names)), columns["stamps"][...].tolist(), strict=True)
+        found = dict(zip(names, of_rows, strict=True))
+        failed = zip(stored["failed"], stored.get("failed_stamps", []), strict=True)
+        found |= {key: (_FAILED, stamp) for key, stamp in failed}
+        if not found.keys() & set(keys):  # not one: another data set altogether
+            check_same(path, stored, header)
+        row_of = nothing.copy()
+        for i, (key, now) in enumerate(zip(keys, stamps.tolist(), strict=True)):
+            row, stamp = found.get(key, (_MISSING, None))
+            if stamp == now:
+                row_of[i] = row
+        same = all(stored.get(name) == header[name] for name in DATA)
+        return cls(arrays, row_of, same and not (row_of == _MISSING).any())
+
+    @property
+    def failed(self) -> NDArray[np.intp]:
+        """The samples that could not be read."""
+        return np.flatnonzero(self.row_of == _FAILED)
+
+    def missing(self, positions: range) -> list[int]:
+        """Those of the samples that are not known."""
+        return [i for i in positions if self.row_of[i] == _MISSING]
+
+    def merged(
+        self, positions: range, index: NDArray[Any], rows: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
+        """The rows of the samples at these positions, those that are new put between the others."""
+        kept = np.array([i for i in positions if self.row_of[i] >= 0], np.int64)
+        if not len(kept):
+            return index, rows
+        old = {name: x[self.row_of[kept]] for name, x in self.rows.items()}
+        if not len(index):
+            return kept, old
+        for name, x in rows.items():
+            shape = old[name].shape[1:] if name in old else None
+            if x.shape[1:] != shape:
+                raise LamettaError(
+                    f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}"
+                )
+        both = np.concatenate([kept, index])
+        order = np.argsort(both)
+        return both[order], {
+            name: np.concatenate([old[name], x])[order] for name, x in rows.items()
+        }
