@@ -16,7 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 myst_enable_extensions = ["dollarmath"]
 default_role = "py:obj"
 napoleon_use_rtype = False
@@ -43,3 +43,38 @@ def write_block(translator, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
+
+
+def _write_tables() -> None:
+    """Make the tables of docs/methods.md from the methods themselves."""
+    from pathlib import Path
+
+    from lametta import methods
+    from lametta._signatures import parameters_of
+    from lametta.affinity import AFFINITIES
+
+    def table(*rows: tuple[str, ...]) -> str:
+        head, *body = (f"| {' | '.join(row)} |" for row in rows)
+        return "\n".join([head, "|---" * len(rows[0]) + "|", *body]) + "\n"
+
+    def options(parameters: dict) -> str:
+        return ", ".join(f"`{parameter.text}`" for parameter in parameters.values())
+
+    def line(thing: object) -> str:
+        return (thing.__doc__ or "").splitlines()[0]
+
+    folder = Path(__file__).with_name("_generated")
+    folder.mkdir(exist_ok=True)
+    rows = [("name", "needs", "state", "ordered", "what it is", "options")]
+    for name in methods.METHODS:
+        found = methods.find(name)
+        traits = ("network" if found.needs_network else "outputs",)
+        traits += tuple("yes" if trait else "no" for trait in (found.stateful, found.ordered))
+        rows.append((f"`{name}`", *traits, found.line, options(found.parameters())))
+    (folder / "methods.md").write_text(table(*rows))
+    rows = [("name", "what it is", "options")]
+    rows += [(f"`{n}`", line(make), options(parameters_of(make))) for n, make in AFFINITIES.items()]
+    (folder / "affinities.md").write_text(table(*rows))
+
+
+_write_tables()

@@ -180,3 +180,15 @@ def test_docs_show_a_method_that_keeps_the_contract():
             module.test_the_contract(check)
     finally:
         del sys.modules["extending"]
+
+
+def test_the_page_on_production_runs_from_top_to_bottom():
+    text = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+    space: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
+    assert len(blocks) == 6
+    for code, output in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "production.md", "exec"), space)
+        assert printed.getvalue() == output
