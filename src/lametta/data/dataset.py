@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lametta.classmap import ClassMap
-from lametta.data.labels import check_unmasked, match_labels
+from lametta.data.labels import check_unmasked, match_labels, some_of
 from lametta.types import LamettaError
 
 
@@ -160,12 +160,19 @@ class Dataset:
         >>> data.mapped(ClassMap({"dog": [0, 1], "cat": [2]})).labels
         array([1, 0, 0])
         """
-        data = replace(self, classes=class_map.names, class_map=class_map)
         if not self.classes:
-            return replace(data, classes=())
+            return replace(self, class_map=class_map)
         n_source = class_map.n_source if self.class_map is None else None
         targets = match_labels(self.labels, self.classes, class_map, n_source)
-        return replace(data, labels=targets).take(np.flatnonzero(targets >= 0))
+        kept = np.flatnonzero(targets >= 0)
+        if not len(kept):
+            raise LamettaError(
+                "class map must have a target for the class of a sample, "
+                f"got {some_of(class_map.names)} for none of {len(self)}"
+            )
+        return replace(
+            self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
+        )
 
     @cached_property
     def fingerprint(self) -> str:
