@@ -1,12 +1,15 @@
 """What all commands print by: lines, tables and errors, whatever is in them."""
 
+import itertools
+
 import pytest
 import typer
+from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
 from lametta import LamettaError
-from lametta.cli._console import progress_bar, require, say, show_table, user_errors
+from lametta.cli._console import check_device, progress_bar, require, say, show_table, user_errors
 
 ODD = "[bold]a[/] [red] :smile: 1.5"  # would be markup, an emoji and a highlighted number
 
@@ -38,6 +41,32 @@ def test_what_an_extra_brings_is_named():
     require("torch", "torch")
     with pytest.raises(LamettaError, match=r"needs absent_a, absent_b, .* 'lametta\[bench\]'"):
         require("bench", "absent_a", "numpy", "absent_b")
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys):
+    with progress_bar() as bar:
+        clock = itertools.count(bar.get_time(), 4)  # seconds, a few of them at each look
+        bar.get_time = lambda: next(clock)
+        task = bar.add_task(escape(ODD), total=50)
+        for _ in range(50):
+            bar.advance(task)
+    lines = capsys.readouterr().err.splitlines()
+    assert 3 <= len(lines) < 40
+    assert all(line.startswith(ODD) for line in lines)
+    assert lines[-1] == f"{ODD} 50/50"
+
+
+def test_short_work_says_nothing_of_itself(capsys):
+    with progress_bar() as bar:
+        bar.advance(bar.add_task("correcting", total=1))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99", "meta", ""])
+def test_a_device_is_tried_before_the_work(device):
+    check_device("cpu")
+    with pytest.raises(LamettaError, match="--device must be one that works, got"):
+        check_device(device)
 
 
 def test_progress_goes_to_the_error_stream(capsys):

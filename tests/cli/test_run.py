@@ -1,8 +1,10 @@
 """``lametta run`` and ``lametta demo``, as a user meets them."""
 
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,82 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
     assert "the same command goes on from here" in result.stderr
     monkeypatch.undo()
     assert invoke("run", file, "-o", tmp_path / "a").exit_code == 0
+
+
+@pytest.mark.slow
+def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
+    command = [sys.executable, "-m", "lametta", "run", file, "-o", tmp_path / "a"]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=300)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], said
+    holders = {process.pid for process in started}
+    waited = [int(pid) for text in said for pid in re.findall(r"waiting for process (\d+)", text)]
+    assert waited
+    assert set(waited) < holders
+    assert not (tmp_path / "a" / ".lock").exists()
+    assert invoke("run", file, "-o", tmp_path / "b").exit_code == 0
+    same = invoke("compare", tmp_path / "a", tmp_path / "b")
+    assert "30 cells in both, 0 differ; only in A: 0, only in B: 0" in same.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_run_holds_nobody_up(file, tmp_path):
+    code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
+    code += "from lametta.cli import app; app(sys.argv[1:])"
+    arguments = ["run", str(file), "-o", str(tmp_path / "a")]
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments])
+    while process.poll() is None and not (tmp_path / "a" / ".lock").exists():
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() < 0
+    assert invoke(*arguments).exit_code == 0
+
+
+@pytest.mark.slow
+def test_an_experiment_can_lie_in_its_results(file, tmp_path):
+    for given in (file, tmp_path / "a" / "experiment.toml"):
+        assert invoke("run", given, "-o", tmp_path / "a").exit_code == 0
+    assert (tmp_path / "a" / "experiment.toml").read_text() == TINY
+
+
+def test_files_go_before_names(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # a folder is no experiment
+    assert "embedded" not in invoke("run", "demo", "--dry-run").stderr
+    (tmp_path / "paper").write_text(TINY)
+    assert "30 cells, each counted once" in invoke("run", "paper", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "FILE", "--data", "nowhere"], "--data must be a folder, got nowhere, which does"),
+        (["run", "FILE", "--dry-run", "--data", "tiny.toml"], "got tiny.toml, which is a file"),
+        (["list", "datasets", "--data", "/nowhere"], "--data must be a folder, got /nowhere"),
+        (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
+        (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'demo'"),
+        (["run", "sub/nosuch"], "path must be a TOML file, got sub/nosuch: No such file"),
+        (["run", "FILE", "-o", "tiny.toml"], "--output must be a folder, got tiny.toml, which is"),
+    ],
+)
+def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*(file if word == "FILE" else word for word in arguments))
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+def test_shells_complete_commands():
+    done = subprocess.run(
+        [sys.executable, "-c", "from lametta.cli import app; app(prog_name='lametta')"],
+        env=os.environ
+        | {"_LAMETTA_COMPLETE": "complete_bash", "COMP_WORDS": "lametta co", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["compare", "correct"]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import polars as pl
 from joblib import Parallel, delayed
 
 import lametta
-from lametta._files import renamed, write_text
+from lametta._files import locked, renamed, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
 from lametta.bench.consistency import check_selected
@@ -56,10 +56,12 @@ def run(
     jobs: int = 1,
     ray: str | None = None,
     report: OnState = lambda _: None,
+    text: str | None = None,
 ) -> list[Cell]:
     """Run an experiment to its end: validation, selection, studies.
 
-    Cells that have a file are not run again, so that a killed run goes on where it stopped.
+    Cells that have a file are not run again, so that a killed run goes on where it stopped. A
+    second run in the same folder waits for the first, says so, and then finds most of it done.
 
     Parameters
     ----------
@@ -71,18 +73,27 @@ def run(
         The address of a Ray cluster to run cells on, such as ``"auto"``.
     report : callable
         Called with a `State` as cells end.
+    text : str, optional
+        The experiment's file, which the results keep as ``experiment.toml`` for their report.
 
     Returns
     -------
     list of Cell
         Those that failed; ``failed/<id>.json`` has the traceback of each.
     """
-    experiment, folder = workspace.experiment, workspace.folder
+    folder = workspace.folder
     for name in ("cells", "streams", "failed"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "run.json", environment(workspace))
+    with locked(folder / ".lock"):
+        if text is not None:
+            write_text(folder / "experiment.toml", text)
+        _write_json(folder / "run.json", environment(workspace))
+        return _run(workspace, local(jobs) if ray is None else cluster(ray), report)
+
+
+def _run(workspace: Workspace, pool: Pool, report: OnState) -> list[Cell]:
+    experiment = workspace.experiment
     validation = experiment.validation_cells()
-    pool = local(jobs) if ray is None else cluster(ray)
     failed = _phase("validation", workspace, validation, pool, report)
     if failed:
         return failed  # what is chosen from an incomplete validation would not be fair

@@ -12,7 +12,6 @@ from lametta.cli import map as map_
 app = typer.Typer(
     help="Correct a frozen classifier's predictions at test time.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -3,14 +3,25 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column, Table
 from rich.text import Text
 
 from lametta.types import LamettaError
+
+_SECONDS = 10.0  # between lines of progress
 
 out = Console()
 err = Console(stderr=True)
@@ -37,7 +48,12 @@ def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> 
 
 
 def progress_bar(*, transient: bool = True) -> Progress:
-    """A bar with description, count and time left, on the error stream: ``with`` starts it."""
+    """A bar with description, count and time left, on the error stream: ``with`` starts it.
+
+    Where the error stream is no terminal, a file say, it is a line now and then.
+    """
+    if not err.is_terminal:
+        return _Lines(brief=transient)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -46,6 +62,38 @@ def progress_bar(*, transient: bool = True) -> Progress:
         console=err,
         transient=transient,
     )
+
+
+class _Lines(Progress):
+    """Progress for a file or a pipe: a line every ten seconds, and one at the end of a task.
+
+    A brief one leaves out the end of tasks that it said nothing of before.
+    """
+
+    def __init__(self, *, brief: bool) -> None:
+        super().__init__(disable=True)  # no bars
+        self._brief = brief
+        self._told: dict[TaskID, float] = {}
+        self._since = self.get_time()
+
+    def update(self, task_id: TaskID, **options: Any) -> None:
+        super().update(task_id, **options)
+        self._tell(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def _tell(self, task_id: TaskID) -> None:
+        task = next(task for task in self.tasks if task.id == task_id)
+        done = task.total is not None and task.completed >= task.total
+        ends = done and task_id in self._told if self._brief else done
+        if not ends and self.get_time() - self._since < _SECONDS:
+            return
+        count = f"{task.completed:g}" + ("" if task.total is None else f"/{task.total:g}")
+        if self._told.get(task_id) != task.completed:
+            say(f"{Text.from_markup(task.description, emoji=False)} {count}", err)
+        self._since, self._told[task_id] = self.get_time(), task.completed
 
 
 @contextmanager
@@ -66,6 +114,28 @@ def require(extra: str, *packages: str) -> None:
         )
 
 
+def data_folder(data: Path) -> Path:
+    """The data root that was given, which has to be there."""
+    if not data.is_dir():
+        raise LamettaError(f"--data must be a folder, got {data}, {_absence(data)}")
+    return data
+
+
+def _absence(path: Path) -> str:
+    return "which is a file" if path.exists() else "which does not exist"
+
+
+def check_device(device: str) -> None:
+    """Raise unless PyTorch can compute there."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise LamettaError(f"--device must be one that works, got {device!r}: {reason}") from None
+
+
 def require_bench() -> None:
     """Raise unless what the benchmark needs is installed."""
-    require("bench", "polars", "pydantic", "joblib", "matplotlib", "jinja2", "torch")
+    require("bench", "polars", "pydantic", "joblib", "matplotlib", "jinja2", "scipy", "torch")

@@ -15,7 +15,7 @@ from rich.text import Text
 from lametta import methods, networks
 from lametta._signatures import parameters_of
 from lametta.affinity import AFFINITIES
-from lametta.cli._console import out, say, show_table, user_errors
+from lametta.cli._console import data_folder, out, say, show_table, user_errors
 from lametta.types import LamettaError
 
 
@@ -49,8 +49,10 @@ def list_(
     Example: lametta list datasets --data /data
     """
     with user_errors():
-        if data is not None and kind not in (None, Kind.datasets):
-            raise LamettaError(f"--data is of use with datasets alone, got it with {kind}")
+        if data is not None:
+            data_folder(data)
+            if kind not in (None, Kind.datasets):
+                raise LamettaError(f"--data is of use with datasets alone, got it with {kind}")
         for wanted in Kind if kind is None else (kind,):
             if kind is None:
                 out.print(f"[bold underline]{wanted}[/]")

@@ -108,7 +108,7 @@ def _name_streams(streams: "pl.DataFrame") -> None:
 
 
 def _show(table: "Table") -> None:
-    out.print(table.title, style="italic", highlight=False)
+    out.print(Text(table.title, "italic"))
     columns = (
         Column(escape(name), justify="right" if right else "left")
         for name, right in zip(table.header, table.numeric, strict=True)

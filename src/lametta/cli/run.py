@@ -1,17 +1,20 @@
 """``lametta run`` and ``lametta demo``: experiments, from a file to a report."""
 
-import shutil
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
 from lametta.cli._console import (
+    check_device,
     complain,
+    data_folder,
     err,
     progress_bar,
     require_bench,
@@ -72,17 +75,18 @@ def run(
     """
     with user_errors():
         require_bench()
-        from lametta.bench.experiment import bundled, load
+        from lametta.bench.experiment import load
         from lametta.bench.workspace import Workspace
 
-        given = Path(experiment)
-        path = given if given.suffix == ".toml" or given.exists() else bundled(experiment)
+        path = _path(experiment)
         loaded = load(path, check="ours" if dry_run else "all")
+        root = _root(data)
         if dry_run:
-            _show_plan(loaded, data)
+            _show_plan(loaded, root)
             return
-        workspace = Workspace(loaded, _folder(loaded, path, output), _root(data), device)
-        _run(workspace, jobs, ray)
+        check_device(device)
+        workspace = Workspace(loaded, _folder(loaded, output), root, device)
+        _run(workspace, path, jobs, ray)
     say(f"now: lametta report {workspace.folder}")
 
 
@@ -104,35 +108,47 @@ def demo(
 
         path = bundled("demo_full" if full else "demo")
         loaded = load(path)
-        workspace = Workspace(loaded, _folder(loaded, path, output))
-        _run(workspace, jobs, None)
+        workspace = Workspace(loaded, _folder(loaded, output))
+        _run(workspace, path, jobs, None)
     report(workspace.folder)
 
 
-def _root(data: Path | None) -> Path | None:
-    from lametta.data.catalog import data_root
+def _path(experiment: str) -> Path:
+    """The file that is meant: what looks like a path is one, and files go before names."""
+    from lametta.bench.experiment import bundled
 
+    path = Path(experiment)
+    if path.is_file() or path.suffix == ".toml" or path.name != experiment:
+        return path
     try:
-        return data_root(data)
-    except LamettaError:
-        if data is not None:
-            raise
-        return None  # embedded data need none
+        return bundled(experiment)
+    except LamettaError as error:
+        message = str(error).removeprefix("name must be")
+        raise LamettaError(f"EXPERIMENT must be a TOML file, or{message}") from None
 
 
-def _folder(experiment: "Experiment", path: Path, output: Path | None) -> Path:
+def _root(data: Path | None) -> Path | None:
+    """The data root, if there is any: embedded data need none."""
+    if data is not None:
+        return data_folder(data)
+    return Path(root) if (root := os.environ.get("LAMETTA_DATA")) else None
+
+
+def _folder(experiment: "Experiment", output: Path | None) -> Path:
     folder = Path("results") / experiment.name if output is None else output
+    if folder.exists() and not folder.is_dir():
+        raise LamettaError(f"--output must be a folder, got {folder}, which is a file")
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, folder / "experiment.toml")
     return folder
 
 
-def _run(workspace: "Workspace", jobs: int, ray: str | None) -> None:
+def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None:
     from lametta.bench.run import run as run_experiment
 
+    text = file.read_text(encoding="utf-8")
     try:
         with _progress() as show:
-            failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show)
+            failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on from here", err)
         raise typer.Exit(130) from None
@@ -149,13 +165,13 @@ def _progress() -> Iterator["OnState"]:
 
         def show(state: "State") -> None:
             if state.phase not in tasks:
-                tasks[state.phase] = progress.add_task(state.phase)
+                tasks[state.phase] = progress.add_task(escape(state.phase), total=None)
             failed = f" ([red]{state.failed} failed[/])" if state.failed else ""
             progress.update(
                 tasks[state.phase],
                 completed=state.done,
                 total=state.total,
-                description=state.phase + failed,
+                description=escape(state.phase) + failed,
             )
 
         yield show
