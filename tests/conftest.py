@@ -15,6 +15,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Programs that tests start; each would be imported in the search for doctests, and Ray with it.
+collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py"]
+
 jax.config.update("jax_enable_x64", True)
 if not torch.cuda.is_available():  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
@@ -67,6 +70,15 @@ def _marks(library: Library) -> list[pytest.MarkDecorator]:
 @pytest.fixture(params=[pytest.param(x, marks=_marks(x), id=x.name) for x in LIBRARIES])
 def library(request: pytest.FixtureRequest) -> Library:
     return request.param
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what JAX compiles, most of its time, for the next run: a folder for each worker."""
+    if hasattr(config, "cache"):
+        worker = getattr(config, "workerinput", {}).get("workerid", "alone")
+        jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir(f"jax-{worker}")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
