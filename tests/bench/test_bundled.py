@@ -168,6 +168,7 @@ def check_streams(experiment, sets):
             assert set(groups[stream.index]) == set(groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["demo", "demo_full"])
 def test_streams_of_the_demo(name):
     experiment = load(bundled(name))

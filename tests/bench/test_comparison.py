@@ -36,6 +36,7 @@ def changed(folder, results, tmp_path_factory):
     return copy
 
 
+@pytest.mark.slow
 def test_compare(two_studies, changed):
     same = invoke("compare", two_studies, two_studies)
     assert same.exit_code == 0, same.output

@@ -40,6 +40,7 @@ def test_the_headline_is_true(gain, half_width, expected):
     assert headline(ranking.filter(method="Source"), "Source") == "Only Source was run."
 
 
+@pytest.mark.slow
 def test_what_was_not_run_is_said(folder, results, tmp_path):
     tao = set(results.frame.filter(scenario="TAO", method="LAME")["id"])
     no_source = set(results.frame.filter(scenario="V2", method="Source")["id"])
@@ -57,6 +58,7 @@ def test_what_was_not_run_is_said(folder, results, tmp_path):
     assert shown["validation"].notes == ()
 
 
+@pytest.mark.slow
 def test_a_validation_with_holes_draws_no_matrix(folder, results, tmp_path):
     one = results.frame.filter(scenario="Val-A", method="TENT")["id"][0]
     partial = read_results(part_of(folder, tmp_path / "part", lambda file: file.stem != one))
@@ -80,6 +82,7 @@ def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     Page(text)
 
 
+@pytest.mark.slow
 def test_files_stay_where_they_belong(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
@@ -111,6 +114,7 @@ def test_studies_whose_names_differ_have_files_that_differ(folder, results, tmp_
     assert addresses[:3] == ["a-b", "a-b-2", "a-b-3"]
 
 
+@pytest.mark.slow
 def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
     whole = part_of(folder, tmp_path / "part", lambda _: True)
     text = (whole / "experiment.toml").read_text()
@@ -135,6 +139,7 @@ def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     assert "TENT in V2, seed 3: &lt;oh&gt; &amp; no" in text
 
 
+@pytest.mark.slow
 def test_report_prints_the_table(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)

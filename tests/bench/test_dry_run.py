@@ -1,5 +1,7 @@
 """What an experiment would run, and what of it is on disk."""
 
+import pytest
+
 from lametta.bench.dry_run import dry_run
 from lametta.bench.experiment import bundled, load
 from tests.bench.tiny import SELECTED, selected
@@ -18,6 +20,7 @@ def test_dry_run_counts(experiment):
     assert not plan.missing
 
 
+@pytest.mark.slow
 def test_dry_run_looks_for_data_and_weights(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
     paper = load(bundled("paper"))

@@ -123,7 +123,7 @@ def test_what_is_only_shown_or_said_otherwise_keeps_the_cells(changes):
         ({"scenarios__sorted__split_groups": True}, {"sorted"}),
         ({"scenarios__timed__prior": {"kind": "zipf", "a": 3}}, {"timed"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_what_results_depend_on_makes_other_cells(changes, others):
     before, after = ids(tiny()), ids(tiny(**changes))

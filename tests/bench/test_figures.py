@@ -32,6 +32,7 @@ def test_every_study_and_the_validation_are_drawn(drawn):
     ]
 
 
+@pytest.mark.slow
 def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
     for name, figure in drawn.items():
         axes = canvases[name].axes
@@ -46,6 +47,7 @@ def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
                 assert ax.get_ylabel() or all(t.get_text() for t in ax.get_yticklabels())
 
 
+@pytest.mark.slow
 def test_words_do_not_overlap(canvases):
     """Tick labels of an axis, which are the longest words."""
     for name, canvas in canvases.items():
@@ -182,6 +184,7 @@ def test_no_rows_no_figure(main):
         figures.boxes(main.clear())
 
 
+@pytest.mark.slow
 def test_files_are_the_same_every_time(results, tmp_path):
     rows = results.studies["rates"].rows
     first = [path.read_bytes() for path in figures.curves(rows).save(tmp_path / "a")]

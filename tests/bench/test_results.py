@@ -19,6 +19,7 @@ def test_parts_are_complete_and_in_the_order_of_the_file(results):
     assert iid == {name: letter in "AC" for name, letter in TEST.items()}
 
 
+@pytest.mark.slow
 def test_equal_labels_are_told_apart(folder, tmp_path):
     text = (folder / "experiment.toml").read_text().replace('label = "ViT-B"', 'label = "EN-B4"')
     (tmp_path / "experiment.toml").write_text(text)
@@ -49,6 +50,7 @@ def test_bad_results_end_with_2(tmp_path, prepare, message):
         assert message in result.output
 
 
+@pytest.mark.slow
 def test_results_without_their_experiment_end_with_2(folder, tmp_path):
     (tmp_path / "cells").symlink_to(folder / "cells")
     result = invoke("report", tmp_path)

@@ -221,6 +221,7 @@ def test_no_selection_from_an_incomplete_validation(workspace, monkeypatch):
     assert not (workspace.folder / "selected.toml").exists()
 
 
+@pytest.mark.slow
 def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
     text = TINY.replace("k = [1, 3, 5]", "k = [1, 2, 3, 4, 5, 6], weight = [0.5, 1.0]")
     text = text.replace('[methods.TENT]\nkind = "tent"\ngrid = { lr = [0.001, 0.1] }\n', "")
@@ -238,6 +239,7 @@ def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
     assert sum(seen) == sum(len(make_digits(name)) for name in ("digits_val", "digits_super"))
 
 
+@pytest.mark.slow
 def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     file.write_text(TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"'))
     file.write_text(file.read_text() + '[scenarios.C]\ndataset = "super"\nlimit = 192\n')

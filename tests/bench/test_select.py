@@ -154,6 +154,7 @@ def mean(accuracies, method, config, scenario):
     )
 
 
+@pytest.mark.slow
 @given(grids(), st.randoms())
 def test_selection_by_definition(accuracies, random):
     scenarios = sorted({key[2] for key in accuracies})
@@ -171,6 +172,7 @@ def test_selection_by_definition(accuracies, random):
     assert selection.table.filter(method="LAME")["accuracy"].item() == pytest.approx(score)
 
 
+@pytest.mark.slow
 @given(grids(), st.randoms())
 def test_cross_shift_by_definition(accuracies, random):
     scenarios = sorted({key[2] for key in accuracies})

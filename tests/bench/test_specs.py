@@ -1,6 +1,8 @@
 """Experiment files: what they say, and what is wrong with them."""
 
 import contextlib
+import math
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,8 @@ from lametta.bench.specs import DatasetSpec
 from lametta.data.corruption import SETS
 from lametta.networks import EMBEDDED, NETWORKS
 from lametta.torch import zoo
-from tests.bench.tiny import selected, tiny, write
+from tests.bench.made_up import invoke
+from tests.bench.tiny import TINY, selected, tiny, write
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,10 @@ from tests.bench.tiny import selected, tiny, write
             {"methods__TENT__params": {"layers": "conv", "bn_momentum": 0}},
             "methods.TENT: bn_momentum is no option of the layers 'conv'",
         ),
+        ({"methods__LAME__grid": {"k": [math.nan]}}, "LAME.grid.k: must be finite, got nan"),
+        ({"methods__LAME__params": {"weight": math.inf}}, "params: must be finite, got inf"),
+        ({"datasets__digits__options": {"a": [math.nan]}}, "options: must be finite, got nan"),
+        ({"validation__seeds": list(range(10**5))}, "validation: must have .* cells, got 2000000"),
         ({"validation__seeds": None}, "validation.seeds: must be given, got none"),
         ({"validation__seeds": [0, -1]}, "validation.seeds: must be greater than or .*, got -1"),
         ({"validation__seeds": [1, 1]}, "validation.seeds: must have each once, got 1 twice"),
@@ -118,10 +125,87 @@ def test_files_that_are_no_toml(tmp_path):
             load(tmp_path / name)
 
 
+@pytest.mark.parametrize("date", ["2020-01-01", "07:32:00", "1979-05-27T07:32:00Z"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("k = [1, 3, 5]", "k = [1, DATE]"),
+        ("weight = 1.0", "weight = DATE"),
+        ("weight = 1.0", "weight = { a = [DATE] }"),
+        ('reader = "embedded:digits_val"', 'reader = "embedded:digits_val"\noptions.a = DATE'),
+        ('order = "by_class"', 'order = { kind = "dirichlet", gamma = DATE }'),
+        ('order = "by_class"', "order = DATE"),
+        ("seeds = [0, 1]\n", "seeds = [DATE]\n"),
+        ('name = "tiny"', "name = DATE"),
+    ],
+)
+def test_dates_are_refused(tmp_path, date, before, after):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.replace(before, after.replace("DATE", date)))
+    with pytest.raises(LamettaError, match=r"tiny.toml: .*got ") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deep = " + "[" * 9999 + "]" * 9999,
+        "deep = " + "{a=" * 9999 + "1" + "}" * 9999,
+        TINY.replace("weight = 1.0", "weight = " + "[" * 300 + "]" * 300),
+        TINY.replace('order = "by_class"', "order" + ".inside" * 9999 + '.kind = "mixed"'),
+        TINY + "[methods.Deep]\nkind = 'lame'\nparams" + ".a" * 9999 + " = 1\n",
+    ],
+    ids=["list", "table", "parameter", "order", "dotted"],
+)
+def test_files_that_nest_too_deeply(tmp_path, text):
+    (tmp_path / "tiny.toml").write_text(text)
+    with pytest.raises(LamettaError):
+        load(tmp_path / "tiny.toml")
+
+
+def test_large_grids_are_refused_at_once(tmp_path):
+    grid = {key: list(range(10)) for key in "abcdefghi"}
+    path = write(tmp_path / "tiny.toml", tiny(methods__LAME__grid=grid))
+    start = time.perf_counter()
+    with pytest.raises(
+        LamettaError, match="grid: must make at most 10000 configurations, got 1000000000\n"
+    ):
+        load(path)
+    assert time.perf_counter() - start < 5
+
+
+STRANGE = """
+import pathlib
+pathlib.Path(__file__).with_name("imported").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('zoo = "embedded:digits"', 'zoo = "torch:stranger:net"\nweights = "w.pth"'),
+        ('reader = "embedded:digits_val"', 'reader = "python:stranger:data"'),
+        ('kind = "lame"', 'kind = "python:stranger:Method"'),
+        ('kind = "lame"', 'kind = "lame+python:stranger:Method"'),
+        ('affinity = ["knn", "rbf"]', 'affinity = ["knn", "python:stranger:affinity"]'),
+        ("params = { weight = 1.0 }", 'params = { "lame.affinity" = "python:stranger:x" }'),
+    ],
+)
+def test_a_dry_run_imports_nothing_of_strangers(tmp_path, monkeypatch, before, after):
+    (tmp_path / "stranger.py").write_text(STRANGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY.replace(before, after))
+    result = invoke("run", tmp_path / "tiny.toml", "--dry-run", "--data", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "cells, each counted once" in result.stdout
+    assert not (tmp_path / "imported").exists()
+
+
 _values = st.recursive(
     st.booleans()
     | st.integers(-(2**40), 2**40)
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats()
     | st.sampled_from(["", "iid", "zipf", "net", "source", "tent", "test", "embedded:digits_val"])
     | st.text(max_size=4),
     lambda inner: (

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from lametta.bench.tally import Tally
 from lametta.types import LamettaError
@@ -32,6 +31,8 @@ def predictions(n=500, n_classes=7, seed=0, scale=2.0):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
 def test_agrees_with_other_libraries(seed, scale):
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     probs, labels = predictions(seed=seed, scale=scale)
     found = tallied(probs, labels, cuts=[64, 128, 129])
     predicted = probs.argmax(axis=1)

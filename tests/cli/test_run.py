@@ -101,7 +101,9 @@ def test_a_killed_run_holds_nobody_up(file, tmp_path):
     code += "from lametta.cli import app; app(sys.argv[1:])"
     arguments = ["run", str(file), "-o", str(tmp_path / "a")]
     process = subprocess.Popen([sys.executable, "-c", code, *arguments])
-    while process.poll() is None and not (tmp_path / "a" / ".lock").exists():
+    end = time.monotonic() + 120
+    while not (tmp_path / "a" / ".lock").exists():
+        assert time.monotonic() < end
         time.sleep(0.01)
     process.kill()
     assert process.wait() < 0

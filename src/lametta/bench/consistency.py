@@ -1,5 +1,6 @@
 """Checks across the tables of an experiment: what one names, another has to define."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,36 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from lametta.bench.experiment import Experiment
-    from lametta.bench.specs import Study, Validation
+    from lametta.bench.specs import MethodSpec, Study, Validation
+
+
+_MOST_CONFIGURATIONS = 10_000  # of a method; the paper's have at most 54
+_MOST_CELLS = 1_000_000
 
 
 def find_inconsistencies(experiment: "Experiment", check: str) -> list[Problem]:
     """Find what does not fit together in an experiment whose tables are right by themselves."""
     check_choice("check", check, ("ours", "all", "none"))
+    if problems := list(_sizes(experiment)):
+        return problems  # before anyone counts so far
     found = [*_sources(experiment), *_parameters(experiment, check), *_references(experiment)]
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
+
+
+def _sizes(experiment: "Experiment") -> Iterator[Problem]:
+    """A mistake in a grid can make more cells than anyone can count to, let alone run."""
+    counts = {name: method.n_configurations for name, method in experiment.methods.items()}
+    for name, n in counts.items():
+        if n > _MOST_CONFIGURATIONS:
+            message = f"must make at most {_MOST_CONFIGURATIONS} configurations, got {n}"
+            yield Problem(("methods", name, "grid"), message)
+    for keys, phase in _phases(experiment):
+        chosen = len(phase.methods)  # one configuration of each
+        every = sum(counts.get(name, 1) for name in phase.methods)
+        lists = (phase.models, phase.scenarios, phase.seeds, phase.batch_sizes)
+        n = math.prod(map(len, lists)) * (every if keys == ("validation",) else chosen)
+        if n > _MOST_CELLS:
+            yield Problem(keys, f"must have at most {_MOST_CELLS} cells, got {n}")
 
 
 def _sources(experiment: "Experiment") -> Iterator[Problem]:
@@ -37,7 +60,7 @@ def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str,
 def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
     for name, method in experiment.methods.items():
         found = None
-        if check == "all" or (check == "ours" and methods.is_ours(method.kind)):
+        if check == "all" or (check == "ours" and _is_ours(method)):
             try:
                 found = methods.find(method.kind)
             except LamettaError as error:
@@ -52,6 +75,16 @@ def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
         configs = experiment.configs(name)
         if len(set(configs)) < len(configs):
             yield Problem(("methods", name, "grid"), "must give each configuration once, got more")
+
+
+def _is_ours(method: "MethodSpec") -> bool:
+    """Whether its parameters can be checked without the code of others, an affinity's say."""
+    values = [
+        *method.params.values(),
+        *(x for grid in method.grid for xs in grid.values() for x in xs),
+    ]
+    theirs = any(isinstance(value, str) and value.startswith("python:") for value in values)
+    return methods.is_ours(method.kind) and not theirs
 
 
 def _references(experiment: "Experiment") -> Iterator[Problem]:

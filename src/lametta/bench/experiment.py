@@ -127,7 +127,7 @@ class Experiment(Strict):
         """Give the cells that configurations are chosen by; none where nothing is to be chosen."""
         phase = self.validation
         configs = [(method, text) for method in phase.methods for text in self.configs(method)]
-        return list(self._cells(phase, configs, [phase.batch_size]))
+        return list(self._cells(phase, configs))
 
     def study_cells(self, study: str, selected: Mapping[str, Mapping[str, object]]) -> list[Cell]:
         """Give the cells of a study.
@@ -142,7 +142,7 @@ class Experiment(Strict):
         """
         phase = self.studies[study]
         configs = [(method, self._chosen(method, selected)) for method in phase.methods]
-        return list(self._cells(phase, configs, phase.batch_sizes))
+        return list(self._cells(phase, configs))
 
     def test_cells(self, selected: Mapping[str, Mapping[str, object]]) -> list[Cell]:
         """Give the cells of all studies, each once."""
@@ -161,15 +161,12 @@ class Experiment(Strict):
         return configs[0]
 
     def _cells(
-        self,
-        phase: Validation | Study,
-        configs: Iterable[tuple[str, str]],
-        batch_sizes: Iterable[int],
+        self, phase: Validation | Study, configs: Iterable[tuple[str, str]]
     ) -> Iterator[Cell]:
         for model, scenario in itertools.product(phase.models, phase.scenarios):
             definition = self._definition(model, scenario)
             for seed, size, (method, config) in itertools.product(
-                phase.seeds, batch_sizes, configs
+                phase.seeds, phase.batch_sizes, configs
             ):
                 kind = self.methods[method].kind
                 key = (method, kind, config, model, scenario, seed, size, phase.live)
@@ -221,10 +218,16 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     path = Path(path)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _checked(path, content, check)
     except OSError as error:
         raise LamettaError(f"path must be a TOML file, got {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LamettaError(f"path must be a TOML file, got {path}: {error}") from None
+    except RecursionError:
+        raise LamettaError(f"path must be a TOML file, got {path}: nested too deeply") from None
+
+
+def _checked(path: Path, content: dict[str, object], check: str) -> Experiment:
     try:
         experiment = Experiment.model_validate(content)
     except ValidationError as error:

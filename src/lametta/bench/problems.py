@@ -1,8 +1,10 @@
 """What is wrong with an experiment file: the key, what was expected there, and what came."""
 
+import math
 import reprlib
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -12,6 +14,8 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
 
 # Where pydantic speaks of Python, a reader of TOML knows other words.
 _WORDS = {
@@ -102,13 +106,34 @@ def one_of(known: Iterable[str]) -> AfterValidator:
 
 
 def _check_unique(values: tuple[object, ...]) -> tuple[object, ...]:
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            raise LamettaError(f"must have each once, got {value!r} twice")
+    value, n = Counter(values).most_common(1)[0]
+    if n > 1:
+        raise LamettaError(f"must have each once, got {value!r} twice")
     return values
 
 
 unique = AfterValidator(_check_unique)
+
+
+def _check_plain(value: T) -> T:
+    for item in _leaves(value):
+        if not isinstance(item, str | bool | int | float):
+            raise LamettaError(f"must be numbers, text, lists and tables, got {item}")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise LamettaError(f"must be finite, got {item}")
+    return value
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+plain = AfterValidator(_check_plain)
+"""Refuses what TOML has and JSON has not: dates, times, NaN and infinity."""
 
 
 def _say(found: "ErrorDetails") -> str:

@@ -1,6 +1,7 @@
 """The tables of an experiment file, each checked for itself."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
@@ -15,7 +16,7 @@ from pydantic import (
 )
 
 from lametta import methods
-from lametta.bench.problems import Strict, expected, one_of, unique
+from lametta.bench.problems import Strict, expected, one_of, plain, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
@@ -34,7 +35,7 @@ _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
 _Corruptions = Annotated[tuple[Annotated[str, one_of(SETS["all"])], ...], _List, unique]
-_Grid = dict[str, Annotated[tuple[object, ...], _List]]
+_Grid = dict[str, Annotated[tuple[object, ...], _List, plain]]
 
 Params: TypeAlias = dict[str, object]
 """The parameters of a method: what TOML and JSON can say."""
@@ -84,7 +85,7 @@ class DatasetSpec(_Spec):
     """
 
     reader: Annotated[str, one_of(catalog.names())]
-    options: dict[str, object] = Field(default_factory=dict)
+    options: Annotated[dict[str, object], plain] = Field(default_factory=dict)
     part: Annotated[tuple[int, int], Field(strict=False)] | None = None
     corruptions: _Corruptions | None = None
     severity: Annotated[int, Field(ge=1, le=5)] = 5
@@ -191,13 +192,18 @@ class MethodSpec(_Spec):
     """
 
     kind: Annotated[str, AfterValidator(_check_kind)]
-    params: Params = Field(default_factory=dict)
+    params: Annotated[Params, plain] = Field(default_factory=dict)
     grid: Annotated[tuple[_Grid, ...], _List] = ({},)
 
     @field_validator("grid", mode="before")
     @classmethod
     def _list_grids(cls, value: object) -> object:
         return (value,) if isinstance(value, dict) else value
+
+    @property
+    def n_configurations(self) -> int:
+        """How many configurations the grids make."""
+        return sum(math.prod(map(len, grid.values())) for grid in self.grid)
 
     def configurations(self) -> Iterator[Params]:
         """Give all parameters that the grids make, the last list changing fastest."""
@@ -223,6 +229,11 @@ class Validation(_Spec):
     batch_size: PositiveInt = 64
 
     live: ClassVar[bool] = False
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The one batch size, as studies have them."""
+        return (self.batch_size,)
 
 
 class Study(_Spec):
