@@ -37,6 +37,7 @@ class Net(torch.nn.Module):
 CORRECTORS = [LAME(), LAME(lametta.rbf(3, row_sum=5.0), weight=2.0), LAME(lametta.linear())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=repr)
 def test_our_correctors_keep_the_contract(corrector):
     check_corrector(corrector)

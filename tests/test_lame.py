@@ -164,6 +164,7 @@ def test_strided_input():
 # Other ways to run it
 
 
+@pytest.mark.slow
 def test_under_jax_jit(affinity):
     features, probs = map(jax.numpy.asarray, make_batch(16, 4))
 
@@ -182,6 +183,7 @@ def test_under_jax_jit_tol_is_named():
         jax.jit(lambda x, q: lame(x, q).probs)(features, probs)
 
 
+@pytest.mark.slow
 def test_torch_export(affinity):
     class Correct(torch.nn.Module):
         def forward(self, x, q):

@@ -28,6 +28,7 @@ def test_zipf_variates(a):
     assert all(v >= 1 for v in _zipf_variates(1.001, 1000, generator(2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_classes", "variant", "rate"),
     [(1000, "validation", 0.48), (32, "validation", 0.80), (1000, "test", 0.93)],
@@ -38,6 +39,7 @@ def test_zipf_is_accepted_as_often_as_in_the_paper(n_classes, variant, rate):
     assert np.mean(accepted) == pytest.approx(rate, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "x", "y", "largest", "top"),
     [("validation", 0.2, 0.8, 0.09, 0.76), ("test", 0.1, 0.9, 0.16, 0.72)],

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ class Found:
 class Net(nn.Module):
     """A small classifier whose output is given a shape by ``form``."""
 
-    def __init__(self, form=lambda logits: logits, classes=4):
+    def __init__(self, form=None, classes=4):
         super().__init__()
         torch.manual_seed(0)
         self.body = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU())
@@ -38,7 +39,8 @@ class Net(nn.Module):
 
     def forward(self, x, scale=None):
         logits = self.fc(self.body(x).mean((2, 3)))
-        return self.form(logits if scale is None else logits * scale)
+        logits = logits if scale is None else logits * scale
+        return logits if self.form is None else self.form(logits)
 
 
 def batches(n):
@@ -60,6 +62,9 @@ def test_threads_do_not_see_each_other(wraps):
     with ThreadPoolExecutor(8) as pool:
         for i, probs in pool.map(run, range(10_000)):
             assert torch.equal(probs, alone[i % len(given)])
+    assert len(net.fc._forward_pre_hooks) == 1
+    models.clear()
+    gc.collect()
     assert not net.fc._forward_pre_hooks
 
 
@@ -95,16 +100,20 @@ def test_dropped_wraps_leave_nothing_on_the_network():
     net = Net()
     for _ in range(100):
         wrap(net)(INPUTS)
+    gc.collect()
     assert not any(module._forward_pre_hooks for module in net.modules())
-    copy.deepcopy(net)
-    model = wrap(net)
-    model(INPUTS)
     torch.jit.script(net.fc)
-    copy.deepcopy(model)(INPUTS)
+    model = wrap(net)
+    expected = model(INPUTS)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), wrap(copy.deepcopy(net))):
+        assert torch.equal(twin(INPUTS), expected)
+        assert len(twin.net.fc._forward_pre_hooks) == 1
     watched = weakref.ref(model)
     del model
     gc.collect()
     assert watched() is None
+    assert not net.fc._forward_pre_hooks
+    assert not net.fc._forward_pre_hooks_with_kwargs
 
 
 FORMS = {

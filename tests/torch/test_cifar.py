@@ -45,6 +45,7 @@ class Resnet20(nn.Module):
         return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_a_real_checkpoint_loads_and_predicts(user_module):
     weights = shared("data", "cifar10", "resnet20-12fca82f.th")
     archive = shared("data", "cifar10", "test-3000.zip")

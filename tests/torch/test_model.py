@@ -187,6 +187,7 @@ def test_wrap_is_source_and_corrector(net):
     assert torch.allclose(wrap(net, "source")(INPUTS), logits.softmax(1))
     model.reset()
     assert model.prediction is None
+    model.close()
     assert not model.model.head._forward_pre_hooks
 
 

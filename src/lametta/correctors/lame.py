@@ -51,8 +51,9 @@ class LAME:
             max_iter=self.max_iter,
             tol=self.tol,
         )
+        n = probs.shape[0]
         info = {
-            "neighbors": min(getattr(self.affinity, "k", len(probs)), max(len(probs) - 1, 0)),
+            "neighbors": min(getattr(self.affinity, "k", n), max(n - 1, 0)),
             "n_iter": result.n_iter,
             "converged": result.converged,
             "energy": result.energy,

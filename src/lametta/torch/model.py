@@ -1,11 +1,13 @@
 """A PyTorch classifier as a `lametta.Model`: features and logits from one forward pass."""
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -18,11 +20,9 @@ from lametta.types import LamettaError, Output
 Pick: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None
 """Which part of what a network returns is the logits: a name, a place, or a function."""
 
-# Which forward pass is under way in this thread or task: other passes through the same layers,
-# in other threads or inside this one, are not its own.
-_PASS: ContextVar[object] = ContextVar("pass", default=None)
-# PyTorch numbers hooks without a lock, so that two threads can get the same number.
-_HOOKS = threading.Lock()
+# The head of the forward pass that is under way in this thread or task, and what it saw: passes in
+# other threads, and passes inside this one, are not its own.
+_PASS: ContextVar[tuple[nn.Module, list[torch.Tensor]] | None] = ContextVar("pass", default=None)
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Inputs:
 class Classifier:
     """A frozen network that gives its features beside its logits.
 
-    The features are what goes into the head, the part that makes the logits. A hook reads them
-    during the forward pass and is gone after it, so that a batch costs one ordinary forward pass
-    and nothing is left on the network. Calls from several threads, and several classifiers on one
-    network, do not disturb each other.
+    The features are what goes into the head, the part that makes the logits. They are read by a
+    hook on it, so that a batch costs one ordinary forward pass; the hook goes with the last
+    classifier of the network. Calls from several threads, and several classifiers on one network,
+    do not disturb each other.
 
     Parameters
     ----------
@@ -94,6 +94,19 @@ class Classifier:
         self.probabilities = probabilities
         self.returns: Callable[..., Any] | None = None  # the kind of output, if it has logits
         self._looked = probabilities  # at whether the outputs are logits
+        self._watch()
+
+    def _watch(self) -> None:
+        _attach(self.head)
+        self._release = weakref.finalize(self, _detach, self.head)
+        self._release.atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_release"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._watch()
 
     def __call__(self, x: Any, /) -> Output:
         """Return features [N, d] and logits [N, K] of a batch, without gradients."""
@@ -121,29 +134,21 @@ class Classifier:
     def _pass(self, x: Any) -> tuple[torch.Tensor, Any]:
         """The features, and what the network returned."""
         seen: list[torch.Tensor] = []
-
-        def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if _PASS.get() is seen:
-                seen.append(args[0] if args else next(iter(kwargs.values())))
-
-        token = _PASS.set(seen)
-        with _HOOKS:
-            hook = self.head.register_forward_pre_hook(see, with_kwargs=True)
+        token = _PASS.set((self.head, seen))
         try:
             returned = call(self.net, x)
         finally:
-            with _HOOKS:
-                hook.remove()
             _PASS.reset(token)
         if len(seen) != 1:
             raise LamettaError(
                 f"head must be called once in a forward pass, got {len(seen)} calls: name another "
-                "layer as head"
+                "layer as head, and call no classifier that is closed"
             )
         return pooled(self.head, seen[0]), returned
 
     def close(self) -> None:
-        """Do nothing: between two calls nothing of this is on the network."""
+        """Take the hook off the network, unless another classifier of it needs it."""
+        self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -155,6 +160,36 @@ class Classifier:
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_watchers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_attaching = threading.RLock()  # re-entrant: garbage may be collected, and so detached, meanwhile
+
+
+def _see(head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    current = _PASS.get()
+    if current is not None and current[0] is head:
+        current[1].append(args[0] if args else next(iter(kwargs.values())))
+
+
+def _attach(head: nn.Module) -> None:
+    """Put the hook on a head: one for all of its classifiers, for as long as there are any."""
+    # One that came and went with each call would change PyTorch's table of hooks while another
+    # thread reads it.
+    with _attaching:
+        _watchers[head] = _watchers.get(head, 0) + 1
+        if _see not in head._forward_pre_hooks.values():  # a copy of a network has it already
+            head.register_forward_pre_hook(_see, with_kwargs=True)
+
+
+def _detach(head: nn.Module) -> None:
+    with _attaching:
+        _watchers[head] = _watchers.get(head, 0) - 1
+        if _watchers[head] > 0:
+            return
+        for number in [n for n, hook in head._forward_pre_hooks.items() if hook is _see]:
+            del head._forward_pre_hooks[number]
+            head._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
 def unwrapped(net: nn.Module) -> nn.Module:

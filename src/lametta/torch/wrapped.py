@@ -62,7 +62,8 @@ class Wrapped(nn.Module):
         self.prediction = None
 
     def close(self) -> None:
-        """Do nothing: between two calls nothing is on the network but what adapted it."""
+        """Take the hook off the network, which is then as it was given, or as it was adapted."""
+        self.model.close()
 
     def train(self, mode: bool = True) -> Self:
         """Switch this module's mode; the network is frozen and stays in eval mode."""

@@ -320,6 +320,7 @@ def test_script_wants_wordnet_3_0(tmp_path, monkeypatch):
         make(database, tmp_path / "out", monkeypatch)
 
 
+@pytest.mark.slow
 def test_asset_is_what_the_script_makes():
     database = Path("/usr/share/wordnet")  # Debian's wordnet-base
     if not database.is_dir():
