@@ -1,5 +1,8 @@
 """Tables: their numbers by hand, and their text in every format."""
 
+import base64
+import csv
+import html
 import io
 import re
 import statistics
@@ -11,12 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lametta.bench import tables
+from lametta.bench.report import make_report, write
+from lametta.bench.results import read_results
 from lametta.bench.tables import Entry, Table
-from tests.bench.made_up import (
-    SIX,
-    TEST,
-    mean_of_means,
-)
+from tests.bench.made_up import SIX, TEST, mean_of_means, part_of
 
 
 def test_results_agree_with_means_by_hand(main):
@@ -103,6 +104,38 @@ def test_any_text_is_escaped(words):
         bare = re.sub(r"\\textbf\{|\\[&%$#_{}]|\$\\(pm|cdot)\$|\$-\$", "", bare)
         assert not re.search(r"[\\%$#_{~^±·…]", bare)
         assert bare.count("&") == len(words) - 1
+
+
+ATTACKS = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "<script>x</script>", "a&lt;b"]
+
+
+def test_names_do_nothing_in_a_spreadsheet_or_a_viewer():
+    data = pl.DataFrame({"method": ATTACKS, "=gain": [-1.5] * len(ATTACKS)})
+    table = tables.as_table("t", "T", data.with_columns(number=pl.lit("-1.5e3")))
+    head, *lines = csv.reader(io.StringIO(table.csv(), newline=""))
+    assert head == ["method", "'=gain", "number"]
+    for attack, (text, gain, number) in zip(ATTACKS, lines, strict=True):
+        assert text == (attack if attack[0] in "<a" else f"'{attack}")
+        assert (gain, number) == ("-1.5", "-1.5e3")
+    shown = table.markdown()
+    assert not re.search("[<>]", shown)
+    assert html.unescape(shown).count("<script>") == 1
+    assert "a&amp;lt;b" in shown
+
+
+def test_every_csv_of_a_report_is_defused(folder, results, tmp_path):
+    few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
+    small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    text = (small / "experiment.toml").read_text()
+    text = text.replace('[scenarios."VID"]', '[scenarios."VID"]\nlabel = "=VID"')
+    (small / "experiment.toml").write_text(text.replace('label = "RN-50"', 'label = "@RN"'))
+    page = write(make_report(read_results(small)), tmp_path / "report")
+    texts = [file.read_text(encoding="utf-8") for file in page.parent.glob("*/*.csv")]
+    links = re.findall(r"base64,([\w+/=]+)", page.read_text(encoding="utf-8"))
+    texts += [base64.b64decode(link).decode() for link in links]
+    assert sum("'=VID" in text for text in texts) >= 4
+    for text in texts:
+        assert not re.search(r'(^|[,\n])"?[=@]', text)
 
 
 def test_numbers_stand_right_and_words_left(main):

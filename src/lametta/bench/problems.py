@@ -115,12 +115,20 @@ def _check_unique(values: tuple[object, ...]) -> tuple[object, ...]:
 unique = AfterValidator(_check_unique)
 
 
-def _check_plain(value: T) -> T:
+def check_plain(value: T) -> T:
+    """Refuse what TOML has and JSON has not: dates and times; and NaN.
+
+    Examples
+    --------
+    >>> check_plain({"lr": [float("nan")]})
+    Traceback (most recent call last):
+    lametta.types.LamettaError: must be a number, got nan
+    """
     for item in _leaves(value):
         if not isinstance(item, str | bool | int | float):
             raise LamettaError(f"must be numbers, text, lists and tables, got {item}")
-        if isinstance(item, float) and not math.isfinite(item):
-            raise LamettaError(f"must be finite, got {item}")
+        if isinstance(item, float) and math.isnan(item):  # which does not even equal itself
+            raise LamettaError("must be a number, got nan")
     return value
 
 
@@ -132,8 +140,7 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-plain = AfterValidator(_check_plain)
-"""Refuses what TOML has and JSON has not: dates, times, NaN and infinity."""
+plain = AfterValidator(check_plain)
 
 
 def _say(found: "ErrorDetails") -> str:

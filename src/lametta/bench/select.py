@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lametta._files import write_text
 from lametta.bench.columns import CELL, STREAM
 from lametta.bench.metrics import check_cells, gains, refuse, require
+from lametta.bench.problems import check_plain
 from lametta.bench.toml import to_key, to_toml
 from lametta.types import LamettaError
 
@@ -225,8 +226,11 @@ def read_selection(path: str | Path) -> dict[str, dict[str, object]]:
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        check_plain(content)
     except (OSError, ValueError) as error:
         raise LamettaError(f"path must be a TOML file, got {path}: {error}") from None
+    except RecursionError:
+        raise LamettaError(f"path must be a TOML file, got {path}: nested too deeply") from None
     for method, section in content.items():
         if not (isinstance(section, dict) and isinstance(section.get("config"), dict)):
             raise LamettaError(f"{path} must have a table {method}.config, got {section!r}")

@@ -14,6 +14,7 @@ from lametta.bench import tables
 from lametta.bench.figures import marks
 from lametta.bench.report.content import Report
 from lametta.bench.results import Results
+from lametta.bench.spreadsheet import to_csv
 from lametta.bench.tables import Table, number
 
 
@@ -36,7 +37,7 @@ def write(report: Report, folder: PathLike) -> Path:
     for section in report.sections:
         for figure in section.figures:
             figure.save(folder / "figures")
-            figure.frame().write_csv(folder / "figures" / f"{figure.name}.csv")
+            _write(folder / "figures" / f"{figure.name}.csv", to_csv(figure.frame()))
     streams = _streams(report.results)
     shown = [table for section in report.sections for table in section.tables]
     for table in (report.ranking, streams, *shown):
@@ -98,7 +99,7 @@ def _flat(content: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def _csv_link(frame: pl.DataFrame) -> str:
-    encoded = base64.b64encode(frame.write_csv().encode()).decode()
+    encoded = base64.b64encode(to_csv(frame).encode()).decode()
     return f"data:text/csv;charset=utf-8;base64,{encoded}"
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from lametta.bench.spreadsheet import to_csv
+
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -87,7 +89,7 @@ class Table:
 
     def csv(self) -> str:
         """The numbers behind the table, unrounded."""
-        return self.data.write_csv()
+        return to_csv(self.data)
 
     def _lines(self, escape: Callable[[str], str], strong: str) -> Iterable[list[str]]:
         yield [escape(name) for name in self.header]
@@ -99,6 +101,8 @@ class Table:
 
 
 def _markdown(text: str) -> str:
+    # A viewer may render HTML, also that in a name.
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("|", r"\|").replace("\n", " ")
 
 
