@@ -105,14 +105,28 @@ def test_the_command_on_broken_images(photos, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--model", "resnet"], "name must be one of"),
-        (["--data", "nothing"], "name must be one of"),
-        (["--data", "imagenet_val", "--root", "nowhere"], "data must be a folder, got 'nowhere'"),
-        (["--weights", "none.pth"], "weights must be a file"),
-        (["--device", "toaster"], "device must be one that torch can use"),
-        (["--batch-size", "0"], "batch_size must be an integer >= 1"),
-        (["-o", "bank.npz"], "path must end in .safetensors"),
-        (["-o", "no/such/bank.safetensors"], "No such file or directory"),
+        (["--model", "resnet"], "--model must be one of"),
+        (
+            ["--data", "nothing"],
+            "--data must be a folder, a file or a data set by name, got 'nothing': there is no",
+        ),
+        (["--data", "imagenet_vall"], "no such data set; did you mean 'imagenet_val'?"),
+        (
+            ["--data", "folder:nothing", "--root", "."],
+            "--data must be a folder or a .zip file, got",
+        ),
+        (["--data", "embedded:digit"], "no such data set; did you mean 'embedded:digits_"),
+        (["--fps", "2"], "--fps must be given for video files alone, got 2.0 for"),
+        (
+            ["--map", "none.json"],
+            "--map must be a JSON file, got none.json: [Errno 2] No such file",
+        ),
+        (["--data", "imagenet_val", "--root", "nowhere"], "--root must be a folder, got 'nowhere'"),
+        (["--weights", "none.pth"], "--weights must be a file"),
+        (["--device", "toaster"], "--device must be one that torch can use"),
+        (["--batch-size", "0"], "--batch-size must be an integer >= 1"),
+        (["-o", "bank.npz"], "--output must end in .safetensors"),
+        (["-o", "no/such/bank.safetensors"], "--output must lie in a folder, got"),
     ],
 )
 def test_the_command_names_bad_input(photos, more, message):

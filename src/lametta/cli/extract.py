@@ -1,23 +1,32 @@
 """``lametta extract``: features and logits of a data set, once and for all."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.text import Text
 
+from lametta._checks import did_you_mean
+from lametta.classmap import ClassMap
 from lametta.cli._console import err, progress_bar, require, say, show_table, user_errors
 from lametta.data.bank import Bank
 from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
-from lametta.data.catalog import datasets, load
-from lametta.data.dataset import Dataset
-from lametta.data.readers.folders import image_folder
+from lametta.data.catalog import load, names
+from lametta.data.dataset import Dataset, Samples, UnreadableImageError
+from lametta.data.labels import some_of
+from lametta.data.readers.paths import CountClasses, open_names, open_path
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from lametta.torch import Classifier
+    from lametta.torch.zoo import Loaded
 
 _ROWS = 4096  # that are scored at a time
 
@@ -36,8 +45,9 @@ def extract(
     data: Annotated[
         str,
         typer.Option(
-            metavar="NAME|PATH",
-            help="A data set by name, or a folder or .zip file with a folder of images a class.",
+            metavar="PATH|NAME|-",
+            help="A folder or .zip file of images, or of a folder of images for each class or "
+            "video; video files; a data set by name; or - for images named on standard input.",
         ),
     ],
     target: Annotated[
@@ -49,6 +59,15 @@ def extract(
     root: Annotated[
         Path | None,
         typer.Option(metavar="ROOT", help="Where data sets lie; LAMETTA_DATA if not given."),
+    ] = None,
+    class_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", metavar="MAP", help="A class map from the model's classes onto the labels'."
+        ),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second that are taken of videos; else all.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images that the model sees together.")] = 64,
     workers: Annotated[
@@ -70,8 +89,13 @@ def extract(
     """Run a model over a data set, and keep its features and logits in a bank.
 
     A run that was stopped or killed goes on where it was when it is started again, and OUT comes
-    out the same. OUT holds features [N, d], logits [N, K], labels, keys and groups in the order of
-    the data set, and says which model, weights, preprocessing and files they are from.
+    out the same. Where images were changed or added since, only these are extracted. OUT holds
+    features [N, d], logits [N, K], labels, keys and groups in the order of the data set, and says
+    which model, weights, preprocessing and files they are from.
+
+    Folders are classes where they are called so: by ImageNet's synsets, by numbers, by the targets
+    of --map, or if they are as many as the model's classes. Otherwise each is a video, and a group
+    of its own. --data folder:PATH takes them as classes anyway.
 
     Example: lametta extract --model efficientnet_lite0 --data photos -o bank.safetensors
     """
@@ -79,38 +103,108 @@ def extract(
         require("torch", "torch")
         from lametta.torch import Classifier, zoo
 
-        dataset, loaded = _dataset(data, root), zoo.load(model, weights=weights, device=device)
+        with _typed(name="--model", weights="--weights", device="--device"):
+            loaded = zoo.load(model, weights=weights, device=device)
         start = time.perf_counter()
         done: list[int] = []
-        with progress_bar() as bar, Classifier(loaded.net) as classifier:
+        with Classifier(loaded.net) as classifier, progress_bar() as bar:
+            dataset = _dataset(data, root, class_map, fps, _counter(classifier, loaded, device))
             task = bar.add_task("extracting")
 
             def show(n_done: int, n: int) -> None:
                 done.append(n_done)
                 bar.update(task, completed=n_done, total=n)
 
-            bank = run(
-                lambda x: classifier(x.to(device)),
-                dataset,
-                loaded.preprocess,
-                target,
-                batch_size=batch_size,
-                workers=workers,
-                dtype=dtype.value,
-                header={"model": loaded.name, "weights_hash": weights_hash(loaded.net)},
-                on_error="report" if skip_broken else "raise",
-                restart=restart,
-                progress=show,
-            )
+            with _typed(path="--output", batch_size="--batch-size", workers="--workers"):
+                bank = run(
+                    lambda x: classifier(x.to(device)),
+                    dataset,
+                    loaded.preprocess,
+                    target,
+                    batch_size=batch_size,
+                    workers=workers,
+                    dtype=dtype.value,
+                    header={"model": loaded.name, "weights_hash": weights_hash(loaded.net)},
+                    on_error="report" if skip_broken else "raise",
+                    restart=restart,
+                    progress=show,
+                )
         # What an earlier run had done is in the first count.
         _report(bank, done[-1] - done[0] if done else 0, time.perf_counter() - start)
     say(f"wrote {target}")
 
 
-def _dataset(data: str, root: Path | None) -> Dataset:
-    if data not in datasets() and Path(data).exists():
-        return image_folder(data)
-    return load(data, root)
+def _dataset(
+    data: str,
+    root: Path | None,
+    class_map: Path | None,
+    fps: float | None,
+    count_classes: CountClasses,
+) -> Dataset:
+    """What ``--data`` stands for, a path before a name, in the classes of the map."""
+    with _typed(path="--map"):
+        classes = None if class_map is None else ClassMap.load(class_map)
+    with _typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
+        if data == "-":
+            dataset = _named()
+        elif Path(data).exists():
+            targets = () if classes is None else classes.names
+            dataset = open_path(data, targets=targets, count_classes=count_classes, fps=fps)
+        elif data in names() or f"{data.partition(':')[0]}:" in ("folder:", "videos:", "python:"):
+            dataset = load(data, root)
+        else:
+            raise LamettaError(
+                f"--data must be a folder, a file or a data set by name, got {data!r}: there is no "
+                f"such folder or file, and no such data set{did_you_mean(data, names())}"
+            )
+    if fps is not None and "/" not in dataset.keys[0]:
+        raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
+    if classes is None:
+        return dataset
+    with _typed(class_map="--map"):
+        mapped = dataset.mapped(classes)
+    if lost := len(dataset) - len(mapped):
+        say(f"left out {lost} of {len(dataset)} images, whose classes {class_map} does not map")
+    return mapped
+
+
+def _named() -> Dataset:
+    try:
+        return open_names(sys.stdin)
+    except UnicodeDecodeError as error:
+        raise LamettaError(f"standard input must be text in UTF-8, got {error}") from None
+
+
+def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountClasses:
+    """Count the classes of the model by its head, or else by what it says of a first sample."""
+
+    def count(samples: Samples) -> int:
+        import torch
+
+        if isinstance(classifier.head, torch.nn.Linear):
+            return max(classifier.head.out_features, 2)  # one logit stands for two classes
+        for i in range(len(samples)):
+            try:
+                x = samples[i]
+            except UnreadableImageError:
+                continue
+            x = torch.as_tensor(x if loaded.preprocess is None else loaded.preprocess(x))
+            return int(classifier(x[None].to(device)).logits.shape[1])
+        raise LamettaError("--data must hold an image that can be read, got none")
+
+    return count
+
+
+@contextmanager
+def _typed(**options: str) -> Iterator[None]:
+    """Name arguments in errors as the options that the user typed."""
+    try:
+        yield
+    except UnreadableImageError:
+        raise
+    except LamettaError as error:
+        argument, space, rest = str(error).partition(" ")
+        raise LamettaError(options.get(argument, argument) + space + rest) from error
 
 
 @contextmanager
@@ -126,24 +220,39 @@ def _resumable() -> Iterator[None]:
 def _report(bank: Bank, n_new: int, seconds: float) -> None:
     rows: list[tuple[str, str | Text]] = [("samples", f"{len(bank)}")]
     if failed := bank.header["failed"]:
-        some = ", ".join(failed[:3]) + ", ..." * (len(failed) > 3)
-        rows.append(("left out", f"{len(failed)} ({some})"))
+        rows.append(("left out", f"{len(failed)} ({some_of(failed)})"))
     rows.append(("features, classes", f"{bank.features.shape[1]}, {bank.logits.shape[1]}"))
+    groups = [] if bank.groups is None else list(dict.fromkeys(bank.groups.tolist()))
+    rows.append(("groups", f"{len(groups)} ({some_of(groups)})" if groups else "none"))
+    bank, unused = _scored(bank)
+    if unused:
+        rows.append(("labels", unused))
     rows.append(("extracted now", f"{n_new} in {seconds:.1f} s, {n_new / seconds:.1f} a second"))
-    if (accuracy := _accuracy(bank)) is not None:
-        rows.append(("accuracy", Text(f"{accuracy:.2%}", "bold")))
+    if not unused:
+        rows.append(("accuracy", Text(f"{_accuracy(bank):.2%}", "bold")))
     show_table(rows=rows)
 
 
-def _accuracy(bank: Bank) -> float | None:
-    """Share of samples whose label has the highest logit; None if labels are of other classes."""
-    classes = bank.class_map
+def _scored(bank: Bank) -> tuple[Bank, str]:
+    """The bank in the classes of its labels, or why its labels are not used."""
+    if bank.labels is None:
+        return bank, "none"
+    names, classes = bank.header["classes"], bank.class_map
     if classes is not None and classes.n_source not in (None, bank.n_classes):
-        return None  # a map from another network's classes
+        whose = f"the class map is for {classes.n_source} classes, the model has {bank.n_classes}"
+        return bank, f"unused: {whose}"
     bank = bank.mapped(classes)
-    labels = bank.labels
-    if labels is None or len(bank.header["classes"]) != bank.n_classes:
-        return None
+    if len(names) != bank.n_classes:
+        return bank, (
+            f"unused: {some_of(names)} are not the {bank.n_classes} classes of the model; "
+            "--map says how they are related"
+        )
+    return bank, ""
+
+
+def _accuracy(bank: Bank) -> float:
+    """Share of samples whose label has the highest logit."""
+    labels = np.asarray(bank.labels)
     blocks = np.array_split(np.arange(len(bank)), -(-len(bank) // _ROWS))
     right = sum((bank(rows).logits.argmax(axis=1) == labels[rows]).sum() for rows in blocks)
     return float(right / len(bank))

@@ -160,7 +160,7 @@ def _described(dataset: Dataset, preprocess: object) -> Header:
         "preprocess": preprocess,
         "dataset": dataset.name,
         "fingerprint": dataset.fingerprint,
-        "classes": dataset.classes,
+        "classes": dataset.classes or (() if class_map is None else class_map.names),
         "class_map": None if class_map is None else class_map.to_dict(),
         "failed": [],
     }

@@ -113,7 +113,7 @@ def open_images(path: PathLike) -> Dataset:
             header["dataset"],
             pixels,
             columns.get("labels", np.full(len(pixels), -1)),
-            tuple(header["classes"]),
+            tuple(header["classes"]) if "labels" in columns else (),
             tuple(columns["keys"].tolist()),
             columns.get("groups"),
             None if packed is None else ClassMap.from_dict(packed),

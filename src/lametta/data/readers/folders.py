@@ -48,7 +48,7 @@ def image_folder(
     paths = list_images(root)
     _check_depth(root, paths, 2, "<class>/<image>")
     folders = [image.partition("/")[0] for image in paths]
-    _check_filled(root, set(folders))
+    check_filled(root, set(folders))
     names, labels = number_classes(root, folders, classes, n_classes)
     return image_dataset(name or _name(root), root, paths, labels, names)
 
@@ -170,7 +170,7 @@ def _check_depth(root: Path, paths: Sequence[str], least: int, layout: str) -> N
             raise LamettaError(f"{root} must hold {layout}, got {path}")
 
 
-def _check_filled(root: Path, found: Collection[str]) -> None:
+def check_filled(root: Path, found: Collection[str]) -> None:
     """An empty class would shift the labels of all that sort after it, without a word."""
     if root.is_dir():
         for folder in sorted(root.iterdir()):
@@ -187,7 +187,7 @@ def _read_labels(
         return labels
     try:
         content = json.loads(Path(labels).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise LamettaError(f"labels must be a JSON file, got {labels}: {error}") from None
     if not isinstance(content, dict):
         raise LamettaError(f"labels must be a JSON object, got a {type(content).__name__}")

@@ -68,7 +68,7 @@ class ImageFiles:
     def stamps(self) -> tuple[str, ...]:
         """The size of each file and when it was changed; in an archive its size and checksum."""
         if not self.root.is_file():
-            return tuple(_stamp(self.root / path) for path in self.paths)
+            return tuple(file_stamp(self.root / path) for path in self.paths)
         infos = _archive(self.root).infolist()
         stamps = {info.filename: f"{info.file_size} {info.CRC}" for info in infos}
         return tuple(stamps.get(path, "") for path in self.paths)
@@ -127,11 +127,45 @@ def list_images(root: Path, below: str = "") -> list[str]:
     ...     list_images(Path(root))
     ['2.jpg', '10.jpg']
     """
-    names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
-    found = sorted((name for name in names if _is_image(name)), key=natural_key)
+    found = list_files(root, SUFFIXES, below)
     if not found:
         raise LamettaError(f"{root / below} must hold images ({', '.join(SUFFIXES)}), found none")
     return found
+
+
+def list_files(root: Path, suffixes: tuple[str, ...], below: str = "") -> list[str]:
+    """Paths of the files that end so, in natural order, as `list_images` does.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     Path(root, "swan.mp4").touch()
+    ...     list_files(Path(root), (".mp4",))
+    ['swan.mp4']
+    """
+    names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
+    found = (name for name in names if name.lower().endswith(suffixes) and not _is_hidden(name))
+    return check_names(sorted(found, key=natural_key), root)
+
+
+def check_names(paths: list[str], root: Path) -> list[str]:
+    r"""Give the paths back, or raise if one cannot be stored as text.
+
+    Examples
+    --------
+    >>> check_names(["a.jpg", "\udcff.jpg"], Path("photos"))
+    Traceback (most recent call last):
+    lametta.types.LamettaError: photos must hold files with names in UTF-8, got '\udcff.jpg'
+    """
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise LamettaError(
+                f"{root} must hold files with names in UTF-8, got {path!a}"
+            ) from None
+    return paths
 
 
 def natural_key(path: str) -> list[tuple[list[str | int], str]]:
@@ -155,13 +189,15 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _is_image(path: str) -> bool:
-    hidden = any(part.startswith(".") for part in path.split("/"))
-    return path.lower().endswith(SUFFIXES) and not hidden
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _in_folder(root: Path, below: str) -> Iterator[str]:
-    for folder, _, files in os.walk(root / below, onerror=_fail, followlinks=True):
+    for folder, folders, files in os.walk(root / below, onerror=_fail, followlinks=True):
+        for link in filter(os.path.islink, (os.path.join(folder, name) for name in folders)):
+            if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(link)):
+                raise LamettaError(f"{root} must not hold a link to a folder around it, got {link}")
         prefix = Path(folder).relative_to(root).as_posix()
         yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
 
@@ -182,7 +218,7 @@ def _open(root: Path, path: str) -> BinaryIO:
 
 
 def _archive(root: Path) -> zipfile.ZipFile:
-    return _opened(root, os.getpid(), _stamp(root))
+    return _opened(root, os.getpid(), file_stamp(root))
 
 
 @lru_cache(maxsize=8)
@@ -191,7 +227,14 @@ def _opened(root: Path, process: int, stamp: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(root)
 
 
-def _stamp(path: Path) -> str:
+def file_stamp(path: Path) -> str:
+    """The size of a file and when it was changed; empty where there is none.
+
+    Examples
+    --------
+    >>> file_stamp(Path("no/such/file"))
+    ''
+    """
     try:
         status = path.stat()
     except OSError:  # to be said when it is read

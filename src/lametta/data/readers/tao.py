@@ -113,7 +113,7 @@ def _read(file: Path) -> dict[str, set[str]]:
             path = paths[row["image_id"]]
             if path.split("/")[1] == "LaSOT":
                 objects.setdefault(path, set()).add(synsets[row["category_id"]])
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise LamettaError(
             f"{file} must be JSON with TAO's images, categories and annotations, "
             f"got {type(error).__name__}: {error}"
