@@ -79,7 +79,7 @@ def deadline():
 
 
 @contextmanager
-def little_memory(megabytes=512):
+def little_memory(megabytes=200):
     """Refuse allocations beyond this, so that what asks for a lot fails instead of the machine."""
     if megabytes is None:
         yield
@@ -125,7 +125,7 @@ def check_probs(probs, shape):
     assert np.allclose(x.astype(float).sum(-1), 1, atol=loose), x
 
 
-def command(*arguments, codes=(0, 2), memory=512):
+def command(*arguments, codes=(0, 2), memory=200):
     """Call the command: it ends with one of these codes, and with words instead of a traceback."""
     with deadline(), little_memory(memory):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -142,6 +142,7 @@ def try_correct(path, suffix, old):
     result = command("correct", path, "-o", target)
     assert {*PLACE.iterdir()} - {target} == before
     if result.exit_code:
+        assert len(result.stderr.splitlines()) == 1
         assert target.exists() == (old is not None)
         assert old is None or target.read_bytes() == old
     else:

@@ -125,7 +125,7 @@ def test_compare(folder):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(results())
 def test_report(folder):
     command("report", folder, codes=(0, 1, 2), memory=None)
