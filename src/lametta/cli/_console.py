@@ -106,6 +106,16 @@ def user_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+@contextmanager
+def typed(**options: str) -> Iterator[None]:
+    """Name the arguments in errors as the options that the user typed: ``typed(path="--map")``."""
+    try:
+        yield
+    except LamettaError as error:
+        argument, space, rest = str(error).partition(" ")
+        raise type(error)(options.get(argument, argument) + space + rest) from None
+
+
 def require(extra: str, *packages: str) -> None:
     """Raise unless these packages are installed, which one of lametta's extras brings."""
     if missing := [name for name in packages if not find_spec(name)]:

@@ -3,21 +3,36 @@
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from rich.table import Column
 from rich.text import Text
 
 import lametta
 from lametta import methods
-from lametta._arrays import softmax
-from lametta.cli._console import progress_bar, say, show_table, user_errors
-from lametta.data.bank.files import check_suffix, read_arrays, write_arrays
+from lametta.cli._console import err, progress_bar, say, show_table, typed, user_errors
+from lametta.cli._predictions import Floats, Predictions, check_target, read, write
 from lametta.types import Corrector, LamettaError
 
-_Floats = NDArray[Any]
+_N_GROUPS = 20  # that are shown; the others are counted
+_NO_NEIGHBORS = (
+    "{} of {} batches have one sample, which {} left as it was: it corrects the samples of a batch "
+    "by each other; take a larger --batch-size, or a method with memory"
+)
+
+
+class _Step(NamedTuple):
+    """What is known of a batch: its updates, whether they came to an end, whether it did nothing.
+
+    The last is so of a single sample, which has no neighbors.
+    """
+
+    n_iter: float | None
+    converged: bool
+    alone: bool
 
 
 def correct(
@@ -32,7 +47,10 @@ def correct(
     target: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="Where to write probs: .npz or .safetensors."
+            "--output",
+            "-o",
+            metavar="OUT",
+            help="Where to: .npz or .safetensors, or .csv or .parquet to look at.",
         ),
     ],
     method: Annotated[
@@ -59,22 +77,31 @@ def correct(
         int,
         typer.Option(help="Samples corrected together; 0 for all of the file or group."),
     ] = 64,
+    map_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            metavar="MAP",
+            help="A class map, as lametta map writes it, that predictions are pooled by first.",
+        ),
+    ] = None,
 ) -> None:
     """Correct cached predictions.
 
     Batches are cut in the order of the file. With groups, one for each video or camera say, each
-    group is a stream of its own: a batch never holds samples of two of them. OUT gets probs [N, K]
-    in the order of IN, and labels and groups where IN has them. With labels, the accuracy before
-    and after is printed.
+    group is a stream of its own: a batch never holds samples of two of them.
+
+    OUT has a row for each sample, in the order of IN: the class before and after, the confidence
+    in the latter, and keys, groups and labels where IN has them. A .npz or .safetensors file has
+    probs [N, K] too, and the names of the classes; a .csv or .parquet file has the classes by name.
+    With labels, the accuracy before and after is printed, of each group too.
 
     Example: lametta correct features.npz -o corrected.npz --method lame --set k=3 --batch-size 64
     """
     with user_errors():
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        if target.resolve() == given.resolve():
-            raise LamettaError(f"--output must not be IN itself, got {target}")
-        check_suffix("--output", target)
+        check_target(target, given)
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         params = {name: value for name, value in shortcuts.items() if value is not None}
@@ -82,14 +109,18 @@ def correct(
         found = methods.find(method, "--method")
         for name, message in found.problems(params):
             raise LamettaError(f"{_as_typed(name, shortcuts, settings or [])} {message}".strip())
-        found.correctors(params)  # or say that the method needs more than outputs
-        arrays = _read(given)
-        features, probs = arrays["features"], _probabilities(arrays)
-        streams = _streams(len(probs), arrays.get("groups"))
-        corrected, updates = _correct(found, params, features, probs, streams, batch_size)
-        kept = {name: x for name, x in arrays.items() if name in ("labels", "groups")}
-        write_arrays(target, {"probs": corrected} | kept, "--output")
-    _report(probs, corrected, arrays.get("labels"), updates)
+        with typed(method="--method"):
+            found.correctors(params)  # or say that the method needs more than outputs
+        predictions = read(given, map_file)
+        if predictions.note:
+            say(predictions.note, err)
+        corrected, steps = _correct(found, params, predictions, batch_size)
+        made_by = {"method": method, "params": params, "lametta": lametta.__version__}
+        write(target, predictions, corrected, made_by)
+    _show(predictions, corrected, steps)
+    _show_groups(predictions, corrected)
+    if not found.stateful and (n := sum(step.alone for step in steps)):
+        say(_NO_NEIGHBORS.format(n, len(steps), method), err)
     say(f"wrote {target}")
 
 
@@ -101,9 +132,11 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         if not name or not equals:
             raise LamettaError(f"--set must be NAME=VALUE, got {setting!r}")
         try:
-            params[name.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            (params[name.strip()],) = tomllib.loads(f"value = {text}").values()
+        except ValueError:  # no TOML, or more than one value
             params[name.strip()] = text
+        except RecursionError:
+            raise LamettaError(f"--set {name.strip()} must not be nested so deeply") from None
     return params
 
 
@@ -114,51 +147,47 @@ def _as_typed(name: str, shortcuts: Mapping[str, object], settings: Sequence[str
     return f"--{name.replace('_', '-')}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Read the file; a bank's logits are pooled onto the classes of its labels."""
-    arrays, header = read_arrays(path, "IN")
-    if (packed := header.get("class_map")) is not None:
-        arrays["logits"] = lametta.ClassMap.from_dict(packed)(np.asarray(arrays["logits"]))
-    n_classes = arrays["logits" if "logits" in arrays else "probs"].shape[1]
-    if len(header.get("classes", range(n_classes))) != n_classes:
-        arrays.pop("labels", None)  # of other classes than the network's, and no map says of which
-    labels = arrays.get("labels")
-    if labels is not None and len(labels) and not 0 <= labels.min() <= labels.max() < n_classes:
-        raise LamettaError(
-            f"labels must lie in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}"
-        )
-    return arrays
-
-
 def _correct(
-    method: methods.Method,
-    params: Mapping[str, Any],
-    features: _Floats,
-    probs: _Floats,
-    streams: Sequence[NDArray[np.intp]],
-    batch_size: int,
-) -> tuple[_Floats, list[float | None]]:
-    """The corrected probabilities, and the updates that each batch took, where it says so."""
-    corrected, updates = np.empty_like(probs), []
+    method: methods.Method, params: Mapping[str, Any], given: Predictions, batch_size: int
+) -> tuple[Floats, list[_Step]]:
+    """The corrected probabilities, and what is known of each batch."""
+    corrected, steps = np.empty_like(given.probs), []
     with progress_bar() as progress:
-        task = progress.add_task("correcting", total=len(probs))
-        for stream in streams:
+        task = progress.add_task("correcting", total=len(corrected))
+        for stream in _streams(len(corrected), given.groups):
             correctors = method.correctors(params)  # anew: no stream sees another's state
             for batch in _batches(stream, batch_size):
-                corrected[batch], n_iter = _apply(correctors, features[batch], probs[batch])
-                updates.append(n_iter)
+                before = given.probs[batch]
+                corrected[batch], step = _apply(correctors, given.features[batch], before, batch)
+                steps.append(step)
                 progress.advance(task, len(batch))
-    return corrected, updates
+    return corrected, steps
 
 
 def _apply(
-    correctors: Sequence[Corrector], features: _Floats, probs: _Floats
-) -> tuple[_Floats, float | None]:
-    n_iter = None
+    correctors: Sequence[Corrector], features: Floats, probs: Floats, rows: NDArray[np.intp]
+) -> tuple[Floats, "_Step"]:
+    _check_finite("features", features, rows)
+    before, n_iter, converged = probs, None, True
     for corrector in correctors:
         prediction = corrector.correct(features, probs)
-        probs, n_iter = prediction.probs, prediction.info.get("n_iter", n_iter)
-    return probs, n_iter
+        probs, n_iter = np.asarray(prediction.probs), prediction.info.get("n_iter", n_iter)
+        converged &= bool(prediction.info.get("converged", True))
+    if probs.shape != before.shape:
+        raise LamettaError(f"--method must give probs {before.shape}, got {probs.shape}")
+    _check_finite("probs of --method", probs, rows)
+    alone = len(probs) == 1 and np.allclose(probs, before)
+    return probs, _Step(n_iter, converged, alone)
+
+
+def _check_finite(name: str, x: Floats, rows: NDArray[np.intp]) -> None:
+    """Raise unless the numbers of a batch are finite, and name the row of the file."""
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        raise LamettaError(
+            f"{name} must be finite, got {x[row, column]} in row {rows[row]}, column {column} "
+            "(rows and columns count from 0)"
+        )
 
 
 def _streams(n: int, groups: NDArray[Any] | None) -> list[NDArray[np.intp]]:
@@ -178,35 +207,56 @@ def _batches(stream: NDArray[np.intp], batch_size: int) -> Iterator[NDArray[np.i
         yield stream[start : start + size]
 
 
-def _probabilities(arrays: Mapping[str, Any]) -> _Floats:
-    """Probabilities in float32 or float64, from logits where those are given."""
-    name = "logits" if "logits" in arrays else "probs"
-    values = np.asarray(arrays[name])
-    values = values.astype(np.result_type(values, np.float32), copy=False)
-    if name == "probs":
-        return values
-    if not np.isfinite(values).all():
-        raise LamettaError("logits must be finite, got NaN or infinity")
-    probs: _Floats = softmax(np, values)
-    return probs
-
-
-def _report(
-    before: _Floats,
-    after: _Floats,
-    labels: NDArray[Any] | None,
-    updates: Sequence[float | None],
-) -> None:
-    changed = np.mean(before.argmax(axis=1) != after.argmax(axis=1)) if len(after) else 0.0
-    counted = [n for n in updates if n is not None]
+def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
+    counted = [step.n_iter for step in steps if step.n_iter is not None]
+    stopped = sum(not step.converged for step in steps)
     rows: list[tuple[str, str | Text]]
-    rows = [("samples", f"{len(after)}"), ("batches", f"{len(updates)}")]
+    rows = [("samples", f"{len(after)}"), ("batches", f"{len(steps)}")]
     if counted:
         rows.append(("updates a batch", f"{np.mean(counted):.1f}"))
-    rows.append(("predictions changed", f"{changed:.1%}"))
-    if labels is not None and len(labels):
-        old, new = (np.mean(probs.argmax(axis=1) == labels) for probs in (before, after))
+    if stopped:
+        text = f"{stopped} of {len(steps)} batches, stopped at max_iter"
+        rows.append(("not converged", Text(text, "yellow")))
+    rows.append(("predictions changed", f"{_share(given.probs.argmax(1) != after.argmax(1)):.1%}"))
+    if given.labels is not None and len(after):
+        old, new = (_share(probs.argmax(1) == given.labels) for probs in (given.probs, after))
         rows.append(("accuracy before", f"{old:.2%}"))
         points = f"  ({100 * (new - old):+.2f} points)"
         rows.append(("accuracy after", Text.assemble((f"{new:.2%}", "bold"), points)))
     show_table(rows=rows)
+
+
+def _show_groups(given: Predictions, after: Floats) -> None:
+    """What became of each group: the mean over all hides a video that got worse."""
+    streams = _streams(len(after), given.groups)
+    if len(streams) < 2 or given.groups is None:
+        return
+    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
+    changes = []
+    for rows in streams:
+        changed = _share(old[rows] != new[rows])
+        scores = [] if labels is None else [_share(x[rows] == labels[rows]) for x in (old, new)]
+        gain = 100 * (scores[1] - scores[0]) if scores else -changed
+        changes.append((gain, str(given.groups[rows[0]]), len(rows), changed, scores))
+    changes.sort(key=lambda change: change[0])  # the worst first, or what changed most
+    shown: list[tuple[str | Text, ...]] = [
+        (name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores), *_points(gain, scores))
+        for gain, name, n, changed, scores in changes[:_N_GROUPS]
+    ]
+    numbers = ["samples", "changed"] + (["before", "after", "points"] if labels is not None else [])
+    columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
+    say("")
+    show_table(Column("group", overflow="fold"), *columns, rows=shown)
+    if (more := len(changes) - _N_GROUPS) > 0:
+        say(f"and {more} groups more")
+    if labels is not None:
+        worse = sum(gain < 0 for gain, *_ in changes)
+        say(f"{worse} of {len(changes)} groups got worse")
+
+
+def _points(gain: float, scores: Sequence[float]) -> list[Text]:
+    return [Text(f"{gain:+.2f}", "red" if gain < 0 else "green")] if scores else []
+
+
+def _share(hits: NDArray[np.bool_]) -> float:
+    return float(np.mean(hits)) if len(hits) else 0.0

@@ -1,0 +1,201 @@
+"""What ``lametta correct`` reads, and the files it writes."""
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import lametta
+from lametta._arrays import softmax
+from lametta._files import renamed
+from lametta._packages import package
+from lametta.bench.spreadsheet import defused
+from lametta.cli._console import typed
+from lametta.data.bank.files import check_finite, map_labels, read_arrays
+from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
+from lametta.types import LamettaError
+
+_ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
+Floats = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a file holds: features [N, d], probs [N, K], what is known of samples and of classes."""
+
+    features: Rows
+    probs: Floats
+    columns: Mapping[str, NDArray[Any]]  # labels, groups, keys: those that are there
+    classes: tuple[str, ...] = ()  # the names of the K classes, if known
+    header: Header = field(default_factory=dict)
+    note: str = ""  # what the user should know of the file
+
+    @property
+    def labels(self) -> NDArray[Any] | None:
+        """The classes [N] that are right, where the file says so."""
+        return self.columns.get("labels")
+
+    @property
+    def groups(self) -> NDArray[Any] | None:
+        """Where samples [N] come from, where the file says so."""
+        return self.columns.get("groups")
+
+
+def read(path: Path, map_file: Path | None) -> Predictions:
+    """Read the file; its logits or probs are pooled by the map that is given, or by its own."""
+    arrays, header = read_arrays(path, "IN")
+    name = "logits" if "logits" in arrays else "probs"
+    outputs = np.asarray(arrays[name])
+    check_finite(name, outputs)
+    n_outputs = outputs.shape[1]
+    classes = _class_map(map_file, header, n_outputs)
+    names = tuple(header.get("classes", ()))
+    if classes is not None:
+        names = classes.names
+        with typed(logits="logits of IN", probs="probs of IN"):
+            outputs = (classes.pool_logits if name == "logits" else classes.pool_probs)(outputs)
+    labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
+    columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}
+    columns |= {} if labels is None else {"labels": labels}
+    probs = _probabilities(name, outputs)
+    known = names if len(names) == probs.shape[1] else ()
+    return Predictions(arrays["features"], probs, columns, known, header, note)
+
+
+def _labels(
+    labels: NDArray[Any] | None, header: Header, classes: lametta.ClassMap | None, n_outputs: int
+) -> tuple[NDArray[Any] | None, str]:
+    """The labels in terms of the predictions' classes, or None and why they are of no use."""
+    names = header.get("classes")
+    if labels is None or names == []:
+        return None, ""
+    if classes is not None:
+        try:
+            return map_labels(labels, header, classes, n_outputs), ""
+        except LamettaError as error:
+            return None, f"labels are not used: {error}"
+    if names is not None and len(names) != n_outputs:
+        return None, (
+            f"labels are not used: they are of {len(names)} classes, and predictions of "
+            f"{n_outputs}; --map says which belong to which"
+        )
+    if len(labels) and not 0 <= labels.min() <= labels.max() < n_outputs:
+        among = f"{labels.min()}..{labels.max()}"
+        raise LamettaError(f"labels must lie in 0..{n_outputs - 1}, got {among}")
+    return labels, ""
+
+
+def _class_map(map_file: Path | None, header: Header, n_outputs: int) -> lametta.ClassMap | None:
+    if map_file is not None:
+        with typed(path="--map"):
+            return lametta.ClassMap.load(map_file)
+    packed = header.get("class_map")
+    classes = None if packed is None else lametta.ClassMap.from_dict(packed)
+    if classes is not None and classes.n_source not in (None, n_outputs):
+        return None  # from another network's classes
+    return classes
+
+
+def _probabilities(name: str, values: Floats) -> Floats:
+    """Probabilities in float32 or float64, from logits where those are given."""
+    values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
+    probs: Floats = softmax(np, values) if name == "logits" else values
+    return probs
+
+
+def _known(x: NDArray[Any]) -> NDArray[Any]:
+    """A column as all files can hold it: numbers, or text."""
+    if x.dtype.kind in "iufbU":
+        return x
+    return np.char.decode(x, "utf-8", "replace") if x.dtype.kind == "S" else x.astype(str)
+
+
+def check_target(path: Path, given: Path) -> None:
+    """Raise unless a file can be written there; found before the work, not after."""
+    if path.suffix not in _ENDINGS:
+        raise LamettaError(
+            f"--output must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}, got {path}"
+        )
+    if os.path.realpath(path) == os.path.realpath(given):
+        raise LamettaError(f"--output must not be IN itself, got {path}")
+    if path.is_dir():
+        raise LamettaError(f"--output must be a file, got {path}, which is a folder")
+    if not path.parent.is_dir():
+        raise LamettaError(f"--output must be in a folder that exists, got {path}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise LamettaError(
+            f"--output must be where files can be written, got {path}: {error.strerror}"
+        ) from None
+    if path.suffix == ".parquet":
+        package("polars", "polars", "--output in .parquet")
+
+
+def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, object]) -> None:
+    """Write corrected probabilities, and what is known of samples: for programs, or for people."""
+    found = {
+        "before": given.probs.argmax(axis=1),
+        "after": probs.argmax(axis=1),
+        "confidence": probs.max(axis=1),
+    }
+    with renamed(path) as temporary:
+        if path.suffix in (".csv", ".parquet"):
+            table = _table(given, found)
+            (_write_csv if path.suffix == ".csv" else _write_parquet)(temporary, table)
+            return
+        columns: dict[str, Any] = {**given.columns, **found}
+        if path.suffix == ".npz":
+            columns |= {"classes": np.array(given.classes)} if given.classes else {}
+            with temporary.open("wb") as file:
+                np.savez(file, probs=probs, **columns)
+            return
+        replaced = ("class_map", "classes")  # probs are pooled by now
+        header = {key: value for key, value in given.header.items() if key not in replaced}
+        if given.classes:
+            header["classes"] = list(given.classes)
+        arrays = {"probs": probs} | encode_columns(columns)
+        blocks = {name: [x] for name, x in arrays.items()}
+        write_blocks(temporary, blocks, header | {"corrected": dict(made_by)})
+
+
+def _table(given: Predictions, found: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+    """A row a sample, with classes by name, where they have names."""
+    table: dict[str, list[Any]] = {"row": list(range(len(given.probs)))}
+    for name in ("keys", "groups", "labels"):
+        if name in given.columns:
+            table[name.removesuffix("s")] = given.columns[name].tolist()
+    table |= {name: x.tolist() for name, x in found.items()}
+    if given.classes:
+        for name in table.keys() & {"label", "before", "after"}:
+            table[name] = [given.classes[i] for i in table[name]]
+    return table
+
+
+def _write_csv(path: Path, table: Mapping[str, list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        for row in zip(*table.values(), strict=True):
+            writer.writerow([_cell(value) for value in row])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return defused(value)
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _write_parquet(path: Path, table: Mapping[str, list[Any]]) -> None:
+    polars = package("polars", "polars", "--output in .parquet")
+    content = io.BytesIO()  # a full disk is then an error like any other
+    polars.DataFrame(dict(table)).write_parquet(content)
+    path.write_bytes(content.getvalue())

@@ -1,0 +1,366 @@
+"""``lametta correct``: the files it reads and writes, and what it says of groups and batches."""
+
+import csv
+import io
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import lametta
+from lametta import ClassMap, Prediction
+from lametta.cli import app
+from lametta.data.bank.files import read_arrays
+from lametta.data.bank.store import decode_columns, encode_columns, read_layout, write_blocks
+from tests.conftest import softmax
+
+CLASSES = ["cat", "dog", "=cow"]
+N = 40
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, 0], 10)
+    return {
+        "features": (np.eye(3)[labels] + 0.2 * rng.normal(size=(N, 3))).astype(np.float32),
+        "logits": (np.eye(3)[labels] + 0.8 * rng.normal(size=(N, 3))).astype(np.float32),
+        "labels": labels,
+        "groups": np.array(["@left", "right", "[bold]up"])[np.arange(N) % 3],
+        "keys": np.array([f"{i:03}.jpg" for i in range(N)]),
+    }
+
+
+def write_bank(path, arrays, header):
+    columns = encode_columns({k: v for k, v in arrays.items() if v.ndim == 1})
+    outputs = {name: x for name, x in arrays.items() if x.ndim == 2}
+    write_blocks(path, {name: [x] for name, x in (outputs | columns).items()}, header)
+    return path
+
+
+@pytest.fixture
+def bank(arrays, tmp_path):
+    header = {"model": "net", "classes": CLASSES, "failed": ["x.jpg"], "fingerprint": "5f1c"}
+    return write_bank(tmp_path / "bank.safetensors", arrays, header)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["correct", *(str(argument) for argument in arguments)])
+
+
+def expected(arrays, batch_size=64):
+    out = np.empty_like(arrays["logits"])
+    for group in np.unique(arrays["groups"]):
+        rows = np.flatnonzero(arrays["groups"] == group)
+        for i in range(0, len(rows), batch_size):
+            part = rows[i : i + batch_size]
+            probs = softmax(arrays["logits"][part])
+            out[part] = lametta.lame(arrays["features"][part], probs).probs
+    return out
+
+
+def check(found, arrays):
+    """What a program finds in the file."""
+    probs = expected(arrays)
+    np.testing.assert_allclose(found["probs"], probs, atol=1e-6)
+    assert np.array_equal(found["before"], arrays["logits"].argmax(1))
+    assert np.array_equal(found["after"], probs.argmax(1))
+    np.testing.assert_allclose(found["confidence"], probs.max(1), atol=1e-6)
+    for name in ("labels", "groups", "keys"):
+        assert np.array_equal(found[name], arrays[name])
+
+
+def test_a_bank_comes_out_like_a_bank(bank, arrays, tmp_path):
+    result = run(bank, "-o", tmp_path / "out.safetensors", "--weight", 1)
+    assert result.exit_code == 0, result.output
+    layout, header = read_layout(tmp_path / "out.safetensors")
+    check({name: np.asarray(x) for name, x in decode_columns(layout).items()}, arrays)
+    made_by = {"method": "lame", "params": {"weight": 1.0}, "lametta": lametta.__version__}
+    assert header == read_layout(bank)[1] | {"corrected": made_by}
+
+
+def test_a_bank_comes_out_as_arrays(bank, arrays, tmp_path):
+    assert run(bank, "-o", tmp_path / "out.npz").exit_code == 0
+    with np.load(tmp_path / "out.npz") as found:
+        check(found, arrays)
+        assert found["classes"].tolist() == CLASSES
+
+
+def test_tables_are_for_people(bank, arrays, tmp_path):
+    probs = expected(arrays)
+    for suffix in ("csv", "parquet"):
+        assert run(bank, "-o", tmp_path / f"out.{suffix}").exit_code == 0
+    frame = pl.read_parquet(tmp_path / "out.parquet")
+    assert frame.columns == ["row", "key", "group", "label", "before", "after", "confidence"]
+    assert frame["after"].to_list() == [CLASSES[i] for i in probs.argmax(1)]
+    assert frame["group"].to_list() == arrays["groups"].tolist()
+    np.testing.assert_allclose(frame["confidence"], probs.max(1), atol=1e-6)
+    text = (tmp_path / "out.csv").read_text(encoding="utf-8")
+    head, *rows = csv.reader(io.StringIO(text))
+    assert head == frame.columns
+    for row, same in zip(rows, frame.iter_rows(), strict=True):
+        assert [cell.removeprefix("'") for cell in row[:-1]] == [str(x) for x in same[:-1]]
+        assert float(row[-1]) == pytest.approx(same[-1], rel=1e-5)
+        assert not any(cell.startswith(("=", "@")) for cell in row)
+
+
+def test_without_names_classes_are_numbers(arrays, tmp_path):
+    np.savez(tmp_path / "in.npz", **{name: arrays[name] for name in ("features", "logits")})
+    assert run(tmp_path / "in.npz", "-o", tmp_path / "out.csv").exit_code == 0
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "row,before,after,confidence"
+    assert re.fullmatch(r"0,[012],[012],0\.\d+", lines[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("absent/out.npz", "--output must be in a folder that exists, got "),
+        ("out.txt", "--output must end in .npz, .safetensors, .csv or .parquet, got "),
+        ("out", "--output must end in .npz, .safetensors, .csv or .parquet, got "),
+        ("folder.npz", "--output must be a file, got "),
+        ("file/out.npz", "--output must be in a folder that exists, got "),
+        ("bank.safetensors", "--output must not be IN itself, got "),
+        ("link.safetensors", "--output must not be IN itself, got "),
+        ("loop/out.npz", "--output must be in a folder that exists, got "),
+        ("/proc/out.npz", "--output must be where files can be written, got "),
+    ],
+)
+def test_a_wrong_place_is_found_before_the_work(bank, tmp_path, monkeypatch, target, message):
+    if target.startswith("/proc") and sys.platform != "linux":
+        pytest.skip("needs /proc")
+    monkeypatch.setattr("lametta.cli.correct.read", None)
+    (tmp_path / "folder.npz").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link.safetensors").symlink_to(bank)
+    (tmp_path / "loop").symlink_to("loop")
+    result = run(bank, "-o", tmp_path / target)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"lametta: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_package_that_is_missing_is_found_before_the_work(bank, tmp_path, monkeypatch):
+    monkeypatch.setattr("lametta.cli.correct.read", None)
+    monkeypatch.setitem(sys.modules, "polars", None)
+    result = run(bank, "-o", tmp_path / "out.parquet")
+    assert result.exit_code == 2
+    assert result.stderr == "lametta: --output in .parquet needs polars: pip install polars\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "csv", "parquet"])
+def test_a_full_disk_is_one_line_and_leaves_no_file(bank, tmp_path, suffix):
+    done = subprocess.run(
+        [sys.executable, "-m", "lametta", "correct", bank, "-o", tmp_path / f"out.{suffix}"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)),
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(r"lametta: .*out\.\w+: File too large\n", done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["bank.safetensors"]
+
+
+def test_groups_that_got_worse_are_seen(arrays, tmp_path):
+    """A cat among dogs is taken for one: the mean over all may still rise."""
+    arrays["groups"] = np.repeat(["[bold]a", "b"], N // 2)
+    arrays["logits"] = np.eye(3, dtype=np.float32)[arrays["labels"]]
+    arrays["logits"][N // 2 :: 3] = [0.1, 0.2, 0.3]  # unsure, where neighbors help
+    arrays["features"][0] = arrays["features"][15]  # looks like a dog
+    arrays["logits"][0] = [0.6, 0.5, 0]
+    np.savez(tmp_path / "in.npz", **arrays)
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--weight", 5)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"group +samples +changed +before +after +points", result.stdout)
+    worse, better = re.findall(r"^(\S+) +20 +\S+% +\S+% +\S+% +([-+]\S+)$", result.stdout, re.M)
+    assert worse == ("[bold]a", "-5.00")
+    assert better[0] == "b"
+    assert float(better[1]) > 5
+    assert "1 of 2 groups got worse" in result.stdout
+
+
+def test_many_groups_are_counted(arrays, tmp_path):
+    arrays["groups"] = np.arange(N) // 2
+    np.savez(tmp_path / "in.npz", **arrays | {"groups": arrays["groups"]})
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert "got worse" in result.stdout
+    arrays["groups"] = np.arange(N)
+    del arrays["labels"]
+    np.savez(tmp_path / "in.npz", **arrays)
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert "and 20 groups more" in result.stdout
+    assert "got worse" not in result.stdout
+    assert "40 of 40 batches have one sample, which lame left as it was" in result.stderr
+
+
+def test_batches_of_one_are_said_to_do_nothing(bank, tmp_path):
+    alone = run(bank, "-o", tmp_path / "out.npz", "--batch-size", 1)
+    assert alone.exit_code == 0
+    assert alone.stderr.count("\n") == 1
+    said = "40 of 40 batches have one sample, which lame left as it was: it corrects the samples of"
+    assert alone.stderr.startswith(said)
+    assert "a larger --batch-size, or a method with memory" in alone.stderr
+    assert run(bank, "-o", tmp_path / "out.npz", "--batch-size", 7).stderr == ""
+
+
+def test_batches_that_max_iter_cut_short_are_counted(bank, tmp_path):
+    result = run(bank, "-o", tmp_path / "out.npz", "--max-iter", 1, "--batch-size", 100000)
+    assert re.search(r"not converged +3 of 3 batches, stopped at max_iter", result.stdout)
+    result = run(bank, "-o", tmp_path / "out.npz", "--max-iter", 1000)
+    assert "not converged" not in result.stdout
+
+
+def test_a_map_pools_and_lines_labels_up_by_name(arrays, tmp_path):
+    rng = np.random.default_rng(1)
+    arrays["logits"] = np.repeat(arrays["logits"], 2, axis=1) + rng.normal(size=(N, 6)) / 9
+    bank = write_bank(tmp_path / "bank.safetensors", arrays, {"classes": ["cat", "dog", "cow"]})
+    names = ["dog", "cow", "cat"]  # another order than that of the labels
+    classes = ClassMap({"dog": [2, 3], "cow": [4, 5], "cat": [0, 1]}, n_source=6)
+    classes.save(tmp_path / "map.json")
+    options = ("--map", tmp_path / "map.json", "--method", "lame", "--max-iter", 0)
+    result = run(bank, "-o", tmp_path / "out.npz", *options)
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as found:
+        pooled = softmax(classes(arrays["logits"]))
+        np.testing.assert_allclose(found["probs"], pooled, atol=1e-6)
+        assert found["classes"].tolist() == names
+        right = np.array(["cat", "dog", "cow"])[arrays["labels"]]
+        assert np.array_equal(found["classes"][found["labels"]], right)
+        accuracy = np.mean(found["before"] == found["labels"])
+    assert f"accuracy before      {accuracy:.2%}" in result.stdout
+    assert accuracy > 0.5
+    assert run(bank, "-o", tmp_path / "again.npz").stderr.startswith(
+        "labels are not used: they are of 3 classes, and predictions of 6; --map says"
+    )
+    ClassMap({"cow": [0], "pig": [1]}, n_source=6).save(tmp_path / "other.json")
+    other = run(bank, "-o", tmp_path / "again.npz", "--map", tmp_path / "other.json")
+    assert other.exit_code == 0
+    assert other.stderr.startswith("labels are not used: class map must have the classes of the")
+    assert "accuracy" not in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "--map must be a JSON file, got"),
+        ("{", "--map must be a JSON file, got"),
+        ("[" * 9999, "--map must be a JSON file, got"),
+        ('{"format": "lametta.ClassMap/1"}', "--map must be a class map, got"),
+        ("[]", "--map must be a class map that lametta saved, got"),
+    ],
+)
+def test_bad_maps(bank, tmp_path, content, message):
+    file = tmp_path / "map.json"
+    if content is not None:
+        file.write_text(content)
+    result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"lametta: {message} {file}")
+    ClassMap({"a": [0], "b": [8]}, n_source=9).save(file)
+    result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
+    assert "logits of IN must have K = 9 classes, got 3" in result.stderr
+
+
+def test_nan_is_named_by_row_and_column(arrays, tmp_path):
+    for name in ("features", "logits"):
+        changed = {key: x.copy() for key, x in arrays.items()}
+        changed[name][23, 1] = np.nan  # the eighth row of its group
+        np.savez(tmp_path / "in.npz", **changed)
+        result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+        assert result.exit_code == 2
+        assert f"{name} must be finite, got nan in row 23, column 1" in result.stderr
+        assert not (tmp_path / "out.npz").exists()
+
+
+class Diverging:
+    """A corrector of a stranger that gives NaN for one sample."""
+
+    def correct(self, features, probs, /):
+        return Prediction(np.where(np.arange(len(probs))[:, None] == 2, np.nan, probs))
+
+    def reset(self):
+        pass
+
+
+class Narrow(Diverging):
+    """And one that forgets a class."""
+
+    def correct(self, features, probs, /):
+        return Prediction(probs[:, 1:])
+
+
+def test_what_a_method_gives_is_checked_before_it_is_written(bank, tmp_path):
+    for name, message in [
+        ("Diverging", "probs of --method must be finite, got nan in row 6, column 0"),
+        ("Narrow", "--method must give probs (14, 3), got (14, 2)"),
+    ]:
+        method = f"python:{__name__}:{name}"
+        result = run(bank, "-o", tmp_path / "out.npz", "--method", method)
+        assert result.exit_code == 2
+        assert message in result.stderr
+    assert run(bank, "-o", tmp_path / "out.npz", "--weight", "1e300").exit_code == 2
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logits": np.zeros((N, 0), np.float32)}, "logits must have shape [N, K] with N = 40"),
+        ({"features": np.zeros((N, 0), np.float32)}, "features must have shape [N, d] with N = 40"),
+    ],
+)
+def test_files_without_classes_or_features(arrays, tmp_path, changes, message):
+    np.savez(tmp_path / "in.npz", **arrays | changes)
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, ">f8", ">f4", np.float16])
+def test_all_floats_are_read(arrays, tmp_path, dtype):
+    wide = {name: arrays[name].astype(dtype) for name in ("features", "logits")}
+    np.savez(tmp_path / "in.npz", **arrays | wide)
+    assert run(tmp_path / "in.npz", "-o", tmp_path / "out.npz").exit_code == 0
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["probs"].dtype == (np.float32 if wide["logits"].itemsize < 8 else np.float64)
+        np.testing.assert_allclose(found["probs"], expected(arrays), atol=0.02)
+
+
+@pytest.mark.parametrize("groups", [np.arange(N) % 2 == 0, np.array([b"a", b"\xff"] * (N // 2))])
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "csv", "parquet"])
+def test_groups_of_other_types(arrays, tmp_path, groups, suffix):
+    np.savez(tmp_path / "in.npz", **arrays | {"groups": groups})
+    result = run(tmp_path / "in.npz", "-o", tmp_path / f"out.{suffix}")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("k=2020-01-01", "--set k must be an integer, got datetime.date(2020, 1, 1)"),
+        ("k=" + "[" * 5000, "--set k must not be nested so deeply"),
+        ("k=3\nweight=2", "--set k must be an integer, got '3\\nweight=2'"),
+        ("tol=nan", "--set tol must be a finite number >= 0, got nan"),
+    ],
+)
+def test_settings_that_are_no_values(bank, tmp_path, setting, message):
+    result = run(bank, "-o", tmp_path / "out.npz", "--set", setting)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_names_are_printed_as_they_are(bank, arrays, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "got [bold]x.npz, which" in run("[bold]x.npz", "-o", "out.npz").stderr
+    result = run(bank, "-o", "[bold]x.csv")
+    assert "wrote [bold]x.csv\n" in result.stdout
+    assert "[bold]up" in result.stdout
+    assert read_arrays(bank)[0]["groups"].tolist() == arrays["groups"].tolist()
