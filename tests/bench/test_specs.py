@@ -68,7 +68,7 @@ from tests.bench.tiny import TINY, selected, tiny, write
             "methods.TENT: bn_momentum is no option of the layers 'conv'",
         ),
         ({"methods__LAME__grid": {"k": [math.nan]}}, "LAME.grid.k: must be a number, got nan"),
-        ({"methods__LAME__params": {"weight": math.inf}}, "params.weight: must be a finite .*, got inf"),
+        ({"methods__LAME__params": {"weight": math.inf}}, "weight: must be a finite .*, got inf"),
         ({"datasets__digits__options": {"a": [math.nan]}}, "options: must be a number, got nan"),
         ({"validation__seeds": list(range(10**5))}, "validation: must have .* cells, got 2000000"),
         ({"validation__seeds": None}, "validation.seeds: must be given, got none"),
