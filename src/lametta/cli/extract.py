@@ -144,6 +144,8 @@ def _dataset(
     """What ``--data`` stands for, a path before a name, in the classes of the map."""
     with _typed(path="--map"):
         classes = None if class_map is None else ClassMap.load(class_map)
+    if fps is not None and not Path(data).exists():
+        raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
     with _typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
         if data == "-":
             dataset = _named()
@@ -157,8 +159,6 @@ def _dataset(
                 f"--data must be a folder, a file or a data set by name, got {data!r}: there is no "
                 f"such folder or file, and no such data set{did_you_mean(data, names())}"
             )
-    if fps is not None and "/" not in dataset.keys[0]:
-        raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
     if classes is None:
         return dataset
     with _typed(class_map="--map"):

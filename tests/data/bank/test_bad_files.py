@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 
@@ -176,6 +178,36 @@ def test_what_is_not_finite_is_found():
     x[3, 2], x[4, 0] = -np.inf, np.nan
     with pytest.raises(LamettaError, match="logits must be finite, got -inf in row 3, column 2"):
         check_finite("logits", x)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".bank"])
+def test_a_full_disk_ends_in_one_line(tmp_path, suffix):
+    pytest.importorskip("resource")
+    code = f"""
+import resource, numpy as np
+from pathlib import Path
+from lametta import LamettaError, Output
+from lametta.data import arrays
+from lametta.data.bank import extract
+from lametta.data.bank.files import write_arrays
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+x = np.random.default_rng(0).normal(size=(200, 64))
+try:
+    if {suffix!r} == ".bank":
+        data = arrays(x, np.zeros(200, int))
+        extract(lambda x: Output(x, x), data, None, "bank.safetensors", workers=0)
+    else:
+        write_arrays(Path("bank{suffix}"), {{"features": x}})
+except LamettaError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.startswith("file must be written whole, got "), done.stderr
+    assert "File too large" in done.stdout
+    assert not (tmp_path / "bank.safetensors").exists()
+    assert not list(tmp_path.rglob(".lametta-*"))
 
 
 @pytest.fixture(scope="module")

@@ -177,6 +177,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], name: str = "path") -> N
         with renamed(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
         return
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     if "groups" in arrays and arrays["groups"].dtype.kind not in "iufb":
@@ -184,7 +185,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], name: str = "path") -> N
             f"{name} must end in .npz to keep groups of type {arrays['groups'].dtype}, got {path}"
         )
     with renamed(path) as temporary:
-        save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
+        try:
+            save_file({name: np.ascontiguousarray(x) for name, x in arrays.items()}, temporary)
+        except SafetensorError as error:  # a full disk, say
+            raise LamettaError(f"file must be written whole, got {path}: {error}") from None
 
 
 def check_suffix(name: str, path: Path) -> None:
