@@ -1,9 +1,11 @@
 """Folders of results: which rows belong together, and what cannot be read."""
 
+import polars as pl
 import pytest
 
+from lametta import LamettaError
 from lametta.bench.results import read_results
-from tests.bench.made_up import MODELS, STUDIES, TEST, invoke
+from tests.bench.made_up import MODELS, STUDIES, TEST, invoke, part_of
 
 
 def test_parts_are_complete_and_in_the_order_of_the_file(results):
@@ -56,3 +58,45 @@ def test_results_without_their_experiment_end_with_2(folder, tmp_path):
     result = invoke("report", tmp_path)
     assert result.exit_code == 2
     assert "experiment.toml" in result.output
+
+
+def one_changed(folder, results, target, **columns):
+    """A copy of a small study in which one cell has these values."""
+    cells = results.experiment.study_cells("rates", results.selected)
+    few = {cell.id for cell in cells}
+    small = part_of(folder, target, lambda file: file.stem in few)
+    file = small / "cells" / f"{cells[0].id}.parquet"
+    series = [pl.Series(name, [value]) for name, value in columns.items()]
+    row = pl.read_parquet(file).with_columns(series)
+    file.unlink()  # a link
+    row.write_parquet(file)
+    return small, file
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"dataset": ["x"]}, "results must have dataset as String, got List(String) in"),
+        ({"batch_size": 64.0}, "results must have batch_size as Int64, got Float64 in"),
+        ({"accuracy": "x"}, "results must have accuracy as Float64, got String in"),
+        ({"step_n": 3.0}, "results must have step_n as List(Int64), got Float64 in"),
+        ({"step_n": [1, 2, 3]}, "results must have courses of one length, got several in"),
+        ({"method": "LAME"}, "is named by, got another"),
+    ],
+)
+def test_rows_that_are_no_rows_of_their_cell(folder, results, tmp_path, columns, message):
+    small, file = one_changed(folder, results, tmp_path / "part", **columns)
+    result = invoke("report", small)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert str(file) in result.stderr
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", "[" * 9999, '{"method": "a"}', None])
+def test_notes_of_failures_that_cannot_be_read(folder, results, tmp_path, content):
+    small, _ = one_changed(folder, results, tmp_path / "part")
+    (small / "failed").mkdir()
+    note = small / "failed" / "a.json"
+    note.mkdir() if content is None else note.write_text(content)
+    with pytest.raises(LamettaError, match="results must have"):
+        read_results(small)

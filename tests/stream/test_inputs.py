@@ -100,3 +100,24 @@ def test_groups_are_asked_for_only_where_needed():
 def test_bad_input_is_named(make, message):
     with pytest.raises(LamettaError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Scenario()(torch.ones(3, requires_grad=True)), "labels must be an array"),
+        (lambda: Scenario()([[0], [1, 2]]), "labels must be an array"),
+        (lambda: Scenario()([0, 1], [[0], [1, 2]]), "groups must be an array"),
+        (lambda: Scenario()([0, 1], keys=3), "keys must have one entry a label, 2, got 3"),
+        (lambda: by_group(sequence=np.arange(3)), "sequence must be one of"),
+        (lambda: interleaved(inside=int), "inside must be an order of one stream"),
+        (lambda: ratios(np.array(3)), "shares must be a sequence or a mapping"),
+        (lambda: ratios({10**9: 1.0}), "shares must be of classes <= 1000000, got 1000000000"),
+        (lambda: recurring(10**30), "rounds must be a finite number >= 1 and <= 1e.09, got 1000"),
+        (lambda: recurring(10**17), "rounds must be a finite number >= 1 and <= 1e.09, got 1000"),
+        (lambda: dirichlet(slots=10**30), "slots must be a finite number >= 1 and <= 1e.09"),
+    ],
+)
+def test_strange_input_is_refused_in_our_own_words(make, message):
+    with pytest.raises(LamettaError, match=message):
+        make()

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from lametta._files import PathLike
-from lametta.bench.columns import CELL, NEEDED, STREAM
+from lametta.bench.columns import CELL, NEEDED, SCHEMA, STREAM, names
 from lametta.bench.experiment import Cell, Experiment, canonical, load
 from lametta.bench.select import read_selection
 from lametta.bench.specs import ModelSpec, ScenarioSpec
@@ -111,8 +111,15 @@ class Results:
         return self._part(cells)
 
     def _part(self, cells: Sequence[Cell]) -> Part:
-        ids = pl.DataFrame({"id": [cell.id for cell in cells]}, schema={"id": pl.String})
-        rows = ids.join(self.frame, on="id", maintain_order="left")
+        schema = {"id": pl.String(), **{name: SCHEMA[name] for name in CELL}}
+        wanted = pl.DataFrame(
+            [[getattr(cell, name) for name in schema] for cell in cells], schema, orient="row"
+        )
+        rows = wanted.select("id").join(self.frame, on="id", maintain_order="left")
+        strange = rows.join(wanted, on=list(schema), how="anti")
+        if not strange.is_empty():
+            file = self.folder / "cells" / f"{strange['id'][0]}.parquet"
+            raise LamettaError(f"results must have the cell that {file} is named by, got another")
         sources = rows.filter(method=self.source)
         paired = rows.join(sources, on=STREAM, how="semi", maintain_order="left")
         return Part(self._labeled(paired), len(cells), len(rows), len(rows) - len(paired))
@@ -150,7 +157,7 @@ def read_results(folder: PathLike) -> Results:
         frame,
         read_selection(selected) if selected.exists() else {},
         _json(run) if run.exists() else {},
-        tuple(_json(path) for path in sorted(folder.glob("failed/*.json"))),
+        tuple(_failure(path) for path in sorted(folder.glob("failed/*.json"))),
     )
 
 
@@ -200,13 +207,29 @@ def read_cell(path: Path) -> pl.DataFrame:
         raise LamettaError(
             f"results must have {', '.join(absent)} in each file, got none in {path}"
         )
+    for name in row.columns:
+        expected, got = SCHEMA.get(name, row[name].dtype), row[name].dtype
+        if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
+            raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
+    courses = [row[name] for name in names("course") if name in row.columns]
+    if len({len(course.item()) for course in courses if course.item() is not None}) > 1:
+        raise LamettaError(f"results must have courses of one length, got several in {path}")
     return row.with_columns(id=pl.lit(path.stem))
+
+
+def _failure(path: Path) -> dict[str, object]:
+    """What is known of a cell that failed."""
+    content = _json(path)
+    needed = {"method", "scenario", "seed", "traceback"}
+    if not content.keys() >= needed or not str(content["traceback"]).strip():
+        raise LamettaError(f"results must have a cell and its traceback in {path}, got {content}")
+    return content | {"traceback": str(content["traceback"])}
 
 
 def _json(path: Path) -> dict[str, object]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LamettaError(f"results must have JSON files, got {path}: {error}") from None
     if not isinstance(content, dict):
         raise LamettaError(f"results must have a JSON object in {path}, got {content!r}")

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lametta._checks import check_flag
+from lametta._checks import check_flag, check_integer, check_number
 from lametta.stream._draws import Groups, Index, permutation
 from lametta.types import LamettaError
 
@@ -60,6 +60,12 @@ def places(codes: Index, names: Groups, sequence: GroupOrder, rng: np.random.Gen
     return np.argsort(np.argsort([place[str(name)] for name in names]))
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise unless this is a number of parts that positions times it stay integers of 64 bits."""
+    check_integer(name, value, 1)
+    check_number(name, value, 1, 1e9)
+
+
 def check_grouping(shuffle_inside: object, sequence: object) -> None:
     """Raise unless these are the two options that orders of groups have in common."""
     check_flag("shuffle_inside", shuffle_inside)
@@ -67,7 +73,7 @@ def check_grouping(shuffle_inside: object, sequence: object) -> None:
         names = [str(name) for name in sequence]
         if len(set(names)) < len(names):
             raise LamettaError(f"sequence must name each group once, got {sequence!r}")
-    elif sequence not in _SEQUENCES:
+    elif not isinstance(sequence, str) or sequence not in _SEQUENCES:
         raise LamettaError(
             f"sequence must be one of {_SEQUENCES} or a tuple of groups, got {sequence!r}"
         )

@@ -1,16 +1,26 @@
 """The labels, groups and keys that a scenario takes, and what is said of anything else."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lametta.stream._draws import Groups, Index
 from lametta.types import Array, LamettaError
 
 
+def _array(name: str, x: Array) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(x)
+    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or not to be seen by NumPy
+        got = f"{type(x).__name__}: {error}"
+        raise LamettaError(f"{name} must be an array [N], got {got}") from None
+
+
 def checked_labels(labels: Array) -> Index:
     """Return labels as an array [N]."""
-    array = np.asarray(labels)
+    array = _array("labels", labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise LamettaError(
             f"labels must be integers [N], N >= 1, got {array.dtype} of shape {array.shape}"
@@ -20,7 +30,7 @@ def checked_labels(labels: Array) -> Index:
 
 def checked_groups(groups: Array, n: int) -> Groups:
     """Return groups as an array [N] of text or integers."""
-    array: Groups = np.asarray(groups)
+    array: Groups = _array("groups", groups)
     if array.dtype.kind not in "iuU" and all(isinstance(group, str) for group in array.flat):
         array = array.astype(str)
     if array.dtype.kind not in "iuU" or array.shape != (n,):
@@ -40,8 +50,9 @@ def needed_groups(order: str, groups: Groups | None) -> Groups:
 
 def checked_keys(keys: Sequence[str], n: int) -> Sequence[str]:
     """Return keys, one for each label."""
-    if len(keys) != n:
-        raise LamettaError(f"keys must have one entry a label, {n}, got {len(keys)}")
+    if not isinstance(keys, Sequence | np.ndarray) or len(keys) != n:
+        got = len(keys) if isinstance(keys, Sequence | np.ndarray) else repr(keys)
+        raise LamettaError(f"keys must have one entry a label, {n}, got {got}")
     for key in keys:
         if not isinstance(key, str):
             raise LamettaError(f"keys must be text, got {key!r}")

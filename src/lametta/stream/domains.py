@@ -4,9 +4,9 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from lametta._checks import check_flag, check_integer, check_number
+from lametta._checks import check_flag, check_number
 from lametta.stream._draws import Floats, Groups, Index, permutation, uniform
-from lametta.stream._groups import GroupOrder, check_grouping, numbered, places, turns
+from lametta.stream._groups import GroupOrder, check_count, check_grouping, numbered, places, turns
 from lametta.stream._inputs import needed_groups
 
 
@@ -109,7 +109,7 @@ class recurring:  # noqa: N801
     sequence: GroupOrder = "random"
 
     def __post_init__(self) -> None:
-        check_integer("rounds", self.rounds, 1)
+        check_count("rounds", self.rounds)
         check_grouping(self.shuffle_inside, self.sequence)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:

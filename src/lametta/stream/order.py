@@ -11,9 +11,17 @@ from typing import Protocol
 
 import numpy as np
 
-from lametta._checks import check_flag, check_integer, check_number
+from lametta._checks import check_flag, check_number
 from lametta.stream._draws import Groups, Index, below, permutation, uniform
-from lametta.stream._groups import GroupOrder, check_grouping, members, numbered, places, turns
+from lametta.stream._groups import (
+    GroupOrder,
+    check_count,
+    check_grouping,
+    members,
+    numbered,
+    places,
+    turns,
+)
 from lametta.stream._inputs import needed_groups
 
 
@@ -159,7 +167,7 @@ class dirichlet:  # noqa: N801
     def __post_init__(self) -> None:
         check_number("gamma", self.gamma, above=0)
         if self.slots is not None:
-            check_integer("slots", self.slots, 1)
+            check_count("slots", self.slots)
         check_flag("bursts", self.bursts)
         check_flag("within_groups", self.within_groups)
 

@@ -44,7 +44,7 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
     def __post_init__(self) -> None:
         if self.sources is not None:
             check_integer("sources", self.sources, 1)
-        if not callable(self.inside) or isinstance(self.inside, interleaved):
+        if not callable(self.inside) or isinstance(self.inside, interleaved | type):
             raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
 
     def __call__(

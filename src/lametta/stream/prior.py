@@ -20,6 +20,7 @@ from lametta.types import LamettaError
 # How many percent of the classes have to hold less than how many percent of the samples.
 _RULES = {"validation": (20, 80), "test": (10, 90)}
 _MOST_DRAWS = 1000
+_MOST_CLASSES = 10**6  # a list has an entry for each
 
 
 class Prior(Protocol):
@@ -199,8 +200,14 @@ def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...
             given = {-1: 0.0}
         if min(given, default=0) < 0:
             raise LamettaError(f"shares must be of classes numbered from 0, got {[*shares]}")
+        if max(given, default=0) > _MOST_CLASSES:
+            raise LamettaError(f"shares must be of classes <= {_MOST_CLASSES}, got {max(given)}")
         shares = [given.get(label, 0) for label in range(max(given, default=-1) + 1)]
-    elif not isinstance(shares, Sequence | np.ndarray) or isinstance(shares, str):
+    elif (
+        not isinstance(shares, Sequence | np.ndarray)
+        or isinstance(shares, str)
+        or (isinstance(shares, np.ndarray) and not shares.ndim)
+    ):
         raise LamettaError(f"shares must be a sequence or a mapping, got {shares!r}")
     for share in shares:
         if not is_number(share) or share < 0:
