@@ -1,5 +1,6 @@
 """The ``lametta`` command; its dependencies come with the extra ``cli``."""
 
+import io
 import sys
 
 
@@ -11,6 +12,9 @@ def main() -> None:
         if error.name is None or error.name.startswith("lametta"):
             raise
         sys.exit(f"lametta: the command needs {error.name!r}: pip install 'lametta[cli]'")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # names that a terminal cannot show
     app()
 
 

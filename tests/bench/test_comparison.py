@@ -114,7 +114,9 @@ def test_frames_are_checked_too(two_studies, tmp_path):
 
 
 def test_what_cannot_be_compared_ends_with_2(two_studies, changed, tmp_path):
-    assert invoke("compare", two_studies, changed, "--tolerance", "-1").exit_code == 2
+    result = invoke("compare", two_studies, changed, "--tolerance", "-1")
+    assert result.exit_code == 2
+    assert "--tolerance must be >= 0, got -1" in result.stderr
     file = next((changed / "cells").iterdir())
     (tmp_path / "alone" / "cells").mkdir(parents=True)
     pl.read_parquet(file).with_columns(seed=pl.lit(77)).write_parquet(

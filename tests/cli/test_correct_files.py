@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 import resource
 import subprocess
@@ -364,3 +365,19 @@ def test_names_are_printed_as_they_are(bank, arrays, tmp_path, monkeypatch):
     assert "wrote [bold]x.csv\n" in result.stdout
     assert "[bold]up" in result.stdout
     assert read_arrays(bank)[0]["groups"].tolist() == arrays["groups"].tolist()
+
+
+@pytest.mark.slow
+def test_names_that_the_terminal_cannot_show(bank, tmp_path):
+    for encoding, name in [("ascii", "\xfc.csv"), ("utf-8", "\udcff.csv")]:
+        done = subprocess.run(
+            [sys.executable, "-m", "lametta", "correct", bank, "-o", name],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
+            capture_output=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        shown = name.encode(encoding, "backslashreplace")
+        assert b"wrote " + shown + b"\n" in done.stdout
+        assert (tmp_path / name).exists()

@@ -133,7 +133,7 @@ def test_files_go_before_names(file, tmp_path, monkeypatch):
         (["list", "datasets", "--data", "/nowhere"], "--data must be a folder, got /nowhere"),
         (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
         (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'demo'"),
-        (["run", "sub/nosuch"], "path must be a TOML file, got sub/nosuch: No such file"),
+        (["run", "sub/nosuch"], "EXPERIMENT must be a TOML file, got sub/nosuch: No such file"),
         (["run", "FILE", "-o", "tiny.toml"], "--output must be a folder, got tiny.toml, which is"),
     ],
 )

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
-from lametta.cli._console import complain, out, require_bench, say, show_table, user_errors
+from lametta.cli._console import complain, out, require_bench, say, show_table, typed, user_errors
 
 if TYPE_CHECKING:
     import polars as pl
@@ -90,7 +90,8 @@ def compare(
         from lametta.bench.report import compare as compare_cells
         from lametta.bench.results import read_cells
 
-        found = compare_cells(read_cells(first), read_cells(second), tolerance)
+        with typed(tolerance="--tolerance"):
+            found = compare_cells(read_cells(first), read_cells(second), tolerance)
     _show(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"

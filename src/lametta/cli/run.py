@@ -20,6 +20,7 @@ from lametta.cli._console import (
     require_bench,
     say,
     show_table,
+    typed,
     user_errors,
 )
 from lametta.cli.report import report
@@ -68,8 +69,11 @@ def run(
     """Run an experiment: validation, selection, studies.
 
     Whatever stops it, the same command goes on where it stopped: each cell (a method with its
-    parameters on a stream) is a file, whole or not there. Exit status: 0 if all went well, 1 if
-    cells failed, 2 if the input is wrong, 130 if it was interrupted.
+    parameters on a stream) is a file, whole or not there. A second run in the same folder waits for
+    the first. An experiment is a program: it may name code, which then runs.
+
+    Exit status: 0 if all went well, 1 if cells failed, 2 if the input is wrong, 130 if it was
+    interrupted.
 
     Example: lametta run experiments/cifar10.toml --data /data --jobs 2
     """
@@ -79,7 +83,8 @@ def run(
         from lametta.bench.workspace import Workspace
 
         path = _path(experiment)
-        loaded = load(path, check="ours" if dry_run else "all")
+        with typed(path="EXPERIMENT"):
+            loaded = load(path, check="ours" if dry_run else "all")
         root = _root(data)
         if dry_run:
             _show_plan(loaded, root)
