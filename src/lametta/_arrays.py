@@ -27,6 +27,10 @@ def namespace(**arrays: Array) -> ModuleType:
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
+        if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
+            raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
+        if not is_array_api_obj(array):  # None and numbers, which the namespace would let pass
+            raise LamettaError(_namespace_error({name: array}))
     try:
         xp = array_namespace(*arrays.values())
     except TypeError:
@@ -183,7 +187,7 @@ def nearest_by_products(
     if scale is not None:
         products *= scale
     n = products.shape[1]
-    most = k if k < n else n - 1  # not min, which exporters would leave open
+    most = k if k < n else max(n - 1, 0)  # not min, which exporters would leave open
     return _k_largest(xp, _without_self(xp, products, start), most)
 
 

@@ -51,7 +51,10 @@ def delete_leftovers(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file at one go; what is no file, such as /dev/stdout, is written to as it is."""
-    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+    if path == Path("/dev/stdout"):
+        sys.stdout.write(text)  # which may be a file: what is printed next has to come after it
+        return
+    if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
     with renamed(path) as temporary:

@@ -246,5 +246,13 @@ def _check_streams(xp: ModuleType, features: Array, probs: Array, lengths: Array
     if n_streams == 0:
         raise LamettaError("features must hold a stream or more, got none")
     _check_shapes(xp, features[0, :, :], probs[0, :, :])
-    if lengths is not None and (getattr(lengths, "ndim", 1) != 1 or len(lengths) != n_streams):
-        raise LamettaError(f"lengths must have one entry a stream, {n_streams}, got {lengths!r}")
+    if lengths is None:
+        return
+    listed = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+    whole = isinstance(listed, list | tuple) and all(
+        isinstance(n, int) and not isinstance(n, bool) for n in listed
+    )
+    if not whole or len(listed) != n_streams:
+        raise LamettaError(
+            f"lengths must have one entry a stream, {n_streams} integers, got {lengths!r}"
+        )

@@ -16,6 +16,7 @@ from array_api_compat import array_namespace, device, is_jax_array, is_numpy_arr
 
 from lametta._arrays import (
     check_matrix,
+    is_host_array,
     matmul,
     namespace,
     nearest,
@@ -25,7 +26,7 @@ from lametta._arrays import (
 )
 from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta._faiss import approximately_nearest
-from lametta.types import Array
+from lametta.types import Array, LamettaError
 
 
 class Affinity(Protocol):
@@ -225,7 +226,10 @@ AFFINITIES: dict[str, Callable[..., Affinity]] = {
 def _checked(features: Array) -> tuple[ModuleType, Array]:
     xp = namespace(features=features)
     check_matrix(xp, "features", "[N, d]", features)
-    return xp, widen(xp, features)
+    x = widen(xp, features)
+    if is_host_array(x) and not bool(xp.all(xp.isfinite(x))):  # elsewhere a look would wait
+        raise LamettaError("features must be finite, got NaN or infinity")
+    return xp, x
 
 
 def _unit(features: Array, *, double: bool = False) -> tuple[ModuleType, Array]:

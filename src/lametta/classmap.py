@@ -1,7 +1,7 @@
 """Pooling the classes of a model onto fewer target classes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from numbers import Integral
@@ -242,6 +242,8 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         top = max((target for _, target in pairs), default=-1)
         named = {target: [] for target in range(min(top, len(pairs)) + 1)}
     for member, target in pairs:
+        if not isinstance(target, Hashable):
+            raise LamettaError(f"mapping must hold names or numbers of targets, got {target!r}")
         named.setdefault(target, []).extend(_integers([member]))
     return tuple(map(str, named)), tuple(tuple(sorted(group)) for group in named.values())
 
@@ -260,7 +262,7 @@ def _is_index(mapping: Any) -> bool:
 def _integers(values: Any) -> tuple[int, ...]:
     try:
         values = tuple(values.tolist() if hasattr(values, "tolist") else values)
-    except TypeError:
+    except (TypeError, RuntimeError):  # which a sparse tensor raises
         raise LamettaError(
             f"mapping must hold sequences of class indices, got {values!r}"
         ) from None

@@ -75,8 +75,8 @@ def find(name: str, argument: str = "method") -> "Method":
 def check_name(name: str, argument: str = "method") -> None:
     """Raise unless a method may have this name; nothing is imported."""
     known = names()
-    for part in name.split("+") if isinstance(name, str) else [name]:
-        if part not in known and not (isinstance(part, str) and part.startswith("python:")):
+    for part in name.split("+") if isinstance(name, str) else [None]:
+        if part is None or (part not in known and not part.startswith("python:")):
             listed = ", ".join(map(repr, known))
             raise LamettaError(
                 f"{argument} must be one of {listed}, several with + between them, or "

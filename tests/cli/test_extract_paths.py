@@ -155,9 +155,7 @@ def test_a_map_lines_folders_up_by_name(tmp_path, bank):
     assert bank().class_map == ClassMap.load("map.json")
     ClassMap({"cow": [0], "cat": [5]}, n_source=8).save(tmp_path / "other.json")
     said = invoke("pets", "--map", "other.json", net="eight", code=2)
-    assert (
-        "class map must have the classes of the labels as targets, got cow, cat without dog" in said
-    )
+    assert "--map must have the classes of the labels as targets, got cow, cat without dog" in said
 
 
 def test_a_map_reduces_the_models_own_classes(tmp_path, bank):

@@ -54,9 +54,14 @@ def full(_):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no /dev/stdout")
-def test_a_map_goes_to_standard_output():
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_a_map_goes_to_standard_output(tmp_path, kind):
     command = [sys.executable, "-m", "lametta", "map", "--targets", "dog", "-o", "/dev/stdout"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    content, _ = json.JSONDecoder().raw_decode(done.stdout)
+    path = tmp_path / "out.txt"
+    with path.open("w") as file:
+        out = subprocess.PIPE if kind == "pipe" else file
+        done = subprocess.run(command, stdout=out, text=True, timeout=60)
+    assert done.returncode == 0
+    content, end = json.JSONDecoder().raw_decode(done.stdout or path.read_text())
     assert content["groups"]["dog"] == list(range(151, 269))
+    assert "118 of 1000 classes mapped onto 1" in (done.stdout or path.read_text())[end:]

@@ -47,7 +47,7 @@ def test_a_map_with_more_targets_than_classes():
 
 def test_names_that_do_not_fit_are_named():
     classes = ClassMap({"kitten": [0, 1], "cow": [2, 3], "puppy": [4, 5]}, n_source=6)
-    message = "class map must have the classes of the labels as targets, got kitten, cow, puppy"
+    message = "class_map must have the classes of the labels as targets, got kitten, cow, puppy"
     with pytest.raises(LamettaError, match=f"{message} without cat, dog"):
         pets_bank().mapped(classes)
     with pytest.raises(LamettaError, match=f"{message} without cat, dog"):

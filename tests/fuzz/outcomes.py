@@ -15,46 +15,10 @@ from typer.testing import CliRunner
 from lametta import LamettaError
 from lametta.cli import app
 
-SECONDS = 20  # until an example counts as one that never ends
-KNOWN = {  # what is not mended yet: the error, and the file and the function it comes from
-    ("AttributeError", "_lame.py", "_check_shapes"),
-    ("AttributeError", "_lame.py", "_check_streams"),
-    ("TypeError", "_lame.py", "_check_streams"),
-    ("TypeError", "_lame.py", "lame_streams"),
-    ("ValueError", "_lame.py", "lame_streams"),
-    ("TypeError", "host.py", "solve"),
-    ("NotImplementedError", "problem.py", "checked_probs"),
-    ("NotImplementedError", "_arrays.py", "row_norms"),
-    ("RuntimeWarning", "_arrays.py", "unit_rows"),
-    ("RuntimeWarning", "affinity.py", "_scaled"),
-    ("ValueError", "_arrays.py", "_k_largest"),
-    ("RuntimeError", "_arrays.py", "_k_largest"),
-    ("TypeError", "classmap.py", "_parse"),
-    ("RuntimeError", "classmap.py", "_integers"),
-    ("ValueError", "methods.py", "check_name"),
-    ("ValueError", "_groups.py", "check_grouping"),
-    ("OverflowError", "domains.py", "__call__"),
-    ("OverflowError", "order.py", "__call__"),
-    ("TypeError", "parallel.py", "__call__"),
-    ("TypeError", "prior.py", "_by_class"),
-    ("RuntimeError", "_inputs.py", "checked_labels"),
-    ("TypeError", "_inputs.py", "checked_labels"),
-    ("ValueError", "_inputs.py", "checked_labels"),
-    ("ValueError", "_inputs.py", "checked_groups"),
-    ("TypeError", "_inputs.py", "checked_keys"),
-    ("AttributeError", "files.py", "check_arrays"),
-    ("KeyError", "files.py", "check_arrays"),
-    ("TypeError", "bank.py", "__post_init__"),
-    ("AttributeError", "model.py", "forward"),
-    ("SchemaError", "results.py", "read_cells"),
-    ("InvalidOperationError", "results.py", "read_cells"),
-    ("SchemaError", "comparison.py", "compare"),
-    ("InvalidOperationError", "comparison.py", "compare"),
+SECONDS = 60  # until an example counts as one that never ends
+KNOWN: set[tuple[str, str, str]] = {
+    # Not mended: a metric that is a table inside a table, in a cell that someone wrote by hand.
     ("InvalidOperationError", "metrics.py", "_means"),
-    ("ShapeError", "metrics.py", "curves"),
-    ("UndefinedError", "report.html.j2", "top-level template code"),
-    ("OSError", "results.py", "_json"),
-    ("IsADirectoryError", "results.py", "_json"),
 }
 
 

@@ -36,7 +36,7 @@ def stream(order):
     return Scenario(order)(LABELS, LABELS // 3)
 
 
-OPEN = {
+FOUND = {
     "a matrix of None": lambda: lame(None, PROBS),
     "a number for a matrix": lambda: lame(FEATURES, 1.0),
     "None for a corrector": lambda: LAME().correct(None, PROBS),
@@ -82,14 +82,12 @@ def test_arguments(call):
         call()
 
 
-@pytest.mark.xfail(strict=True, reason="another error than ours, or none")
-@pytest.mark.parametrize("call", OPEN.values(), ids=OPEN.keys())
-def test_open_arguments(call):
+@pytest.mark.parametrize("call", FOUND.values(), ids=FOUND.keys())
+def test_what_was_found(call):
     with pytest.raises(LamettaError):
         call()
 
 
-@pytest.mark.xfail(strict=True, reason="ValueError: negative dimensions")
 def test_neighbors_of_nobody():
     assert knn()(np.ones((0, 3))).shape == (0, 0)
 
@@ -132,7 +130,6 @@ def one_cell(folder, **columns):
     return folder
 
 
-@pytest.mark.xfail(strict=True, reason="an error of polars")
 @pytest.mark.parametrize(
     "columns",
     [{"dataset": ["x"]}, {"batch_size": 64.0}, {"accuracy": "x"}, {"step_n": 3.0}],
@@ -146,7 +143,6 @@ def test_columns_of_another_type(tmp_path, columns):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="an error of polars or of the template")
 @pytest.mark.parametrize(
     "columns",
     [{"step_n": [1, 2, 3]}, {"method": "x", "accuracy": 0.9}],
@@ -157,7 +153,6 @@ def test_rows_that_contradict_themselves(tmp_path, columns):
     assert command("report", folder, codes=(0, 1, 2), memory=None).exit_code in (1, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="an OSError, where a damaged file gives ours")
 def test_a_folder_for_a_note(tmp_path):
     make_results(tmp_path / "a")
     (tmp_path / "a" / "failed" / "b.json").mkdir()
@@ -166,7 +161,6 @@ def test_a_folder_for_a_note(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="an error of the template")
 @pytest.mark.parametrize("content", [{}, FAILURE | {"traceback": 5}, FAILURE | {"traceback": ""}])
 def test_notes_of_failures(tmp_path, content):
     make_results(tmp_path / "a")

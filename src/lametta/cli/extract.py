@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lametta._checks import did_you_mean
 from lametta.classmap import ClassMap
-from lametta.cli._console import err, progress_bar, require, say, show_table, user_errors
+from lametta.cli._console import err, progress_bar, require, say, show_table, typed, user_errors
 from lametta.data.bank import Bank
 from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
@@ -103,7 +103,7 @@ def extract(
         require("torch", "torch")
         from lametta.torch import Classifier, zoo
 
-        with _typed(name="--model", weights="--weights", device="--device"):
+        with typed(name="--model", weights="--weights", device="--device"):
             loaded = zoo.load(model, weights=weights, device=device)
         start = time.perf_counter()
         done: list[int] = []
@@ -115,7 +115,7 @@ def extract(
                 done.append(n_done)
                 bar.update(task, completed=n_done, total=n)
 
-            with _typed(path="--output", batch_size="--batch-size", workers="--workers"):
+            with typed(path="--output", batch_size="--batch-size", workers="--workers"):
                 bank = run(
                     lambda x: classifier(x.to(device)),
                     dataset,
@@ -142,11 +142,11 @@ def _dataset(
     count_classes: CountClasses,
 ) -> Dataset:
     """What ``--data`` stands for, a path before a name, in the classes of the map."""
-    with _typed(path="--map"):
+    with typed(path="--map"):
         classes = None if class_map is None else ClassMap.load(class_map)
     if fps is not None and not Path(data).exists():
         raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
-    with _typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
+    with typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
         if data == "-":
             dataset = _named()
         elif Path(data).exists():
@@ -161,7 +161,7 @@ def _dataset(
             )
     if classes is None:
         return dataset
-    with _typed(class_map="--map"):
+    with typed(class_map="--map"):
         mapped = dataset.mapped(classes)
     if lost := len(dataset) - len(mapped):
         say(f"left out {lost} of {len(dataset)} images, whose classes {class_map} does not map")
@@ -193,18 +193,6 @@ def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountCl
         raise LamettaError("--data must hold an image that can be read, got none")
 
     return count
-
-
-@contextmanager
-def _typed(**options: str) -> Iterator[None]:
-    """Name arguments in errors as the options that the user typed."""
-    try:
-        yield
-    except UnreadableImageError:
-        raise
-    except LamettaError as error:
-        argument, space, rest = str(error).partition(" ")
-        raise LamettaError(options.get(argument, argument) + space + rest) from error
 
 
 @contextmanager

@@ -167,7 +167,7 @@ class Dataset:
         kept = np.flatnonzero(targets >= 0)
         if not len(kept):
             raise LamettaError(
-                "class map must have a target for the class of a sample, "
+                "class_map must have a target for the class of a sample, "
                 f"got {some_of(class_map.names)} for none of {len(self)}"
             )
         return replace(

@@ -34,7 +34,7 @@ def match_labels(
     array([1, 0])
     >>> match_labels(np.array([0, 1]), ["cat", "dog"], ClassMap({"cow": [0], "cat": [1]}))
     Traceback (most recent call last):
-    lametta.types.LamettaError: class map must have the classes of the labels as targets, got cow,
+    lametta.types.LamettaError: class_map must have the classes of the labels as targets, got cow,
     cat without dog
     """
     names = class_map.names
@@ -51,7 +51,7 @@ def match_labels(
         target_of = np.arange(len(classes))
     else:
         raise LamettaError(
-            "class map must have the classes of the labels as targets, "
+            "class_map must have the classes of the labels as targets, "
             f"got {some_of(names)} without {some_of(strange or classes)}"
         )
     targets: NDArray[np.int64] = target_of[np.asarray(labels)]

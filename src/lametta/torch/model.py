@@ -87,6 +87,8 @@ class Classifier:
         probabilities: bool = False,
     ) -> None:
         check_flag("probabilities", probabilities)
+        if classes is not None and not isinstance(classes, ClassMap):
+            raise LamettaError(f"classes must be a lametta.ClassMap, got {type(classes).__name__}")
         self.net = unwrapped(net)
         self.head = find_head(self.net, head)
         self.classes = classes

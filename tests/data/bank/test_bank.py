@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import lametta
 from lametta import LAME, ClassMap, Corrected, LamettaError, Output
-from lametta.cli.correct import _read
+from lametta.cli._predictions import read
 from lametta.data.bank import Bank
 from lametta.torch import Classifier
 from tests.conftest import shared
@@ -76,15 +76,15 @@ def test_class_maps_act_on_a_bank_as_on_a_network(net, tmp_path, pooling):
     np.testing.assert_allclose(mapped([0, 1]).logits, pooled, atol=1e-6)
     assert np.array_equal(mapped.mapped(None)([1]).logits, bank([1]).logits)
     # The command corrects in the classes of the labels.
-    read = _read(tmp_path / "bank.safetensors")
-    np.testing.assert_allclose(read["logits"], pooled, atol=1e-6)
-    assert read["groups"].tolist() == bank.groups.tolist()
+    given = read(tmp_path / "bank.safetensors", None)
+    np.testing.assert_allclose(given.probs, torch.softmax(pooled, dim=1), atol=1e-6)
+    assert given.groups.tolist() == bank.groups.tolist()
 
 
 def test_labels_of_other_classes_are_no_labels_to_correct(model, tmp_path):
     bank = run(model, make_data(classes=tuple("abcde")), tmp_path / "bank.safetensors")
     assert bank.class_map is None
-    assert "labels" not in _read(tmp_path / "bank.safetensors")
+    assert read(tmp_path / "bank.safetensors", None).labels is None
 
 
 def test_a_bank_is_never_read_whole(tmp_path):

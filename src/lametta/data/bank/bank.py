@@ -1,5 +1,6 @@
 """Banks: what a network says of a data set, extracted once and replayed without it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +62,14 @@ class Bank:
 
     def __post_init__(self) -> None:
         names = ("features", "logits", "labels", "groups")
-        check_arrays({name: x for name in names if (x := getattr(self, name)) is not None})
+        arrays = {name: getattr(self, name) for name in names}
+        for name, x in arrays.items():
+            optional = x is None and name in ("labels", "groups")
+            if not optional and not (hasattr(x, "ndim") and hasattr(x, "dtype")):
+                raise LamettaError(f"{name} must be an array, got {type(x).__name__}")
+        check_arrays({name: x for name, x in arrays.items() if x is not None})
+        if not isinstance(self.keys, Sequence):
+            raise LamettaError(f"keys must be a sequence of text, got {self.keys!r}")
         if self.keys and len(self.keys) != len(self):
             raise LamettaError(
                 f"keys must have one entry a sample, {len(self)}, got {len(self.keys)}"

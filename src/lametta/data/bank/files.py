@@ -112,7 +112,7 @@ def map_labels(
     --------
     >>> map_labels(np.array([0]), {"classes": ["cat"]}, ClassMap({"dog": [0]}), 2)
     Traceback (most recent call last):
-    lametta.types.LamettaError: class map must have the classes of the labels as targets, got dog
+    lametta.types.LamettaError: class_map must have the classes of the labels as targets, got dog
     without cat
     """
     if labels is None:
@@ -129,7 +129,7 @@ def map_labels(
     if (targets < 0).any():
         lost = [names[i] for i in np.unique(labels[targets < 0])]
         raise LamettaError(
-            f"class map must have a target for the class of every label, got none for "
+            f"class_map must have a target for the class of every label, got none for "
             f"{some_of(lost)} ({(targets < 0).sum()} of {len(labels)} labels)"
         )
     return targets
