@@ -11,11 +11,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
+from torch import nn
 
 import lametta
-import torch
 from lametta.torch import Classifier, tent
-from torch import nn
 
 CENTERS = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
 SHIFT = torch.tensor([0.5, 0.0])

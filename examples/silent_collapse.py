@@ -16,12 +16,12 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from PIL import Image
+from torch import nn
 
 import lametta
-import torch
 from lametta.torch import Classifier, tent, zoo
-from torch import nn
 
 BATCH_SIZE = 16
 RATES = (0.001, 0.01, 0.1)

@@ -201,7 +201,7 @@ def read_cell(path: Path) -> pl.DataFrame:
         row = pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
-    if False:
+    if len(row) != 1:
         raise LamettaError(f"results must have one row a file, got {len(row)} in {path}")
     if absent := [name for name in NEEDED if name not in row.columns or row[name].item() is None]:
         raise LamettaError(
