@@ -202,7 +202,13 @@ def test_methods_keep_their_colors():
     assert len({mark.color for name, mark in everywhere.items() if name in SIX}) == 6
 
 
-@given(st.lists(st.text(max_size=5), max_size=21, unique=True))
+@given(
+    st.lists(
+        st.text(max_size=5) | st.sampled_from(["LAME", "lame", "TENT", "Source"]),
+        max_size=21,
+        unique=True,
+    )
+)
 def test_no_two_marks_are_alike(names):
     chosen = marks(names)
     assert list(chosen) == names

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -108,15 +109,20 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     ('#d55e00', 3)
     """
     unique = tuple(dict.fromkeys(names))
-    known = {name: color for name in unique if (color := _KNOWN.get(_plain(name)))}
-    free = [color for color in _PALETTE if color not in known.values()] or list(_PALETTE)
-    others = [name for name in unique if name not in known]
-    colors = known | {name: free[i % len(free)] for i, name in enumerate(others)}
-    turns = {name: i // len(free) for i, name in enumerate(others)}
+    looks: dict[str, tuple[str, tuple[float, ...]]] = {}
+    for name in unique:
+        look = (_KNOWN.get(_plain(name), ""), _DASHES[0])
+        if look[0] and look not in looks.values():  # "TENT" and "tent" are two
+            looks[name] = look
+    taken = [color for color, _ in looks.values()]
+    free = [color for color in _PALETTE if color not in taken]
+    left = [*product(_DASHES, free), *product(_DASHES[1:], taken)]
+    others = (name for name in unique if name not in looks)
+    looks |= {
+        name: (color, dashes) for name, (dashes, color) in zip(others, cycle(left), strict=False)
+    }
     return {
-        name: Mark(
-            colors[name], _MARKERS[i % len(_MARKERS)], _DASHES[turns.get(name, 0) % len(_DASHES)]
-        )
+        name: Mark(looks[name][0], _MARKERS[i % len(_MARKERS)], looks[name][1])
         for i, name in enumerate(unique)
     }
 
