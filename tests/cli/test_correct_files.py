@@ -244,7 +244,7 @@ def test_a_map_pools_and_lines_labels_up_by_name(arrays, tmp_path):
     ClassMap({"cow": [0], "pig": [1]}, n_source=6).save(tmp_path / "other.json")
     other = run(bank, "-o", tmp_path / "again.npz", "--map", tmp_path / "other.json")
     assert other.exit_code == 0
-    assert other.stderr.startswith("labels are not used: class map must have the classes of the")
+    assert other.stderr.startswith("labels are not used: class_map must have the classes of the")
     assert "accuracy" not in other.stdout
 
 
