@@ -256,6 +256,10 @@ def test_all_that_is_wrong_is_found(name, params, problems):
         (lambda: methods.find("lame+tent"), "method must have correctors after +, got 'tent'"),
         (lambda: methods.find("lame+lame"), "method must name each part once, got 'lame+lame'"),
         (lambda: methods.find(3), "method must be one of"),
+        (
+            lambda: methods.find("lame").correctors({"affinity": "python:os:system"}),
+            "affinity must take {}, got system() missing",
+        ),
         (lambda: methods.find("python:math:tau"), "must be a class or a function, got 6.28"),
         (lambda: methods.find("python:math:nothing"), "can be imported, got 'python:math:nothing'"),
         (lambda: methods.find("python:no.such:Thing"), "No module named 'no'"),

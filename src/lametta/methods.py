@@ -128,7 +128,10 @@ class _Part:
             options = {name: value for name, value in given.items() if name not in own}
             chosen = own.get(self.affinity.name, self.affinity.default)
             if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
-                own[self.affinity.name] = make(**options)
+                try:
+                    own[self.affinity.name] = make(**options)
+                except TypeError as error:  # a stranger's, of another signature
+                    raise LamettaError(f"affinity must take {options}, got {error}") from None
         return own
 
 

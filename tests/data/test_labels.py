@@ -130,3 +130,8 @@ def test_masks_of_banks_and_positions_are_refused():
         Bank(np.eye(3), masked)
     with pytest.raises(LamettaError, match="index must be an array without a mask"):
         Bank(np.eye(3), np.eye(3))(np.ma.masked_array([0, 1], [0, 1]))
+
+
+def test_a_map_of_more_classes_than_there_are_is_refused():
+    with pytest.raises(LamettaError, match="class_map must map 2 classes, got 6"):
+        match_labels(np.array([0, 1]), ["a", "b"], ClassMap({"x": [0, 5], "y": [1]}), 2)

@@ -45,6 +45,8 @@ def match_labels(
     if named and not strange:
         target_of[used] = [names.index(classes[i]) for i in used]
     elif n_outputs == len(classes):
+        if class_map.room > n_outputs:
+            raise LamettaError(f"class_map must map {n_outputs} classes, got {class_map.room}")
         for target, members in enumerate(class_map.groups):
             target_of[list(members)] = target
     elif not named and len(classes) == len(names):
