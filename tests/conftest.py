@@ -19,6 +19,7 @@ from hypothesis import settings
 collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py"]
 
 jax.config.update("jax_enable_x64", True)
+torch.set_num_threads(1)  # tests run side by side: on a busy machine threads wait for each other
 if not torch.cuda.is_available():  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
 # Timing is for benchmarks; these machines are too noisy for deadlines.

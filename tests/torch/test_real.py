@@ -42,28 +42,31 @@ def run(adapter, stream, batch_size=16):
 def test_the_paper_in_small(net, stream):
     model = Classifier(net)
     assert model.head is net.linear
-    source, entropy = run(Source(model), stream)
+    # A third of the images tell as much, but for the rate that fails slowly.
+    short = tuple(values.unflatten(0, (10, 100))[:, :32].flatten(0, 1) for values in stream)
+    source, entropy = run(Source(model), short)
     assert 78 < source < 86
-    assert run(Corrected(model, LAME()), stream)[0] > source + 5
+    assert run(Corrected(model, LAME()), short)[0] > source + 5
     # Entropy minimization: the entropy falls whatever the learning rate, the accuracy with it.
-    accuracies = []
-    for lr in (1e-3, 1e-2, 1e-1):
+    for lr, part, least, most in (
+        (1e-3, short, -2, 20),
+        (1e-2, stream, -60, -20),
+        (1e-1, short, -80, -60),
+    ):
         adapter = tent(model, lr=lr, bn_momentum=0.0)
-        accuracy, sharp = run(adapter, stream)
-        assert sharp < entropy
-        accuracies.append(accuracy)
+        accuracy, sharp = run(adapter, part)
         adapter.reset()
-    assert accuracies[0] > source - 2
-    assert accuracies[1] < source - 20
-    assert accuracies[2] < 20
-    assert run(Source(model), stream) == (source, entropy)
+        own, blurred = run(Source(model), part)
+        assert sharp < blurred
+        assert least < accuracy - own < most
+    assert run(Source(model), short) == (source, entropy)
     # Batch statistics of a single class are no help either; LAME on top of them still corrects.
     adapter = adabn(model, momentum=0.1)
-    alone = run(adapter, stream)[0]
+    alone = run(adapter, short)[0]
     adapter.reset()
     assert alone < source
     hybrid = Corrected(adapter, LAME())
-    assert run(hybrid, stream)[0] > alone
+    assert run(hybrid, short)[0] > alone
 
 
 def test_layers_of_a_real_network(net, stream):
