@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -15,7 +14,8 @@ from pydantic import Field, ValidationError, model_validator
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.bench.consistency import find_inconsistencies
-from lametta.bench.problems import Strict, find_problems
+from lametta.bench.problems import Strict, complaint, find_problems
+from lametta.bench.toml import read_toml
 from lametta.bench.specs import (
     DatasetSpec,
     MethodSpec,
@@ -216,18 +216,7 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     directory
     """
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return _checked(path, content, check)
-    except OSError as error:
-        raise LamettaError(f"path must be a TOML file, got {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LamettaError(f"path must be a TOML file, got {path}: {error}") from None
-    except RecursionError:
-        raise LamettaError(f"path must be a TOML file, got {path}: nested too deeply") from None
-
-
-def _checked(path: Path, content: dict[str, object], check: str) -> Experiment:
+    content = read_toml(path)
     try:
         experiment = Experiment.model_validate(content)
     except ValidationError as error:
@@ -236,7 +225,7 @@ def _checked(path: Path, content: dict[str, object], check: str) -> Experiment:
         problems = find_inconsistencies(experiment, check)
         if not problems:
             return experiment
-    raise LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))
+    raise complaint(path, problems)
 
 
 def bundled(name: str) -> Path:

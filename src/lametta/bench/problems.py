@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from lametta._checks import did_you_mean
+from lametta._files import PathLike
 from lametta.bench.toml import to_key
 from lametta.types import LamettaError
 
@@ -67,6 +68,11 @@ def find_problems(
         extra = found["type"] == "extra_forbidden"
         problems.append(Problem(keys, expected(known(keys), keys[-1]) if extra else _say(found)))
     return problems
+
+
+def complaint(path: PathLike, problems: Iterable[Problem]) -> LamettaError:
+    """The error that says all that is wrong with a file, a line for each problem."""
+    return LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))
 
 
 def expected(known: Iterable[str], got: object) -> str:

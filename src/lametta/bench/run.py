@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -81,6 +81,7 @@ def run(
     list of Cell
         Those that failed; ``failed/<id>.json`` has the traceback of each.
     """
+    workspace = replace(workspace, run=secrets.token_hex())  # files may have changed
     folder = workspace.folder
     for name in ("cells", "streams", "failed"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,21 @@
 """Choosing the configuration of each method on the validation scenarios, as the paper does."""
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from lametta._files import write_text
 from lametta.bench.columns import CELL, STREAM
 from lametta.bench.metrics import check_cells, gains, refuse, require
-from lametta.bench.problems import check_plain
-from lametta.bench.toml import to_key, to_toml
+from lametta.bench.problems import Strict, complaint, find_problems, plain
+from lametta.bench.toml import read_toml, to_key, to_toml
 from lametta.types import LamettaError
 
 Order = Mapping[str, Sequence[str]]
@@ -224,19 +225,18 @@ def read_selection(path: str | Path) -> dict[str, dict[str, object]]:
     ...     read_selection(f"{folder}/selected.toml")
     {'LAME': {'k': 5}}
     """
+    content = read_toml(Path(path))
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        check_plain(content)
-    except (OSError, ValueError) as error:
-        raise LamettaError(f"path must be a TOML file, got {path}: {error}") from None
-    except RecursionError:
-        raise LamettaError(f"path must be a TOML file, got {path}: nested too deeply") from None
-    for method, section in content.items():
-        if not (isinstance(section, dict) and isinstance(section.get("config"), dict)):
-            raise LamettaError(f"{path} must have a table {method}.config, got {section!r}")
-        if len(section) > 1:
-            raise LamettaError(f"{path} must have nothing else in {method}, got {list(section)}")
-    return {method: section["config"] for method, section in content.items()}
+        selected = TypeAdapter(dict[str, _Selected]).validate_python(content)
+    except ValidationError as error:
+        raise complaint(path, find_problems(error, lambda _: ["config"])) from None
+    return {method: section.config for method, section in selected.items()}
+
+
+class _Selected(Strict):
+    """What is selected for a method, as the file has it."""
+
+    config: Annotated[dict[str, object], plain]
 
 
 def _rows(frame: pl.DataFrame, scenarios: Sequence[str]) -> pl.DataFrame:

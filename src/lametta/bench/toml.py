@@ -1,9 +1,38 @@
-"""Writing TOML, which the standard library only reads."""
+"""Reading TOML files whole, and writing TOML, which the standard library only reads."""
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 from lametta.types import LamettaError
+
+_DEPTH = 100  # of lists and tables in each other; ours have six
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Read a file, or say why it is none that a person would write."""
+    reason: object = "nested too deeply"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if not _is_deep(content):
+            return content
+    except RecursionError:
+        pass
+    except OSError as error:
+        reason = error.strerror
+    except ValueError as error:
+        reason = error
+    raise LamettaError(f"path must be a TOML file, got {path}: {reason}")
+
+
+def _is_deep(content: dict[str, object]) -> bool:
+    """Whether it is nested so deeply that functions which call themselves would fail on it."""
+    level: list[dict[str, object] | list[object]] = [content]
+    for _ in range(_DEPTH):
+        tables = (x.values() if isinstance(x, dict) else x for x in level)
+        level = [x for table in tables for x in table if isinstance(x, dict | list)]
+    return bool(level)
 
 
 def to_toml(value: object) -> str:

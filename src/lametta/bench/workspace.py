@@ -1,17 +1,17 @@
 """What cells share: data sets, networks, banks of outputs and decoded images, each made once."""
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from lametta.bench.experiment import Experiment, canonical
-from lametta.bench.specs import DatasetSpec, ModelSpec
 from lametta.classmap import ClassMap
 from lametta.data import catalog, corrupt
 from lametta.data.bank.bank import Bank
@@ -19,7 +19,7 @@ from lametta.data.bank.build import OnProgress
 from lametta.data.bank.extraction import extract, weights_hash
 from lametta.data.bank.images import cache_images, open_images
 from lametta.data.dataset import Dataset
-from lametta.types import Array
+from lametta.types import Array, LamettaError
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from lametta.torch import Classifier
     from lametta.torch.preprocess import Preprocess
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,20 @@ class Workspace:
         The data root.
     device : str
         Where networks run.
+    run : str
+        Processes make anew what they share when this changes, as it does with each `run`.
     """
 
     experiment: Experiment
     folder: Path
     root: Path | None = None
     device: str = "cpu"
+    run: str = field(default_factory=secrets.token_hex)
 
     def bank(self, model: str, dataset: str) -> Bank:
         """What a network says of a data set, pooled onto its classes; `prepare` makes it."""
-        bank = _open_bank(self._file("banks", model, dataset))
+        file = self._file("banks", model, dataset)
+        bank = self._once(file, lambda: Bank.open(file))
         return bank.mapped(bank.class_map)
 
     @contextmanager
@@ -67,7 +73,8 @@ class Workspace:
         """The data set as arrays: as it is, or of decoded images, which `prepare` makes."""
         if self._network(model)[1] is None:
             return self.dataset(dataset)
-        return _open_images(self._file("images", model, dataset))
+        file = self._file("images", model, dataset)
+        return self._once(file, lambda: open_images(file))
 
     def inputs(self, model: str, samples: Dataset) -> "Callable[[Array], torch.Tensor]":
         """From positions in `samples` to the network's input, on its device."""
@@ -83,7 +90,7 @@ class Workspace:
 
     def dataset(self, name: str) -> Dataset:
         """The data set, as its reader gives it."""
-        return _dataset(self.experiment.datasets[name].model_dump_json(), self.root)
+        return self._once(("dataset", name), lambda: self._read(name))
 
     def prepare(
         self, model: str, dataset: str, *, images: bool, progress: OnProgress | None = None
@@ -110,8 +117,40 @@ class Workspace:
             file.parent.mkdir(parents=True, exist_ok=True)
             cache_images(data, preprocess.pixels, file, progress=progress)
 
+    def _read(self, name: str) -> Dataset:
+        spec = self.experiment.datasets[name]
+        data = catalog.load(spec.reader, self.root, **spec.options)
+        if not data.classes:
+            raise LamettaError(f"datasets.{name} must have labels, got none from {spec.reader}")
+        if spec.part is not None:
+            first, step = spec.part
+            data = data.take(np.arange(first, len(data), step))
+        if spec.corruptions is not None:
+            data = corrupt(data, spec.corruptions, severity=spec.severity)
+        if spec.classes is not None:
+            data = data.relabeled(spec.classes)
+        if data.class_map is None:
+            return data
+        return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
+
     def _network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
-        return _network(self.experiment.models[name].model_dump_json(), self.root, self.device)
+        return self._once(("network", name), lambda: self._load(name))
+
+    def _load(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
+        from lametta.torch import zoo
+
+        spec = self.experiment.models[name]
+        weights = None if spec.weights is None else catalog.data_root(self.root) / spec.weights
+        loaded = zoo.load(spec.zoo, weights=weights, device=self.device)
+        return loaded.net, loaded.preprocess
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        """A process runs many cells on the same network and data."""
+        made = _made_in(self.run)
+        if key not in made:
+            made[key] = make()
+        found: T = made[key]
+        return found
 
     def _file(self, kind: str, model: str, dataset: str) -> Path:
         specs = (self.experiment.models[model], self.experiment.datasets[dataset])
@@ -120,36 +159,7 @@ class Workspace:
         return self.folder / kind / f"{model}-{dataset}-{digest}.safetensors"
 
 
-# A process runs many cells on the same network and data.
-
-
-@cache
-def _dataset(spec_json: str, root: Path | None) -> Dataset:
-    spec = DatasetSpec.model_validate_json(spec_json)
-    data = catalog.load(spec.reader, root, **spec.options)
-    if spec.part is not None:
-        first, step = spec.part
-        data = data.take(np.arange(first, len(data), step))
-    if spec.corruptions is not None:
-        data = corrupt(data, spec.corruptions, severity=spec.severity)
-    if spec.classes is not None:
-        data = data.relabeled(spec.classes)
-    if data.class_map is None:
-        return data
-    return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
-
-
-@cache
-def _network(
-    spec_json: str, root: Path | None, device: str
-) -> "tuple[nn.Module, Preprocess | None]":
-    from lametta.torch import zoo
-
-    spec = ModelSpec.model_validate_json(spec_json)
-    weights = None if spec.weights is None else catalog.data_root(root) / spec.weights
-    loaded = zoo.load(spec.zoo, weights=weights, device=device)
-    return loaded.net, loaded.preprocess
-
-
-_open_bank = cache(Bank.open)
-_open_images = cache(open_images)
+@lru_cache(maxsize=1)
+def _made_in(_run: str) -> dict[object, Any]:
+    """What this process has made for a run. The next run finds what was changed in between."""
+    return {}
