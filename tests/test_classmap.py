@@ -217,3 +217,12 @@ def test_files_that_are_no_json_are_named(tmp_path, content):
         ClassMap.load(path)
     with pytest.raises(LamettaError, match="path must be a JSON file, got .*No such file"):
         ClassMap.load(tmp_path / "absent.json")
+
+
+def test_a_map_that_would_not_fit_into_memory_is_refused():
+    """One target of many classes makes room for as many at each of the others."""
+    n = 20_000
+    classes = ClassMap([0] * n + list(range(1, n + 1)))
+    message = "mapping must have at most 67108864 places, .* got 20001 times 20000"
+    with pytest.raises(LamettaError, match=message):
+        classes(np.zeros((1, 2 * n)))

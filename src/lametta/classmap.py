@@ -1,6 +1,7 @@
 """Pooling the classes of a model onto fewer target classes."""
 
 import json
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from lametta.types import Array, LamettaError
 
 _POOLINGS = ("mean", "sum", "max")
 _FORMAT = "lametta.ClassMap/1"
+_MAX_PADDED = 2**26
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class ClassMap:
         check_choice("pooling", self.pooling, _POOLINGS)
         if self.n_source is not None:
             check_integer("n_source", self.n_source, 1)
-        _check_groups(self.names, self.groups, self.room, self.n_source)
+        self._check_groups()
 
     @cached_property
     def _parsed(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
@@ -148,8 +150,7 @@ class ClassMap:
         >>> packed["names"], ClassMap.from_dict(packed).groups
         (('cat', 'dog'), ((0, 1), (2,)))
         """
-        names = ("names", "groups", "n_source", "pooling")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("names", "groups", "n_source", "pooling")}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], /) -> Self:
@@ -190,10 +191,34 @@ class ClassMap:
         except LamettaError as error:
             raise LamettaError(f"path must be a class map, got {path}: {error}") from None
 
+    def _check_groups(self) -> None:
+        if not self.groups:
+            raise LamettaError("mapping must have at least one target, got none")
+        owner: dict[int, str] = {}
+        for name, group in zip(self.names, self.groups, strict=True):
+            if not group:
+                raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
+            for member in group:
+                if not 0 <= member < self.room:
+                    limit = "" if self.n_source is None else f" and < n_source = {self.n_source}"
+                    raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
+                if member in owner:
+                    raise LamettaError(
+                        "mapping must give a class one target at most, "
+                        f"got {owner[member]!r} and {name!r} for class {member}"
+                    )
+                owner[member] = name
+
     @cached_property
     def _padded(self) -> NDArray[np.intp]:
         """Members [T, M] of each target, filled up with -1."""
-        padded = np.full((len(self), max(map(len, self.groups))), -1)
+        shape = len(self), max(map(len, self.groups))
+        if math.prod(shape) > _MAX_PADDED:
+            raise LamettaError(
+                f"mapping must have at most {_MAX_PADDED} places, targets times the classes of "
+                f"the largest, to be applied, got {shape[0]} times {shape[1]}"
+            )
+        padded = np.full(shape, -1)
         for row, group in zip(padded, self.groups, strict=True):
             row[: len(group)] = group
         return padded
@@ -270,24 +295,3 @@ def _integers(values: Any) -> tuple[int, ...]:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise LamettaError(f"mapping must hold integer class indices, got {value!r}")
     return tuple(map(int, values))
-
-
-def _check_groups(
-    names: tuple[str, ...], groups: tuple[tuple[int, ...], ...], room: int, n_source: int | None
-) -> None:
-    if not groups:
-        raise LamettaError("mapping must have at least one target, got none")
-    owner: dict[int, str] = {}
-    for name, group in zip(names, groups, strict=True):
-        if not group:
-            raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
-        for member in group:
-            if not 0 <= member < room:
-                limit = "" if n_source is None else f" and < n_source = {n_source}"
-                raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
-            if member in owner:
-                raise LamettaError(
-                    "mapping must give a class one target at most, "
-                    f"got {owner[member]!r} and {name!r} for class {member}"
-                )
-            owner[member] = name

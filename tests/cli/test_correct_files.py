@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 import lametta
 from lametta import ClassMap, Prediction
 from lametta.cli import app
+from lametta.cli._predictions import read
+from lametta.data import Bank
 from lametta.data.bank.files import read_arrays
 from lametta.data.bank.store import decode_columns, encode_columns, read_layout, write_blocks
+from lametta.data.classes.imagenet import IMAGENET
 from tests.conftest import softmax
 
 CLASSES = ["cat", "dog", "=cow"]
@@ -381,3 +384,84 @@ def test_names_that_the_terminal_cannot_show(bank, tmp_path):
         shown = name.encode(encoding, "backslashreplace")
         assert b"wrote " + shown + b"\n" in done.stdout
         assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+def test_what_comes_out_is_a_bank_and_goes_in_again(bank, arrays, tmp_path, suffix):
+    once, twice = tmp_path / f"once.{suffix}", tmp_path / f"twice.{suffix}"
+    assert run(bank, "-o", once).exit_code == 0
+    opened = Bank.open(once)
+    assert np.array_equal(opened.features, arrays["features"])
+    for name in ("labels", "groups", "keys"):
+        assert np.array_equal(getattr(opened, name), arrays[name])
+    assert opened.header["classes"] == CLASSES
+    probs = expected(arrays)
+    np.testing.assert_allclose(softmax(opened(np.arange(N)).logits), probs, atol=1e-6)
+    assert run(once, "-o", twice).exit_code == 0
+    again = softmax(Bank.open(twice)(np.arange(N)).logits)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(again, expected(arrays | {"logits": np.log(probs)}), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [("timm:resnet50", True), ("paper:vit_b16", True), ("torch:my:net", False)]
+)
+def test_imagenets_classes_have_names(tmp_path, model, named):
+    logits = np.eye(1000, dtype=np.float32)[[134, 517, 292]]
+    arrays = {"features": logits[:, :300], "logits": logits, "labels": np.array([0, 1, 0])}
+    header = {"model": model, "classes": ["a", "b"]}
+    bank = write_bank(tmp_path / "bank.safetensors", arrays, header)
+    assert run(bank, "-o", tmp_path / "out.csv", "--max-iter", 0).exit_code == 0
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()))
+    words = ["crane (n02012849)", "crane (n03126707)", "tiger"]
+    assert [row["before"] for row in rows] == (words if named else ["134", "517", "292"])
+    assert run(bank, "-o", tmp_path / "out.safetensors").exit_code == 0
+    known = Bank.open(tmp_path / "out.safetensors").header.get("classes", [])
+    assert known == (list(IMAGENET) if named else [])
+
+
+def test_labels_without_names_are_said_to_be_what_they_are_taken_for(arrays, tmp_path):
+    np.savez(tmp_path / "in.npz", **arrays)
+    files = (tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--map", tmp_path / "map.json")
+    ClassMap([[0], [1], [2]], n_source=3).save(tmp_path / "map.json")
+    numbered = run(*files)
+    assert numbered.stderr.startswith("labels are taken for numbers of targets: IN does not name")
+    assert "accuracy" in numbered.stdout
+    ClassMap({"cow": [2], "cat": [0], "dog": [1]}, n_source=3).save(tmp_path / "map.json")
+    named = run(*files)
+    assert named.exit_code == 0
+    assert named.stderr.startswith("labels are not used: labels must have names of classes beside")
+    assert "accuracy" not in named.stdout
+    np.savez(tmp_path / "in.npz", **arrays, classes=["cat", "dog", "cow"])
+    assert run(*files).stderr == ""
+    with np.load(tmp_path / "out.npz") as found:
+        right = np.array(["cat", "dog", "cow"])[arrays["labels"]]
+        assert np.array_equal(found["classes"][found["labels"]], right)
+
+
+@pytest.mark.parametrize("classes", [np.arange(3), np.array(["a", None]), np.eye(2).astype(str)])
+def test_classes_that_are_no_names_are_not_read(arrays, tmp_path, classes):
+    np.savez(tmp_path / "in.npz", **arrays, classes=classes)
+    assert read_arrays(tmp_path / "in.npz")[1] == {}
+
+
+@pytest.mark.parametrize("name", ["logits", "probs"])
+def test_a_few_rows_are_pooled_at_a_time(arrays, tmp_path, monkeypatch, name):
+    classes = ClassMap({"a": [0, 2], "b": [1]}, n_source=3)
+    classes.save(tmp_path / "map.json")
+    given = arrays["logits"] if name == "logits" else softmax(arrays["logits"])
+    np.savez(tmp_path / "in.npz", **{"features": arrays["features"], name: given})
+    whole = read(tmp_path / "in.npz", tmp_path / "map.json").probs
+    monkeypatch.setattr("lametta.cli._predictions._ENTRIES", 13)
+    sizes = []
+    monkeypatch.setattr(ClassMap, f"pool_{name}", counted(getattr(ClassMap, f"pool_{name}"), sizes))
+    assert np.array_equal(read(tmp_path / "in.npz", tmp_path / "map.json").probs, whole)
+    assert sizes == [3] * 13 + [1]
+
+
+def counted(pool, sizes):
+    def counts(classes, x):
+        sizes.append(len(x))
+        return pool(classes, x)
+
+    return counts

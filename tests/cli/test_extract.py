@@ -1,5 +1,7 @@
 """``lametta extract``: the bank it writes, and what it says."""
 
+import os
+import subprocess
 import sys
 from types import ModuleType
 
@@ -9,6 +11,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from lametta._files import locked
 from lametta.cli.extract import extract
 from lametta.data.bank import Bank
 from lametta.data.bank.extraction import weights_hash
@@ -122,6 +125,10 @@ def test_the_command_on_broken_images(photos, tmp_path):
             "--map must be a JSON file, got none.json: [Errno 2] No such file",
         ),
         (["--data", "imagenet_val", "--root", "nowhere"], "--root must be a folder, got 'nowhere'"),
+        (
+            ["--data", "imagenet_val"],
+            "--root must be a folder, given or named by LAMETTA_DATA, got",
+        ),
         (["--weights", "none.pth"], "--weights must be a file"),
         (["--device", "toaster"], "--device must be one that torch can use"),
         (["--batch-size", "0"], "--batch-size must be an integer >= 1"),
@@ -129,7 +136,26 @@ def test_the_command_on_broken_images(photos, tmp_path):
         (["-o", "no/such/bank.safetensors"], "--output must lie in a folder, got"),
     ],
 )
-def test_the_command_names_bad_input(photos, more, message):
+def test_the_command_names_bad_input(photos, more, message, monkeypatch):
+    monkeypatch.delenv("LAMETTA_DATA", raising=False)
     result = invoke(photos, *more)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.slow
+def test_who_waits_says_for_whom(tmp_path):
+    with locked(tmp_path / "bank.safetensors.lock"):
+        command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "lametta", *command, "-o", tmp_path / "bank.safetensors"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        said = waiting.stderr.readline()
+        assert said.startswith(f"waiting for process {os.getpid()} on ")
+        assert said.endswith(f"which holds {tmp_path / 'bank.safetensors.lock'}\n")
+    waiting.communicate(timeout=100)
+    assert waiting.returncode == 0
+    assert len(Bank.open(tmp_path / "bank.safetensors")) == 450

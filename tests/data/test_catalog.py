@@ -60,7 +60,7 @@ def test_catalog_reads_folders(tmp_path, monkeypatch):
 
 def test_catalog_errors(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
-    with pytest.raises(LamettaError, match=r"data must be a folder \(--data or LAMETTA_DATA\)"):
+    with pytest.raises(LamettaError, match="data must be a folder, given or named by LAMETTA_DATA"):
         catalog.data_root()
     monkeypatch.setenv("LAMETTA_DATA", str(tmp_path / "none"))
     with pytest.raises(LamettaError, match="data must be a folder, got '.*none'"):

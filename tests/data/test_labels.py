@@ -7,7 +7,7 @@ import pytest
 
 from lametta import ClassMap, LamettaError
 from lametta.data import Bank, arrays
-from lametta.data.bank.files import map_arrays, map_labels
+from lametta.data.bank.files import map_labels
 from lametta.data.labels import match_labels
 from tests.conftest import shared
 
@@ -53,8 +53,7 @@ def test_names_that_do_not_fit_are_named():
     with pytest.raises(LamettaError, match=f"{message} without cat, dog"):
         arrays(np.zeros((3, 1)), [0, 1, 2], classes=PETS).mapped(classes)
     with pytest.raises(LamettaError, match=f"{message} without cat, dog"):
-        map_arrays({"logits": np.zeros((3, 6)), "labels": np.arange(3)},
-                   {"classes": list(PETS)}, classes)  # fmt: skip
+        map_labels(np.arange(3), {"classes": list(PETS)}, classes, 6)
 
 
 def test_labels_of_the_networks_own_classes_go_the_way_of_the_map():
@@ -87,6 +86,9 @@ def test_banks_without_names_take_labels_as_targets():
     with pytest.raises(LamettaError, match=r"labels must lie in 0\.\.0, got 0\.\.1"):
         bank.mapped(ClassMap([[0, 1, 2]]))
     assert Bank(np.eye(3), np.eye(3)).mapped(ClassMap([0, 1, 1])).labels is None
+    # Names on one side alone do not say whether labels are of the targets or of the network.
+    with pytest.raises(LamettaError, match="labels must have names of classes .* a, b, got none"):
+        bank.mapped(ClassMap({"a": [0], "b": [1, 2]}))
 
 
 def test_data_sets_are_lined_up_and_reduced_likewise():

@@ -127,12 +127,9 @@ def require(extra: str, *packages: str) -> None:
 def data_folder(data: Path) -> Path:
     """The data root that was given, which has to be there."""
     if not data.is_dir():
-        raise LamettaError(f"--data must be a folder, got {data}, {_absence(data)}")
+        reason = "which is a file" if data.exists() else "which does not exist"
+        raise LamettaError(f"--data must be a folder, got {data}, {reason}")
     return data
-
-
-def _absence(path: Path) -> str:
-    return "which is a file" if path.exists() else "which does not exist"
 
 
 def check_device(device: str) -> None:

@@ -4,7 +4,8 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from lametta.bench.spreadsheet import defused
 from lametta.cli._console import typed
 from lametta.data.bank.files import check_finite, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
+from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.types import LamettaError
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
+_ENTRIES = 2**24  # that are pooled at a time
+_IMAGENET_MODELS = ("efficientnet_lite", "paper:", "timm:")  # names of those with its 1000 classes
 Floats = NDArray[Any]
 
 
@@ -60,13 +64,28 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     if classes is not None:
         names = classes.names
         with typed(logits="logits of IN", probs="probs of IN"):
-            outputs = (classes.pool_logits if name == "logits" else classes.pool_probs)(outputs)
+            outputs = _pooled(name, outputs, classes)
     labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
     columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}
     columns |= {} if labels is None else {"labels": labels}
     probs = _probabilities(name, outputs)
-    known = names if len(names) == probs.shape[1] else ()
-    return Predictions(arrays["features"], probs, columns, known, header, note)
+    if len(names) != probs.shape[1]:
+        names = _imagenet(header) if classes is None and n_outputs == len(IMAGENET) else ()
+    return Predictions(arrays["features"], probs, columns, names, header, note)
+
+
+def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
+    """Pool a few rows at a time: on the way, each target takes as much room as the largest."""
+    pool = classes.pool_logits if name == "logits" else classes.pool_probs
+    rows = max(1, _ENTRIES // (len(classes) * max(map(len, classes.groups))))
+    blocks = [pool(outputs[i : i + rows]) for i in range(0, len(outputs), rows)]
+    pooled: Floats = np.concatenate(blocks) if blocks else pool(outputs)
+    return pooled
+
+
+def _imagenet(header: Header) -> tuple[str, ...]:
+    """The synsets of ImageNet's classes, if a network for these made the predictions."""
+    return IMAGENET if str(header.get("model")).startswith(_IMAGENET_MODELS) else ()
 
 
 def _labels(
@@ -78,7 +97,8 @@ def _labels(
         return None, ""
     if classes is not None:
         try:
-            return map_labels(labels, header, classes, n_outputs), ""
+            unnamed = "labels are taken for numbers of targets: IN does not name its classes"
+            return map_labels(labels, header, classes, n_outputs), "" if names else unnamed
         except LamettaError as error:
             return None, f"labels are not used: {error}"
     if names is not None and len(names) != n_outputs:
@@ -156,13 +176,13 @@ def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, o
         if path.suffix == ".npz":
             columns |= {"classes": np.array(given.classes)} if given.classes else {}
             with temporary.open("wb") as file:
-                np.savez(file, probs=probs, **columns)
+                np.savez(file, features=given.features, probs=probs, **columns)
             return
         replaced = ("class_map", "classes")  # probs are pooled by now
         header = {key: value for key, value in given.header.items() if key not in replaced}
         if given.classes:
             header["classes"] = list(given.classes)
-        arrays = {"probs": probs} | encode_columns(columns)
+        arrays = {"features": given.features, "probs": probs} | encode_columns(columns)
         blocks = {name: [x] for name, x in arrays.items()}
         write_blocks(temporary, blocks, header | {"corrected": dict(made_by)})
 
@@ -174,10 +194,21 @@ def _table(given: Predictions, found: Mapping[str, NDArray[Any]]) -> dict[str, l
         if name in given.columns:
             table[name.removesuffix("s")] = given.columns[name].tolist()
     table |= {name: x.tolist() for name, x in found.items()}
-    if given.classes:
+    if names := _readable(given.classes):
         for name in table.keys() & {"label", "before", "after"}:
-            table[name] = [given.classes[i] for i in table[name]]
+            table[name] = [names[i] for i in table[name]]
     return table
+
+
+def _readable(classes: Sequence[str]) -> list[str]:
+    """Names of classes, with ImageNet's synsets by their words."""
+    words = dict(zip(IMAGENET, IMAGENET_NAMES, strict=True))
+    names = [words.get(name, name) for name in classes]
+    count = Counter(names)  # two classes are called crane
+    return [
+        word if count[word] == 1 else f"{word} ({name})"
+        for word, name in zip(names, classes, strict=True)
+    ]
 
 
 def _write_csv(path: Path, table: Mapping[str, list[Any]]) -> None:

@@ -1,7 +1,7 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +15,7 @@ import lametta
 from lametta import methods
 from lametta.cli._console import err, progress_bar, say, show_table, typed, user_errors
 from lametta.cli._predictions import Floats, Predictions, check_target, read, write
+from lametta.data.bank.files import check_finite
 from lametta.types import Corrector, LamettaError
 
 _N_GROUPS = 20  # that are shown; the others are counted
@@ -25,14 +26,11 @@ _NO_NEIGHBORS = (
 
 
 class _Step(NamedTuple):
-    """What is known of a batch: its updates, whether they came to an end, whether it did nothing.
-
-    The last is so of a single sample, which has no neighbors.
-    """
+    """What is known of a batch."""
 
     n_iter: float | None
     converged: bool
-    alone: bool
+    alone: bool  # a single sample, which stayed as it was
 
 
 def correct(
@@ -93,8 +91,9 @@ def correct(
 
     OUT has a row for each sample, in the order of IN: the class before and after, the confidence
     in the latter, and keys, groups and labels where IN has them. A .npz or .safetensors file has
-    probs [N, K] too, and the names of the classes; a .csv or .parquet file has the classes by name.
-    With labels, the accuracy before and after is printed, of each group too.
+    features and probs [N, K] too, and the names of the classes, so that it can be corrected again;
+    a .csv or .parquet file has the classes by name. With labels, the accuracy before and after is
+    printed, of each group too.
 
     Example: lametta correct features.npz -o corrected.npz --method lame --set k=3 --batch-size 64
     """
@@ -104,11 +103,13 @@ def correct(
         check_target(target, given)
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
-        params = {name: value for name, value in shortcuts.items() if value is not None}
-        params |= _parsed(settings or [])
+        shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
+        params = shortcuts | (named := _parsed(settings or []))
         found = methods.find(method, "--method")
         for name, message in found.problems(params):
-            raise LamettaError(f"{_as_typed(name, shortcuts, settings or [])} {message}".strip())
+            short = name in shortcuts.keys() - named.keys()
+            option = f"--{name.replace('_', '-')}" if short else f"--set {name}"
+            raise LamettaError(f"{option} {message}" if name else message)
         with typed(method="--method"):
             found.correctors(params)  # or say that the method needs more than outputs
         predictions = read(given, map_file)
@@ -140,13 +141,6 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
     return params
 
 
-def _as_typed(name: str, shortcuts: Mapping[str, object], settings: Sequence[str]) -> str:
-    """An option by the words that the user typed."""
-    if name in _parsed(settings) or shortcuts.get(name) is None:
-        return f"--set {name}" if name else ""
-    return f"--{name.replace('_', '-')}"
-
-
 def _correct(
     method: methods.Method, params: Mapping[str, Any], given: Predictions, batch_size: int
 ) -> tuple[Floats, list[_Step]]:
@@ -157,37 +151,27 @@ def _correct(
         for stream in _streams(len(corrected), given.groups):
             correctors = method.correctors(params)  # anew: no stream sees another's state
             for batch in _batches(stream, batch_size):
-                before = given.probs[batch]
-                corrected[batch], step = _apply(correctors, given.features[batch], before, batch)
+                corrected[batch], step = _apply(correctors, given, batch)
                 steps.append(step)
                 progress.advance(task, len(batch))
     return corrected, steps
 
 
 def _apply(
-    correctors: Sequence[Corrector], features: Floats, probs: Floats, rows: NDArray[np.intp]
-) -> tuple[Floats, "_Step"]:
-    _check_finite("features", features, rows)
-    before, n_iter, converged = probs, None, True
+    correctors: Sequence[Corrector], given: Predictions, rows: NDArray[np.intp]
+) -> tuple[Floats, _Step]:
+    features, before = given.features[rows], given.probs[rows]
+    check_finite("features", features, rows)
+    probs, n_iter, converged = before, None, True
     for corrector in correctors:
         prediction = corrector.correct(features, probs)
         probs, n_iter = np.asarray(prediction.probs), prediction.info.get("n_iter", n_iter)
         converged &= bool(prediction.info.get("converged", True))
     if probs.shape != before.shape:
         raise LamettaError(f"--method must give probs {before.shape}, got {probs.shape}")
-    _check_finite("probs of --method", probs, rows)
+    check_finite("probs of --method", probs, rows)
     alone = len(probs) == 1 and np.allclose(probs, before)
     return probs, _Step(n_iter, converged, alone)
-
-
-def _check_finite(name: str, x: Floats, rows: NDArray[np.intp]) -> None:
-    """Raise unless the numbers of a batch are finite, and name the row of the file."""
-    if not np.isfinite(x).all():
-        row, column = np.argwhere(~np.isfinite(x))[0]
-        raise LamettaError(
-            f"{name} must be finite, got {x[row, column]} in row {rows[row]}, column {column} "
-            "(rows and columns count from 0)"
-        )
 
 
 def _streams(n: int, groups: NDArray[Any] | None) -> list[NDArray[np.intp]]:
@@ -201,10 +185,9 @@ def _streams(n: int, groups: NDArray[Any] | None) -> list[NDArray[np.intp]]:
     return [streams[g] for g in np.argsort(first)]
 
 
-def _batches(stream: NDArray[np.intp], batch_size: int) -> Iterator[NDArray[np.intp]]:
+def _batches(stream: NDArray[np.intp], batch_size: int) -> list[NDArray[np.intp]]:
     size = batch_size or max(1, len(stream))
-    for start in range(0, len(stream), size):
-        yield stream[start : start + size]
+    return [stream[start : start + size] for start in range(0, len(stream), size)]
 
 
 def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
@@ -239,10 +222,11 @@ def _show_groups(given: Predictions, after: Floats) -> None:
         gain = 100 * (scores[1] - scores[0]) if scores else -changed
         changes.append((gain, str(given.groups[rows[0]]), len(rows), changed, scores))
     changes.sort(key=lambda change: change[0])  # the worst first, or what changed most
-    shown: list[tuple[str | Text, ...]] = [
-        (name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores), *_points(gain, scores))
-        for gain, name, n, changed, scores in changes[:_N_GROUPS]
-    ]
+    shown: list[list[str | Text]] = []
+    for gain, name, n, changed, scores in changes[:_N_GROUPS]:
+        shown.append([name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores)])
+        if scores:
+            shown[-1].append(Text(f"{gain:+.2f}", "red" if gain < 0 else "green"))
     numbers = ["samples", "changed"] + (["before", "after", "points"] if labels is not None else [])
     columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
     say("")
@@ -252,10 +236,6 @@ def _show_groups(given: Predictions, after: Floats) -> None:
     if labels is not None:
         worse = sum(gain < 0 for gain, *_ in changes)
         say(f"{worse} of {len(changes)} groups got worse")
-
-
-def _points(gain: float, scores: Sequence[float]) -> list[Text]:
-    return [Text(f"{gain:+.2f}", "red" if gain < 0 else "green")] if scores else []
 
 
 def _share(hits: NDArray[np.bool_]) -> float:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Column
 
 from lametta.classmap import ClassMap
-from lametta.cli._console import err, say, show_table, user_errors
+from lametta.cli._console import err, say, show_table, typed, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
@@ -52,14 +52,15 @@ def map_(
     """
     with user_errors():
         names = _names(targets)
-        choices = [resolve(name) for name in names]
-        try:
-            classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
-        except LamettaError:
-            for choice in choices:
-                if not choice.covered:
-                    say(_explained(choice), err)
-            raise
+        with typed(target="--targets", targets="--targets"):
+            choices = [resolve(name) for name in names]
+            try:
+                classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
+            except LamettaError as error:
+                for choice in choices:
+                    if not choice.covered:
+                        say(_explained(choice), err)
+                raise LamettaError(str(error).replace("drop_empty", "--drop-empty")) from None
         if output is not None:
             classes.save(output)
     _show(choices, classes)
@@ -73,20 +74,18 @@ def map_(
 
 
 def _names(targets: str) -> list[str]:
-    parts = _lines(Path(targets[1:])) if targets.startswith("@") else targets.split(",")
+    parts = targets.split(",")
+    if targets.startswith("@"):
+        try:
+            parts = Path(targets[1:]).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LamettaError(
+                f"--targets must name a text file after @, got {targets[1:]}: {error}"
+            ) from None
     names = [part.strip() for part in parts if part.strip()]
     if not names:
         raise LamettaError(f"--targets must name at least one class, got {targets!r}")
     return names
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LamettaError(
-            f"--targets must name a text file after @, got {path}: {error}"
-        ) from None
 
 
 def _show(choices: list[Choice], classes: ClassMap) -> None:

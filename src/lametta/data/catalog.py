@@ -57,7 +57,7 @@ def data_root(given: PathLike | None = None) -> Path:
     """
     root = os.environ.get("LAMETTA_DATA") if given is None else given
     if not root:
-        raise LamettaError("data must be a folder (--data or LAMETTA_DATA), got none")
+        raise LamettaError("data must be a folder, given or named by LAMETTA_DATA, got none")
     if not Path(root).is_dir():
         raise LamettaError(f"data must be a folder, got {str(root)!r}")
     return Path(root)

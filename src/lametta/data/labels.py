@@ -15,32 +15,20 @@ def match_labels(
 ) -> NDArray[np.int64]:
     """Labels that count in some classes, as they count in the targets of a class map.
 
-    Parameters
-    ----------
-    labels : array of int [N]
-        Indices into ``classes``.
-    classes : sequence of str
-        Their names. Targets of the same names are meant, in whatever order.
-    class_map : ClassMap
-        Onto the targets. Where it or the classes have numbers for names, there have to be as many
-        of both, and their order is taken to be the same.
-    n_outputs : int, optional
-        How many classes the model has, if labels may be of these: where ``classes`` are as many
-        and not the targets by name, they go the way of the map, to -1 where it has no target.
+    Targets of the names of the classes are meant, in whatever order. Where classes or targets have
+    numbers for names, there have to be as many of both, and their order is taken to be the same.
+    Where the model has ``n_outputs`` classes, and these are as many and not the targets by name,
+    labels go the way of the map, to -1 where it has no target.
 
     Examples
     --------
     >>> match_labels(np.array([0, 1]), ["cat", "dog"], ClassMap({"dog": [0], "cat": [1]}))
     array([1, 0])
-    >>> match_labels(np.array([0, 1]), ["cat", "dog"], ClassMap({"cow": [0], "cat": [1]}))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: class_map must have the classes of the labels as targets, got cow,
-    cat without dog
     """
     names = class_map.names
     used = [int(i) for i in np.unique(labels)]
     strange = [classes[i] for i in used if classes[i] not in names]
-    named = not (_numbered(names) or _numbered(classes))
+    named = not (is_numbered(names) or is_numbered(classes))
     target_of = np.full(len(classes), -1)
     if named and not strange:
         target_of[used] = [names.index(classes[i]) for i in used]
@@ -60,30 +48,18 @@ def match_labels(
     return targets
 
 
-def _numbered(names: Sequence[str]) -> bool:
+def is_numbered(names: Sequence[str]) -> bool:
+    """Whether names are but the numbers from 0, as classes without names have them."""
     return list(names) == [str(i) for i in range(len(names))]
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """The first few of some names.
-
-    Examples
-    --------
-    >>> some_of(["a", "b", "c", "d"])
-    'a, b, c, ...'
-    """
+    """The first few of some names."""
     return ", ".join(names[:most]) + ", ..." * (len(names) > most)
 
 
 def check_unmasked(name: str, x: object) -> None:
-    """Raise where an array has a mask, which what comes after would lose.
-
-    Examples
-    --------
-    >>> check_unmasked("labels", np.ma.masked_equal([1, 0, 1], 0))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: labels must be an array without a mask, got one with 1 masked
-    """
+    """Raise where an array has a mask, which what comes after would lose."""
     if isinstance(x, np.ma.MaskedArray):
         n = int(np.ma.getmaskarray(x).sum())
         raise LamettaError(f"{name} must be an array without a mask, got one with {n} masked")

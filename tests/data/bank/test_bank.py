@@ -158,7 +158,9 @@ def test_bad_banks_are_named(tmp_path):
     with pytest.raises(LamettaError, match="keys must have one entry a sample, 3, got 1"):
         Bank(np.eye(3), np.eye(3), keys=("a",))
     np.savez(tmp_path / "probs.npz", features=np.eye(3), probs=np.eye(3))
-    with pytest.raises(LamettaError, match="path must hold logits, got features, probs in .*probs"):
+    assert Bank.open(tmp_path / "probs.npz")([1]).logits.tolist() == [[-np.inf, 0, -np.inf]]
+    np.savez(tmp_path / "probs.npz", features=np.eye(3), probs=-np.eye(3))
+    with pytest.raises(LamettaError, match="probs must be >= 0, got -1 in .*probs"):
         Bank.open(tmp_path / "probs.npz")
     with pytest.raises(LamettaError, match="path must be a file, got .*absent.npz, which does not"):
         Bank.open(tmp_path / "absent.npz")

@@ -9,9 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lametta._arrays import log
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
-from lametta.data.bank.files import check_arrays, map_labels, read_arrays
+from lametta.data.bank.files import check_arrays, check_finite, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows
 from lametta.data.dataset import check_positions
 from lametta.types import LamettaError, Output
@@ -79,12 +80,18 @@ class Bank:
     def open(cls, path: PathLike) -> Self:
         """Open a ``.safetensors`` file, as `extract` writes it, or read an ``.npz`` file.
 
-        It has to hold ``features`` [N, d] and ``logits`` [N, K]; ``labels`` and ``groups`` are
-        optional. Of a ``.safetensors`` file only what has one entry a sample is read at once.
+        It has to hold ``features`` [N, d] and ``logits`` [N, K]; ``labels``, ``groups`` and
+        ``keys`` are optional. In place of logits there may be ``probs``, as ``lametta correct``
+        writes them, whose logarithms are taken. Of a ``.safetensors`` file only what has one entry
+        a sample, and probs, are read at once.
         """
         arrays, header = read_arrays(Path(path))
         if "logits" not in arrays:
-            raise LamettaError(f"path must hold logits, got {', '.join(sorted(arrays))} in {path}")
+            probs = _wide(np.asarray(arrays["probs"]))
+            check_finite("probs", probs)
+            if (probs < 0).any():
+                raise LamettaError(f"probs must be >= 0, got {probs.min():g} in {path}")
+            arrays["logits"] = log(np, probs)
         columns = {name: np.asarray(x) for name, x in arrays.items() if x.ndim == 1}
         return cls(
             arrays["features"],

@@ -46,40 +46,9 @@ def build(
 
     Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
     on after a kill. The file then comes out the same, byte for byte. The file ``<path>.lock`` keeps
-    others from making it at the same time.
-
-    Parameters
-    ----------
-    path : path
-        Where to, a ``.safetensors`` file.
-    dataset : Dataset
-        The samples.
-    transform : callable, optional
-        Makes an input from a sample.
-    compute : callable
-        From a batch of inputs to the rows of each array.
-    header : dict
-        What the file says of itself, in addition to the data set and the transform.
-    batch_size, workers, on_error, restart, wait, progress
-        As for `extract`.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from lametta.data.dataset import arrays
-    >>> options = {"batch_size": 2, "workers": 0, "progress": lambda *done: print(*done)}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     data = arrays(np.ones((3, 2)), [0, 1, 0])
-    ...     path = Path(folder, "sums.safetensors")
-    ...     file = build(path, data, None, lambda x: {"sums": x.sum(1).numpy()}, {}, **options)
-    0 3
-    2 3
-    3 3
+    others from making it at the same time. ``compute`` gives the rows of each array for a batch of
+    inputs; ``header`` is what the file says of itself, in addition to the data set and the
+    transform. All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
     path = Path(path)
@@ -89,7 +58,11 @@ def build(
         raise LamettaError("dataset must not be empty, got no samples")
     if not path.parent.is_dir():
         raise LamettaError(f"path must lie in a folder, got {path}: No such file or directory")
-    header = _as_read(header | _described(dataset, header.get("preprocess", _name(transform))))
+    described = header | _described(dataset, header.get("preprocess", _name(transform)))
+    try:
+        header = json.loads(json.dumps(described))  # as it is read from a file
+    except (TypeError, ValueError) as error:
+        raise LamettaError(f"header must be what JSON can hold, got {error}") from None
     with locked(path.with_name(f"{path.name}.lock"), wait):
         shards = Shards(path.with_name(f"{path.name}.partial"), header, _stamps(dataset))
         if restart:
@@ -164,14 +137,6 @@ def _described(dataset: Dataset, preprocess: object) -> Header:
         "class_map": None if class_map is None else class_map.to_dict(),
         "failed": [],
     }
-
-
-def _as_read(header: Header) -> Header:
-    try:
-        content: Header = json.loads(json.dumps(header))
-    except (TypeError, ValueError) as error:
-        raise LamettaError(f"header must be what JSON can hold, got {error}") from None
-    return content
 
 
 def _name(transform: object) -> object:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-DTYPES = ("float32", "float16")
-
 _FORMAT = "lametta.Bank/1"
 
 
@@ -101,7 +99,7 @@ def extract(
     array([[0., 0., 2.],
            [2., 0., 0.]], dtype=float32)
     """
-    check_choice("dtype", dtype, DTYPES)
+    check_choice("dtype", dtype, ("float32", "float16"))
     file = build(
         path,
         dataset,
@@ -119,17 +117,7 @@ def extract(
 
 
 def weights_hash(net: "nn.Module") -> str:
-    """SHA-256 of a network's parameters and buffers, with their names, types and shapes.
-
-    Examples
-    --------
-    >>> import torch
-    >>> net = torch.nn.Linear(2, 2)
-    >>> before = weights_hash(net)
-    >>> _ = net.bias.data.add_(1)
-    >>> weights_hash(net) == before
-    False
-    """
+    """SHA-256 of a network's parameters and buffers, with their names, types and shapes."""
     import torch
 
     digest = hashlib.sha256()
@@ -153,15 +141,12 @@ def _outputs(model: Model, x: "torch.Tensor", dtype: str) -> dict[str, NDArray[A
         check_matrix(xp, name, shape, value)
         if len(value) != len(x):
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
-        rows[name] = _stored(name, to_numpy(widen(xp, value)), dtype)
+        wide = to_numpy(widen(xp, value))
+        try:
+            with np.errstate(over="raise"):
+                rows[name] = wide.astype(dtype, copy=False)
+        except FloatingPointError:
+            raise LamettaError(
+                f"dtype must be wide enough for {name} up to {np.abs(wide).max():g}, got {dtype!r}"
+            ) from None
     return rows
-
-
-def _stored(name: str, x: NDArray[Any], dtype: str) -> NDArray[Any]:
-    try:
-        with np.errstate(over="raise"):
-            return x.astype(dtype, copy=False)
-    except FloatingPointError:
-        raise LamettaError(
-            f"dtype must be wide enough for {name} up to {np.abs(x).max():g}, got {dtype!r}"
-        ) from None

@@ -9,38 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta.data.bank.shards import DATA, check_same
-from lametta.data.bank.store import Header, MappedArray, decode_columns, read_layout
+from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
 from lametta.types import LamettaError
 
 _COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
-_FAILED, _MISSING = -1, -2
+_FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not known
 
 
 @dataclass(frozen=True)
 class Known:
-    """The rows of a file whose samples are what they were.
+    """The rows of a file whose samples are what they were."""
 
-    Parameters
-    ----------
-    rows : mapping of str to array
-        All rows of the file.
-    row_of : array of int [N]
-        The row of each sample; -1 for one that could not be read, -2 for one that is not known.
-    whole : bool
-        Whether the file is just what is asked for.
-
-    Examples
-    --------
-    >>> known = Known({"x": np.array([[10], [20]])}, np.array([1, -2, 0]))
-    >>> known.missing(range(3))
-    [1]
-    >>> known.merged(range(3), np.array([1]), {"x": np.array([[15]])})[1]["x"].ravel()
-    array([20, 15, 10])
-    """
-
-    rows: Mapping[str, MappedArray | NDArray[Any]]
-    row_of: NDArray[np.int64]
-    whole: bool = False
+    rows: Mapping[str, Rows]  # all of the file
+    row_of: NDArray[np.int64]  # [N], of each sample, or one of the two above
+    whole: bool = False  # the file is just what is asked for
 
     @classmethod
     def find(

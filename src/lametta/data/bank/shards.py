@@ -38,28 +38,9 @@ class Shards:
     which sample all work is done. `join` makes one file of all; until `delete`, the rows take up
     twice their room on the disk.
 
-    Parameters
-    ----------
-    folder : Path
-        Where they are.
-    header : dict
-        What the rows are of, as JSON gives it back. Shards that say something else are an error.
-    stamps : array of int [N], optional
-        Numbers that tell whether a sample is still what it was. With them, shards of a data set
-        that was changed are no error: from the first one whose samples changed all are deleted.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     shards = Shards(Path(folder, "parts"), {})
-    ...     shards.resume()
-    ...     shards.add(2, np.array([1]), {"features": np.ones((1, 3), np.float32)})
-    ...     shards.close()
-    ...     shards.join(Path(folder, "bank"), ["x", "y"], {"labels": [5, 7]})
-    ...     arrays, header = read_layout(Path(folder, "bank"))
-    ...     arrays["features"].shape, arrays["labels"][...], header
-    ((1, 3), array([7]), {'failed': ['x']})
+    The header says what the rows are of; shards that say something else are an error. Stamps [N]
+    tell whether a sample is still what it was. With them, shards of a data set that was changed are
+    no error: those whose samples changed are deleted, and work goes on from the first of them.
     """
 
     def __init__(
@@ -93,16 +74,10 @@ class Shards:
             self._count_in(stops[self.done])
 
     def add(self, stop: int, index: NDArray[Any], rows: Mapping[str, NDArray[Any]]) -> None:
-        """Take the next rows, which are written together with others.
+        """Take the next rows, of the samples from the last call up to ``stop``.
 
-        Parameters
-        ----------
-        stop : int
-            All work is done on the samples before this one.
-        index : array of int [M]
-            Those of them, since the last call, that could be read.
-        rows : mapping of str to array [M, ...]
-            What they hold.
+        Those of them that could be read are ``index`` [M]. The rows [M, ...] of some calls are
+        written together.
         """
         for name, x in rows.items():
             shape = self._shapes.setdefault(name, x.shape[1:])
@@ -131,14 +106,8 @@ class Shards:
     ) -> None:
         """Write one file, whole or not there, with a row for each sample that could be read.
 
-        Parameters
-        ----------
-        path : Path
-            The file, on the disk of the folder.
-        keys : sequence of N str
-            The names of the samples. Those without a row are ``failed`` in the file's header.
-        columns : mapping of str to sequence of N numbers or strings, or None
-            What else is known of the samples.
+        ``keys`` name all samples; those without a row are ``failed`` in the header of the file,
+        which lies on the disk of the folder. ``columns`` say what else is known of the samples.
         """
         kept = np.flatnonzero(self._present()).tolist()
         known = {
@@ -213,14 +182,7 @@ class Shards:
 
 
 def check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
-    """Raise unless a file's header is the one expected, but for what failed and some fields.
-
-    Examples
-    --------
-    >>> check_same(Path("bank"), {"model": "a"}, {"model": "b"})
-    Traceback (most recent call last):
-    lametta.types.LamettaError: bank must be of model 'b', got 'a': delete it, or restart
-    """
+    """Raise unless a file's header is the one expected, but for what failed and some fields."""
     for name in header | stored:
         theirs, ours = stored.get(name), header.get(name)
         if name not in ("failed", "failed_stamps", *but) and theirs != ours:

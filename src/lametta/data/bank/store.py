@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,37 +35,14 @@ class MappedArray:
 
     The file is mapped into memory for as long as it takes to gather them, so that memory does not
     grow with what was read, and a pickle holds a path instead of the data. ``np.asarray`` reads it
-    whole.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    dtype : numpy.dtype
-        The type of the numbers.
-    shape : tuple of int
-        The shape.
-    offset : int
-        Where in the file the array begins, in bytes.
-    changed : int, optional
-        When the file was changed, in nanoseconds. If that is no longer so, reading is an error:
-        the array may now lie elsewhere in it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "numbers")
-    ...     _ = path.write_bytes(np.arange(6, dtype=np.int32).tobytes())
-    ...     MappedArray(path, np.dtype(np.int32), (2, 2), 8)[1]
-    array([4, 5], dtype=int32)
+    whole. If the file was changed since, reading is an error: the array may now lie elsewhere.
     """
 
     path: Path
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    offset: int
-    changed: int | None = None
+    offset: int  # where in the file the array begins, in bytes
+    changed: int | None = None  # when the file was, in nanoseconds, if that is to be checked
 
     @property
     def ndim(self) -> int:
@@ -114,27 +91,7 @@ Rows: TypeAlias = NDArray[Any] | MappedArray
 
 
 def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Header) -> None:
-    """Write a safetensors file, one block of rows in memory at a time.
-
-    Parameters
-    ----------
-    path : Path
-        Where to; a file that is there is overwritten.
-    arrays : mapping of str to sequence of arrays
-        The blocks of rows of each array, in their order, at least one.
-    header : dict
-        What the file says of itself.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "bank.safetensors")
-    ...     write_blocks(path, {"features": [np.zeros((2, 3)), np.ones((1, 3))]}, {})
-    ...     read_layout(path)[0]["features"][1:]
-    array([[0., 0., 0.],
-           [1., 1., 1.]])
-    """
+    """Write a safetensors file of arrays in blocks of rows, of which one at a time is read."""
     types = {name: blocks[0].dtype.newbyteorder("<") for name, blocks in arrays.items()}
     content: Header = {"__metadata__": {_FIELD: json.dumps(header)}}
     # Wide numbers first, so that all are aligned.
@@ -160,34 +117,18 @@ def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Heade
 def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray], Header]:
     """Find the arrays of a safetensors file, and read its header, empty if lametta wrote none.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        What messages call it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     read_layout(Path(file.name))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    lametta.types.LamettaError: path must be a readable .safetensors file, got ...: no header
+    Messages call the path ``name``.
     """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            size = status.st_size
             length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= min(size - 8, _MAX_HEADER):
+            if not 0 < length <= min(status.st_size - 8, _MAX_HEADER):
                 raise ValueError("no header")
             content = json.loads(file.read(length))
         header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
-        places = {key: _place(path, 8 + length, size, **at) for key, at in content.items()}
-        return {
-            key: replace(place, changed=status.st_mtime_ns) for key, place in places.items()
-        }, header
+        places = {key: _place(path, 8 + length, status, **at) for key, at in content.items()}
+        return places, header
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise LamettaError(
             f"{name} must be a readable .safetensors file, got {path}: {error}"
@@ -195,14 +136,19 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
 
 
 def _place(
-    path: Path, start: int, size: int, dtype: str, shape: list[int], data_offsets: list[int]
+    path: Path,
+    start: int,
+    status: os.stat_result,
+    dtype: str,
+    shape: list[int],
+    data_offsets: list[int],
 ) -> MappedArray:
     if dtype not in _TYPES:
         raise ValueError(f"NumPy has no {dtype}")
     if any(type(number) is not int for number in (*shape, *data_offsets)):  # True is none
         raise ValueError(f"shape and offsets must be integers, got {shape} and {data_offsets}")
-    begin, end = data_offsets
-    array = MappedArray(path, _TYPES[dtype], tuple(shape), start + begin)
+    (begin, end), size = data_offsets, status.st_size
+    array = MappedArray(path, _TYPES[dtype], tuple(shape), start + begin, status.st_mtime_ns)
     if min(begin, *shape, 0) < 0 or end - begin != array.nbytes or start + end > size:
         raise ValueError(f"bytes {begin}..{end} of {size - start} for {dtype} {shape}")
     if max(shape, default=0) > max(size, _MAX_EMPTY):
@@ -213,13 +159,7 @@ def _place(
 def encode_columns(
     columns: Mapping[str, Sequence[object] | NDArray[Any] | None],
 ) -> dict[str, NDArray[Any]]:
-    """Make arrays of numbers from columns, of numbers or of strings; None is left out.
-
-    Examples
-    --------
-    >>> encode_columns({"keys": ["a", "bc"], "groups": None})
-    {'keys.utf8': array([97,  0, 98, 99,  0], dtype=uint8)}
-    """
+    """Make arrays of numbers from columns, of numbers or of strings; None is left out."""
     encoded = {}
     for name, column in columns.items():
         if column is None:
@@ -239,13 +179,7 @@ def encode_columns(
 
 
 def decode_columns(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
-    """Give arrays as they are, but those of encoded strings as arrays of str.
-
-    Examples
-    --------
-    >>> decode_columns(encode_columns({"keys": ["a", "bc"]}))
-    {'keys': array(['a', 'bc'], dtype='<U2')}
-    """
+    """Give arrays as they are, but those of encoded strings as arrays of str."""
     return {
         name.removesuffix(_TEXT): _decode(name, x) if name.endswith(_TEXT) else x
         for name, x in arrays.items()
