@@ -88,10 +88,14 @@ def damaged(two_studies, target, damage):
 )
 def test_damaged_cells_are_no_equal_cells(two_studies, tmp_path, damage, message):
     folder, file = damaged(two_studies, tmp_path, damage)
-    for pair in [(two_studies, folder), (folder, two_studies), (folder, folder)]:
+    for name, pair in (
+        ("B", (two_studies, folder)),
+        ("A", (folder, two_studies)),
+        ("A", (folder, folder)),
+    ):
         result = invoke("compare", *pair)
         assert result.exit_code == 2
-        assert message in result.stderr
+        assert f"lametta: {name} {message}" in result.stderr
         assert str(file) in result.stderr
 
 
@@ -110,7 +114,7 @@ def test_frames_are_checked_too(two_studies, tmp_path):
     shutil.copy(file, folder / "cells" / "copy.parquet")
     result = invoke("compare", two_studies, folder)
     assert result.exit_code == 2
-    assert "must have each cell once" in result.stderr
+    assert "lametta: B must have each cell once" in result.stderr
 
 
 def test_what_cannot_be_compared_ends_with_2(two_studies, changed, tmp_path):

@@ -34,11 +34,11 @@ def test_equal_labels_are_told_apart(folder, tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: folder.rmdir(), "results must be a folder, got"),
-        (lambda folder: None, "results must have files cells/*.parquet, got none in"),
+        (lambda folder: folder.rmdir(), "must be a folder, got"),
+        (lambda folder: None, "must have files cells/*.parquet, got none in"),
         (
             lambda folder: ((folder / "cells").mkdir(), (folder / "cells/a.parquet").touch()),
-            "results must have Parquet files, got",
+            "must have Parquet files, got",
         ),
     ],
 )
@@ -46,10 +46,10 @@ def test_bad_results_end_with_2(tmp_path, prepare, message):
     results = tmp_path / "results"
     results.mkdir()
     prepare(results)
-    for arguments in (["report", results], ["compare", results, results]):
+    for name, arguments in (("RESULTS", ["report", results]), ("A", ["compare", results, results])):
         result = invoke(*arguments)
         assert result.exit_code == 2
-        assert message in result.output
+        assert result.stderr.startswith(f"lametta: {name} {message}")
 
 
 @pytest.mark.slow
@@ -76,11 +76,13 @@ def one_changed(folder, results, target, **columns):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"dataset": ["x"]}, "results must have dataset as String, got List(String) in"),
-        ({"batch_size": 64.0}, "results must have batch_size as Int64, got Float64 in"),
-        ({"accuracy": "x"}, "results must have accuracy as Float64, got String in"),
-        ({"step_n": 3.0}, "results must have step_n as List(Int64), got Float64 in"),
-        ({"step_n": [1, 2, 3]}, "results must have courses of one length, got several in"),
+        ({"dataset": ["x"]}, "RESULTS must have dataset as String, got List(String) in"),
+        ({"batch_size": 64.0}, "RESULTS must have batch_size as Int64, got Float64 in"),
+        ({"accuracy": "x"}, "RESULTS must have accuracy as Float64, got String in"),
+        ({"step_n": 3.0}, "RESULTS must have step_n as List(Int64), got Float64 in"),
+        ({"step_n": [1, 2, 3]}, "RESULTS must have courses of one length, got several in"),
+        ({"step_hits": None}, "RESULTS must have courses of one length, got several in"),
+        ({"ece": {"a": {"b": 1}}}, "RESULTS must have ece as Float64, got Struct({'a': Struct"),
         ({"method": "LAME"}, "is named by, got another"),
     ],
 )

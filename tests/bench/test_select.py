@@ -269,7 +269,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
         ("[LAME", "path must be a TOML file, got .*selected.toml: "),
         ("LAME = 5", "selected.toml: LAME: must be a table, got 5"),
         ("[LAME]\nk = 5", "selected.toml: LAME.config: must be given, got none"),
-        ("[LAME]\nconfig = { k = 5 }\nk = 3", "selected.toml: LAME.k: must be one of config, got 'k'"),
+        ("[LAME]\nconfig = { k = 5 }\nk = 3", "LAME.k: must be one of config, got 'k'"),
+        ("[LAME]\nconfig = { k = 2020-01-01 }", "LAME.config: must be numbers, .*got 2020-01-01"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, text, message):

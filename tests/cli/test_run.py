@@ -134,7 +134,11 @@ def test_files_go_before_names(file, tmp_path, monkeypatch):
         (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
         (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'demo'"),
         (["run", "sub/nosuch"], "EXPERIMENT must be a TOML file, got sub/nosuch: No such file"),
-        (["run", "FILE", "-o", "tiny.toml"], "--output must be a folder, got tiny.toml, which is"),
+        (["run", "FILE", "-o", "tiny.toml/a"], "-o/--output must be a folder, got tiny.toml/a:"),
+        (["report", "nowhere"], "RESULTS must be a folder, got nowhere"),
+        (["report", "."], "RESULTS must have files cells/*.parquet, got none in ."),
+        (["compare", "nowhere", "tiny.toml"], "A must be a folder, got nowhere"),
+        (["run", "FILE", "-o", "tiny.toml"], "-o/--output must be a folder, got tiny.toml: File"),
     ],
 )
 def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, message):

@@ -1,8 +1,4 @@
-"""What the other tests of this folder found, each as short as it gets.
-
-What is not mended yet is marked so, and its place is in `tests.fuzz.outcomes.KNOWN`, so that the
-others find what is new. Who mends it is told by a test that passes, and deletes both.
-"""
+"""What the other tests of this folder found, each as short as it gets."""
 
 import json
 

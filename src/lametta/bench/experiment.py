@@ -15,7 +15,6 @@ from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.bench.consistency import find_inconsistencies
 from lametta.bench.problems import Strict, complaint, find_problems
-from lametta.bench.toml import read_toml
 from lametta.bench.specs import (
     DatasetSpec,
     MethodSpec,
@@ -25,6 +24,7 @@ from lametta.bench.specs import (
     Study,
     Validation,
 )
+from lametta.bench.toml import read_toml
 from lametta.types import LamettaError
 
 # What files and folders of results are named by.

@@ -67,7 +67,7 @@ def check_cells(frame: pl.DataFrame) -> None:
     )
 
 
-def check_once(frame: pl.DataFrame) -> None:
+def check_once(frame: pl.DataFrame, name: str = "frame") -> None:
     """Raise unless each cell is there once, with the columns that every cell has.
 
     Examples
@@ -81,7 +81,7 @@ def check_once(frame: pl.DataFrame) -> None:
     """
     require(frame, *NEEDED)
     twice = frame.filter(pl.struct(CELL).is_duplicated())
-    refuse(twice.select(CELL).unique(maintain_order=True), "frame must have each cell once")
+    refuse(twice.select(CELL).unique(maintain_order=True), f"{name} must have each cell once")
 
 
 def summary(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataFrame:

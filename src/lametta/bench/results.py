@@ -185,7 +185,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
         files = [cell_file(folder, cell) for cell in cells]
     if not files:
         raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
-    return pl.concat([read_cell(file) for file in files], how="diagonal_relaxed").sort(CELL)
+    return pl.concat([read_cell(file) for file in files], how="diagonal").sort(CELL)
 
 
 def cell_file(folder: Path, cell: Cell) -> Path:
@@ -198,23 +198,26 @@ def read_cell(path: Path) -> pl.DataFrame:
     if not path.is_file():
         raise LamettaError(f"results must have Parquet files, got {path}, which is none")
     try:
-        row = pl.read_parquet(path, glob=False)
+        found = pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
-    if len(row) != 1:
-        raise LamettaError(f"results must have one row a file, got {len(row)} in {path}")
-    if absent := [name for name in NEEDED if name not in row.columns or row[name].item() is None]:
+    if len(found) != 1:
+        raise LamettaError(f"results must have one row a file, got {len(found)} in {path}")
+    row = found.row(0, named=True)
+    if absent := [name for name in NEEDED if row.get(name) is None]:
         raise LamettaError(
             f"results must have {', '.join(absent)} in each file, got none in {path}"
         )
-    for name in row.columns:
-        expected, got = SCHEMA.get(name, row[name].dtype), row[name].dtype
+    known = {name: SCHEMA[name] for name in found.columns if name in SCHEMA}
+    for name, expected in known.items():
+        got = found.schema[name]
         if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
             raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
-    courses = [row[name] for name in names("course") if name in row.columns]
-    if len({len(course.item()) for course in courses if course.item() is not None}) > 1:
+    courses = [row.get(name) for name in names("course")]
+    if len({None if course is None else len(course) for course in courses}) > 1:
         raise LamettaError(f"results must have courses of one length, got several in {path}")
-    return row.with_columns(id=pl.lit(path.stem))
+    columns = (pl.col(name).cast(kind, strict=False) for name, kind in known.items())
+    return found.select(*columns, id=pl.lit(path.stem))
 
 
 def _failure(path: Path) -> dict[str, object]:

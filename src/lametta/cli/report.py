@@ -9,6 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from lametta.cli._console import complain, out, require_bench, say, show_table, typed, user_errors
+from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,10 +56,12 @@ def report(
         from lametta.bench.results import read_results
         from lametta.bench.tables import accuracies
 
-        found = read_results(results)
-        shown = make_report(found, paper=paper)
-        page = write(shown, results / "report" if output is None else output)
-        table = accuracies(found.headline_rows, found.source)
+        with typed(results="RESULTS", frame="RESULTS", path="a file in RESULTS"):
+            found = read_results(results)
+            folder = output_folder(output, results / "report")
+            shown = make_report(found, paper=paper)
+            table = accuracies(found.headline_rows, found.source)
+        page = write(shown, folder)
     _show(table)
     say(shown.message)
     if found.failures:
@@ -90,14 +93,30 @@ def compare(
         from lametta.bench.report import compare as compare_cells
         from lametta.bench.results import read_cells
 
-        with typed(tolerance="--tolerance"):
-            found = compare_cells(read_cells(first), read_cells(second), tolerance)
+        with typed(results="A"):
+            a = read_cells(first)
+        with typed(results="B"):
+            b = read_cells(second)
+        with typed(a="A", b="B", tolerance="--tolerance"):
+            found = compare_cells(a, b, tolerance)
     _show(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
     say(counts + alone)
     _name_streams(found.other_streams)
     raise typer.Exit(0 if found.equal else 1)
+
+
+def output_folder(given: Path | None, default: Path) -> Path:
+    """Make the folder that -o names, or the one that is taken without it."""
+    folder = default if given is None else given
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LamettaError(
+            f"-o/--output must be a folder, got {folder}: {error.strerror}"
+        ) from None
+    return folder
 
 
 def _name_streams(streams: "pl.DataFrame") -> None:

@@ -23,7 +23,7 @@ from lametta.cli._console import (
     typed,
     user_errors,
 )
-from lametta.cli.report import report
+from lametta.cli.report import output_folder, report
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
@@ -90,7 +90,8 @@ def run(
             _show_plan(loaded, root)
             return
         check_device(device)
-        workspace = Workspace(loaded, _folder(loaded, output), root, device)
+        folder = output_folder(output, Path("results", loaded.name))
+        workspace = Workspace(loaded, folder, root, device)
         _run(workspace, path, jobs, ray)
     say(f"now: lametta report {workspace.folder}")
 
@@ -113,7 +114,7 @@ def demo(
 
         path = bundled("demo_full" if full else "demo")
         loaded = load(path)
-        workspace = Workspace(loaded, _folder(loaded, output))
+        workspace = Workspace(loaded, output_folder(output, Path("results", loaded.name)))
         _run(workspace, path, jobs, None)
     report(workspace.folder)
 
@@ -139,20 +140,12 @@ def _root(data: Path | None) -> Path | None:
     return Path(root) if (root := os.environ.get("LAMETTA_DATA")) else None
 
 
-def _folder(experiment: "Experiment", output: Path | None) -> Path:
-    folder = Path("results") / experiment.name if output is None else output
-    if folder.exists() and not folder.is_dir():
-        raise LamettaError(f"--output must be a folder, got {folder}, which is a file")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None:
     from lametta.bench.run import run as run_experiment
 
-    text = file.read_text(encoding="utf-8")
+    text, chosen = file.read_text(encoding="utf-8"), "RESULTS/selected.toml"
     try:
-        with _progress() as show:
+        with typed(path=chosen, selected=chosen), _progress() as show:
             failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on from here", err)

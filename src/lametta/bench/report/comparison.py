@@ -91,8 +91,8 @@ def compare(a: pl.DataFrame, b: pl.DataFrame, tolerance: float = 1e-6) -> Compar
     """
     if not tolerance >= 0:
         raise LamettaError(f"tolerance must be >= 0, got {tolerance}")
-    for frame in (a, b):
-        check_once(frame)
+    check_once(a, "a")
+    check_once(b, "b")
     both = a.select(*CELL, "accuracy", "fingerprint").join(
         b.select(*CELL, "accuracy", "fingerprint"), on=CELL, suffix="_b"
     )
