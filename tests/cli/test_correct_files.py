@@ -261,7 +261,7 @@ def test_a_map_pools_and_lines_labels_up_by_name(arrays, tmp_path):
         ("[]", "--map must be a class map that lametta saved, got"),
     ],
 )
-def test_bad_maps(bank, tmp_path, content, message):
+def test_bad_maps(bank, tmp_path, content, message, monkeypatch):
     file = tmp_path / "map.json"
     if content is not None:
         file.write_text(content)
@@ -271,6 +271,10 @@ def test_bad_maps(bank, tmp_path, content, message):
     ClassMap({"a": [0], "b": [8]}, n_source=9).save(file)
     result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
     assert "logits of IN must have K = 9 classes, got 3" in result.stderr
+    monkeypatch.setattr("lametta.classmap._MAX_PADDED", 2)
+    ClassMap({"a": [0, 1], "b": [2]}, n_source=3).save(file)
+    result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
+    assert result.stderr.startswith("lametta: --map must have at most 2 places, ")
 
 
 def test_nan_is_named_by_row_and_column(arrays, tmp_path):

@@ -52,6 +52,13 @@ def test_a_map_is_whole_or_as_it_was(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["map.json"]
 
 
+def test_a_missing_folder_is_named_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("lametta.cli.map.resolve", None)
+    result = run("--targets", "dog", "-o", tmp_path / "absent" / "map.json")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("lametta: --output must be in a folder that exists, got ")
+
+
 def full(_):
     raise OSError(28, "No space left on device")
 

@@ -63,7 +63,8 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     names = tuple(header.get("classes", ()))
     if classes is not None:
         names = classes.names
-        with typed(logits="logits of IN", probs="probs of IN"):
+        mapping = "class_map of IN" if map_file is None else "--map"
+        with typed(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
     labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
     columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}

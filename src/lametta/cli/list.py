@@ -89,15 +89,12 @@ def _methods(_: Path | None) -> None:
 
 
 def _affinities(_: Path | None) -> None:
-    rows = (
-        (name, _plain((inspect.getdoc(make) or "").partition("\n")[0]), _options(make))
-        for name, make in AFFINITIES.items()
-    )
+    rows = []
+    for name, make in AFFINITIES.items():
+        line = (inspect.getdoc(make) or "").partition("\n")[0]
+        options = ", ".join(parameter.text for parameter in parameters_of(make).values())
+        rows.append((name, _plain(line), options))
     show_table("name", "what it is", "options", rows=rows)
-
-
-def _options(make: Callable[..., object]) -> str:
-    return ", ".join(parameter.text for parameter in parameters_of(make).values())
 
 
 def _poolings(_: Path | None) -> None:

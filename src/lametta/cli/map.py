@@ -51,6 +51,8 @@ def map_(
     Example: lametta map --targets "antelope,bear,red panda" -o map.json
     """
     with user_errors():
+        if output is not None and not output.parent.is_dir():
+            raise LamettaError(f"--output must be in a folder that exists, got {output}")
         names = _names(targets)
         with typed(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]
