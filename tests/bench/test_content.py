@@ -6,22 +6,10 @@ import re
 import polars as pl
 import pytest
 
-from lametta.bench.figures import Figure
 from lametta.bench.report import headline, make_report, sections, write
 from lametta.bench.results import read_results
-from tests.bench.made_up import (
-    experiment_file,
-    invoke,
-    part_of,
-)
+from tests.bench.made_up import experiment_file, invoke, part_of
 from tests.bench.test_page import Page
-
-
-@pytest.fixture
-def _undrawn(monkeypatch):
-    """Figures are made but not drawn, for tests of what the page says."""
-    monkeypatch.setattr(Figure, "save", lambda _, path: path.mkdir(parents=True, exist_ok=True))
-    monkeypatch.setattr(Figure, "inline", lambda _: [])
 
 
 @pytest.mark.parametrize(
@@ -64,11 +52,11 @@ def test_a_validation_with_holes_draws_no_matrix(folder, results, tmp_path):
     partial = read_results(part_of(folder, tmp_path / "part", lambda file: file.stem != one))
     section = next(part for part in sections(partial) if part.name == "validation")
     assert section.figures == ()
-    assert section.notes[0] == "1 of 312 cells were not run"
+    assert section.notes[0] == "1 of 208 cells were not run"
     assert "every configuration on every stream" in section.notes[1]
 
 
-@pytest.mark.usefixtures("_undrawn")
+@pytest.mark.usefixtures("undrawn")
 def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     cells = results.experiment.validation_cells()
     ids = {cell.id for cell in cells if cell.scenario in ("Val-A", "Val-B")}
@@ -82,7 +70,7 @@ def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     Page(text)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_files_stay_where_they_belong(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
@@ -126,7 +114,7 @@ def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
     assert rates.frame()["scenario"].n_unique() == 1
 
 
-@pytest.mark.usefixtures("_undrawn")
+@pytest.mark.usefixtures("undrawn")
 def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     failing = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
@@ -139,7 +127,7 @@ def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     assert "TENT in V2, seed 3: &lt;oh&gt; &amp; no" in text
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_report_prints_the_table(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
@@ -150,7 +138,7 @@ def test_report_prints_the_table(folder, results, tmp_path):
     assert "Beside the paper" not in (small / "report" / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("_undrawn")
+@pytest.mark.usefixtures("undrawn")
 def test_an_experiment_called_paper_has_them_without_asking(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.validation_cells() if cell.scenario == "Val-A"}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)

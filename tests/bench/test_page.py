@@ -12,9 +12,7 @@ import pytest
 from lametta.bench import tables
 from lametta.bench.figures.style import INK
 from lametta.bench.report import headline
-from tests.bench.made_up import (
-    STUDIES,
-)
+from tests.bench.made_up import STUDIES
 
 pytestmark = pytest.mark.slow  # the whole report is drawn for it
 

@@ -123,6 +123,7 @@ def test_names_do_nothing_in_a_spreadsheet_or_a_viewer():
     assert "a&amp;lt;b" in shown
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_csv_of_a_report_is_defused(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
     small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)

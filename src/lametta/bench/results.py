@@ -208,16 +208,17 @@ def read_cell(path: Path) -> pl.DataFrame:
         raise LamettaError(
             f"results must have {', '.join(absent)} in each file, got none in {path}"
         )
-    known = {name: SCHEMA[name] for name in found.columns if name in SCHEMA}
+    types, known = found.schema, {name: SCHEMA[name] for name in row if name in SCHEMA}
     for name, expected in known.items():
-        got = found.schema[name]
+        got = types[name]
         if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
             raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
     courses = [row.get(name) for name in names("course")]
     if len({None if course is None else len(course) for course in courses}) > 1:
         raise LamettaError(f"results must have courses of one length, got several in {path}")
-    columns = (pl.col(name).cast(kind, strict=False) for name, kind in known.items())
-    return found.select(*columns, id=pl.lit(path.stem))
+    if types != known:
+        found = found.select(pl.col(name).cast(known[name], strict=False) for name in known)
+    return found.hstack([pl.Series("id", [path.stem])])
 
 
 def _failure(path: Path) -> dict[str, object]:
