@@ -1,7 +1,9 @@
 """A small experiment, and made-up results with their report, made once for all tests."""
 
 import os
+from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from lametta._files import locked
@@ -53,9 +55,24 @@ def shown(results):
 
 
 @pytest.fixture(scope="session")
-def report(shown, made_once):
+def brief(shown):
+    """The same with three panels of each figure at most, which are drawn in half the time."""
+
+    def shortened(figure):
+        panels = figure.data["panel"].unique(maintain_order=True).head(3)
+        return replace(figure, data=figure.data.filter(pl.col("panel").is_in(panels.implode())))
+
+    sections = (
+        replace(section, figures=tuple(map(shortened, section.figures)))
+        for section in shown.sections
+    )
+    return replace(shown, sections=tuple(sections))
+
+
+@pytest.fixture(scope="session")
+def report(brief, made_once):
     """The folder of a whole report."""
-    return made_once("made-up-report", lambda folder: write(shown, folder))
+    return made_once("made-up-report", lambda folder: write(brief, folder))
 
 
 @pytest.fixture(scope="session")

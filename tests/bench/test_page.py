@@ -1,17 +1,22 @@
 """The page of a report, as text and in a browser, and the files beside it."""
 
 import base64
+import errno
+import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+from lametta import LamettaError
 from lametta.bench import tables
 from lametta.bench.figures.style import INK
-from lametta.bench.report import headline
+from lametta.bench.report import headline, write
 from tests.bench.made_up import STUDIES
 
 pytestmark = pytest.mark.slow  # the whole report is drawn for it
@@ -51,6 +56,12 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page(report):
     return Page((report / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def drawn(brief):
+    """The figures of the page, by name."""
+    return {figure.name: figure for section in brief.sections for figure in section.figures}
 
 
 def test_the_page_stands_alone(page):
@@ -145,3 +156,23 @@ def test_a_browser_shows_the_page(report, tmp_path, width):
     assert 'data-empty="0"' in root
     assert "Uncaught" not in done.stderr
     assert "CONSOLE" not in done.stderr
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(report, brief, tmp_path, monkeypatch):
+    """A full disk, say: a file is the old one or the new one, and never half of it."""
+    shutil.copytree(report, tmp_path / "report")
+    before = {path: path.read_bytes() for path in (tmp_path / "report").rglob("*.*")}
+
+    def write_half(path, text, **_):
+        true_write(path, text[: len(text) // 2].encode() if isinstance(text, str) else text[:9])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    true_write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    monkeypatch.setattr(Path, "write_text", write_half)
+    other = replace(brief.sections[-1], figures=brief.sections[1].figures)
+    for sections in ((other,), ()):
+        with pytest.raises(LamettaError, match="must be written whole, got .*No space left"):
+            write(replace(brief, sections=sections), tmp_path / "report")
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in (tmp_path / "report").rglob("*.*")} == before

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from lametta._files import renamed
 from lametta.bench.figures.style import GRID, INK, RC, Marks
 from lametta.types import LamettaError
 
@@ -76,7 +77,8 @@ class Figure:
         paths = [Path(folder, f"{self.name}.{kind}") for kind in ("svg", "pdf")]
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_bytes(canvas, path.suffix[1:], self.name))
+            with renamed(path) as temporary:
+                temporary.write_bytes(_bytes(canvas, path.suffix[1:], self.name))
             canvas.set_layout_engine("none")  # where everything goes is known by now
         return paths
 

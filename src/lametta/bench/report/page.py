@@ -9,7 +9,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lametta._files import PathLike
+from lametta._files import PathLike, write_text
 from lametta.bench import tables
 from lametta.bench.figures import marks
 from lametta.bench.report.content import Report
@@ -51,7 +51,7 @@ def write(report: Report, folder: PathLike) -> Path:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    write_text(path, text.rstrip("\n") + "\n")
 
 
 def _render(report: Report, streams: Table) -> str:
