@@ -21,6 +21,8 @@ def test_arrays():
     for y, message in [
         ([0, 1], "labels must have one entry a sample, 3, got 2"),
         ([0.0, 1.0, 2.0], "labels must be integers"),
+        (["a", "b", "c"], "labels must be integers"),
+        ([0, 1, 10**9], "classes must be given for labels >= 1000000, got 1000000000"),
     ]:
         with pytest.raises(LamettaError, match=message):
             arrays(x, y)

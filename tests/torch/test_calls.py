@@ -178,13 +178,19 @@ def test_wrappers_are_looked_through():
     expected = wrap(Net())(INPUTS)
     assert torch.equal(wrap(nn.DataParallel(Net()))(INPUTS), expected)
     assert torch.equal(wrap(torch.compile(Net()))(INPUTS), expected)
-    with pytest.raises(LamettaError, match="got a scripted or traced one, whose layers cannot"):
-        wrap(torch.jit.trace(Net(), INPUTS))
+    compiled = Net()
+    compiled.compile(backend="eager")
+    assert torch.equal(wrap(compiled)(INPUTS), expected)
+    traced = torch.fx.symbolic_trace(Net(), {"scale": None})  # which calls its layers
+    assert torch.equal(wrap(traced)(INPUTS), expected)
+    exported = torch.export.export(Net(), (INPUTS,))
+    for closed in (torch.jit.trace(Net(), INPUTS), exported, exported.module()):
+        with pytest.raises(LamettaError, match="scripted, traced or exported one, whose layers"):
+            wrap(closed)
     with pytest.raises(LamettaError, match="wrapped already: take its .net"):
         wrap(wrap(Net()))
-    exported = torch.export.export(Net(), (INPUTS,))
-    with pytest.raises(LamettaError, match=r"got ExportedProgram; its .module\(\) is one"):
-        wrap(exported)
+    with pytest.raises(LamettaError, match="net must be a torch.nn.Module, got function"):
+        wrap(lambda x: x)
 
 
 def test_the_only_candidate_is_the_head():
@@ -219,6 +225,20 @@ def test_a_softmax_is_not_taken_twice():
     found = wrap(net, "source", probabilities=True)(INPUTS)
     assert torch.allclose(found, Net()(INPUTS).softmax(1), atol=1e-6)
     assert wrap(Net(lambda x: x.log_softmax(1)))(INPUTS).shape == (24, 4)  # which are logits
+
+
+def test_probabilities_have_to_be_such():
+    with pytest.raises(LamettaError, match="as probabilities=True says, got others: leave"):
+        wrap(Net(), probabilities=True)(INPUTS)
+
+
+@pytest.mark.parametrize("method", ["tent", "shot_im", "pseudo_label"])
+def test_probabilities_of_exactly_0_poison_nothing(method):
+    """Their logarithm has no gradient."""
+    model = wrap(Net(lambda x: (1e4 * x).softmax(1)), method, probabilities=True)
+    for _ in range(3):
+        assert torch.isfinite(model(INPUTS)).all()
+    assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
 @pytest.mark.parametrize("method", ["tent", "shot_im", "pseudo_label", "adabn"])

@@ -13,6 +13,9 @@ from lametta.classmap import ClassMap
 from lametta.data.labels import check_unmasked, match_labels, some_of
 from lametta.types import LamettaError
 
+MOST_CLASSES = 10**6
+"""The most classes that are known by their numbers alone; each of them has an entry in lists."""
+
 
 class UnreadableImageError(LamettaError):
     """A sample that cannot be read. The message names its path and the reason."""
@@ -266,7 +269,10 @@ def arrays(
         check_unmasked(argument, value)
     labels = np.asarray(y)
     if classes is None:
-        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
+        most = int(labels.max(initial=-1)) if labels.dtype.kind in "iu" else -1
+        if most >= MOST_CLASSES:
+            raise LamettaError(f"classes must be given for labels >= {MOST_CLASSES}, got {most}")
+        classes = [str(i) for i in range(most + 1)]
     keys = tuple(str(i) for i in range(len(x)))
     named = None if groups is None else np.asarray(groups).astype(str)
     return Dataset(name, x, labels, tuple(classes), keys, named, class_map)

@@ -4,9 +4,9 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,10 +15,8 @@ from torch import nn
 from lametta._checks import check_flag
 from lametta.classmap import ClassMap
 from lametta.torch.head import find_head, pooled
+from lametta.torch.outputs import Pick, check_kind, pick_logits
 from lametta.types import LamettaError, Output
-
-Pick: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None
-"""Which part of what a network returns is the logits: a name, a place, or a function."""
 
 # The head of the forward pass that is under way in this thread or task, and what it saw: passes in
 # other threads, and passes inside this one, are not its own.
@@ -95,7 +93,7 @@ class Classifier:
         self.output = output
         self.probabilities = probabilities
         self.returns: Callable[..., Any] | None = None  # the kind of output, if it has logits
-        self._looked = probabilities  # at whether the outputs are logits
+        self._looked = False  # at whether the outputs are what they are said to be
         self._watch()
 
     def _watch(self) -> None:
@@ -124,11 +122,13 @@ class Classifier:
         if logits.shape[1] == 1:  # of a binary classifier
             other = 1 - logits if self.probabilities else torch.zeros_like(logits)
             logits = torch.cat([other, logits], dim=1)
-        if self.probabilities:
-            logits = logits.log()
-        elif not self._looked and len(logits) and not torch.compiler.is_compiling():
+        if not self._looked and len(logits) and not torch.compiler.is_compiling():
             self._looked = True  # once: a look makes the host wait for the device
-            _check_logits(logits)
+            check_kind(logits, self.probabilities)
+        if self.probabilities:
+            # The logarithm of 0 would have no gradient, and poison a network that adapts.
+            wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = wide.clamp(min=torch.finfo(wide.dtype).tiny).log().to(logits.dtype)
         if self.classes is not None:
             logits = self.classes.pool_logits(logits)
         return Output(features, logits)
@@ -194,21 +194,26 @@ def _detach(head: nn.Module) -> None:
             head._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
+_CLOSED = (torch.jit.ScriptModule, torch.export.ExportedProgram, torch.export.UnflattenedModule)
+
+
 def unwrapped(net: nn.Module) -> nn.Module:
     """The network inside ``DataParallel`` and ``torch.compile``; refuse what hides its layers."""
+    nodes = net.graph.nodes if isinstance(net, torch.fx.GraphModule) else ()
+    # An exported graph calls operators where others call layers.
+    operators = any(isinstance(node.target, torch._ops.OpOverload) for node in nodes)
+    if operators or isinstance(net, _CLOSED):
+        raise LamettaError(
+            "net must be an ordinary module, got a scripted, traced or exported one, whose layers "
+            "cannot be looked into: wrap the network before that, or make it return its features "
+            "too and correct them with lametta.lame"
+        )
     if not isinstance(net, nn.Module):
-        hint = "; its .module() is one" if hasattr(net, "module") else ""
-        raise LamettaError(f"net must be a torch.nn.Module, got {type(net).__name__}{hint}")
+        raise LamettaError(f"net must be a torch.nn.Module, got {type(net).__name__}")
     if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return unwrapped(net.module)
     if isinstance(inside := getattr(net, "_orig_mod", None), nn.Module):
         return unwrapped(inside)
-    if isinstance(net, torch.jit.ScriptModule):
-        raise LamettaError(
-            "net must be an ordinary module, got a scripted or traced one, whose layers cannot be "
-            "looked into: wrap the network before it is scripted, or make it return its features "
-            "too and correct them with lametta.lame"
-        )
     return net
 
 
@@ -237,62 +242,4 @@ def check_ready(net: nn.Module, x: Any = None) -> None:
     if tensor.device != parameter.device:
         raise LamettaError(
             f"x must be on the device of net, {parameter.device}, got a tensor on {tensor.device}"
-        )
-
-
-def pick_logits(returned: Any, output: Pick, n: int) -> torch.Tensor:
-    """Find the logits [N, K] of n samples in what a network returned."""
-    try:
-        if callable(output):
-            found: Any = output(returned)
-        elif isinstance(output, int):
-            found = tuple(_parts(returned).values())[output]
-        elif output is not None:
-            found = _parts(returned)[output]
-        else:
-            found = _only_logits(returned)
-    except (KeyError, IndexError):
-        among = ", ".join(_parts(returned)) or type(returned).__name__
-        raise LamettaError(f"output must be one of {among}, got {output!r}") from None
-    if isinstance(found, torch.Tensor) and found.shape == (n,):
-        found = found[:, None]  # one logit a sample
-    if not isinstance(found, torch.Tensor) or found.ndim != 2:
-        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise LamettaError(f"net must return logits [N, K], or say which with output=, got {got}")
-    return found
-
-
-def _only_logits(returned: Any) -> Any:
-    parts = _parts(returned)
-    if "logits" in parts:
-        return parts["logits"]
-    if not parts:
-        return returned
-    matrices = {name: x for name, x in parts.items() if getattr(x, "ndim", 0) == 2}
-    if len(matrices) != 1:
-        found = ", ".join(f"{name} {tuple(getattr(x, 'shape', ()))}" for name, x in parts.items())
-        raise LamettaError(f"output must say which of these are the logits, got none: {found}")
-    return next(iter(matrices.values()))
-
-
-def _parts(returned: Any) -> dict[str, Any]:
-    """What a network returned, by name or place; nothing for a tensor."""
-    if isinstance(returned, torch.Tensor):
-        return {}
-    if isinstance(returned, Mapping):
-        return dict(returned)
-    if isinstance(returned, tuple | list):
-        names = getattr(returned, "_fields", range(len(returned)))
-        return {str(name): part for name, part in zip(names, returned, strict=True)}
-    if is_dataclass(returned):
-        return {field.name: getattr(returned, field.name) for field in fields(returned)}
-    return dict(vars(returned)) if hasattr(returned, "__dict__") else {}
-
-
-def _check_logits(logits: torch.Tensor) -> None:
-    values = logits.detach().float()
-    if bool((values >= 0).all() & ((values.sum(1) - 1).abs() < 1e-3).all()):
-        raise LamettaError(
-            "net must return logits, got rows that sum to 1, as after a softmax: say "
-            "probabilities=True to take them as they are, or leave the softmax out"
         )

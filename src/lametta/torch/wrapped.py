@@ -7,7 +7,8 @@ from torch import nn
 
 from lametta import methods
 from lametta.classmap import ClassMap
-from lametta.torch.model import Classifier, Inputs, Pick, check_ready, unwrapped
+from lametta.torch.model import Classifier, Inputs, check_ready, unwrapped
+from lametta.torch.outputs import Pick
 from lametta.types import Adapter, LamettaError, Prediction
 
 

@@ -12,6 +12,7 @@ from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import UnreadableImageError
 from lametta.data.readers.folders import image_folder, video_folder
 from lametta.data.readers.images import list_images
+from lametta.data.readers.paths import open_path
 from tests.conftest import shared
 from tests.data.readers.plants import plant, plant_folder
 
@@ -32,11 +33,23 @@ def test_folder_keys(tmp_path):
         ({"classes": "letter"}, "classes must be one of 'auto', "),
         ({"n_classes": 5}, r"labels must lie in 0\.\.4, got 2\.\.10"),
         ({"classes": "name", "n_classes": 5}, "n_classes must be None where classes have names"),
+        ({"n_classes": "5"}, "n_classes must be an integer >= 1, got '5'"),
+        ({"n_classes": 10**9}, "numbers must have at most 1000000 classes, got 1000000000"),
     ]:
         with pytest.raises(LamettaError, match=message):
             image_folder(tmp_path / "numbers", **options)
     with pytest.raises(LamettaError, match="must name classes by index, got 'n01440764'"):
         image_folder(tmp_path / "synsets", classes="index")
+
+
+def test_dates_are_no_numbers_of_classes(tmp_path):
+    """Which would be a list of twenty million names."""
+    plant(tmp_path, "20231105/1.png", "7/1.png")
+    assert image_folder(tmp_path).classes == ("20231105", "7")
+    with pytest.raises(LamettaError, match="must have at most 1000000 classes, got 20231106"):
+        image_folder(tmp_path, classes="index")
+    videos = open_path(tmp_path, count_classes=lambda samples: 1000)
+    assert videos.groups.tolist() == ["7", "20231105"]
 
 
 def test_folder_of_a_wrong_layout(tmp_path):
@@ -72,6 +85,39 @@ def test_a_broken_file_in_a_zip(tmp_path):
     data = image_folder(tmp_path / "pets.zip")
     with pytest.raises(UnreadableImageError, match="pets.zip/cat/1.jpg: no image format"):
         data[0]
+
+
+def test_a_damaged_zip(tmp_path):
+    file = tmp_path / "pets.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("cat/1.png", b"")
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"PK\x01\x02", b"PK\x00\x00"))
+    with pytest.raises(LamettaError, match="pets.zip must be a readable .zip file, got Bad magic"):
+        image_folder(file)
+
+
+def test_an_image_in_a_zip_that_would_fill_the_memory(tmp_path):
+    file = tmp_path / "pets.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("cat/1.png", bytes(1 << 20))
+    content = bytearray(file.read_bytes())
+    at = content.index(b"PK\x01\x02") + 24  # where the directory says how large it is
+    content[at : at + 4] = (1 << 31).to_bytes(4, "little")
+    file.write_bytes(content)
+    with pytest.raises(UnreadableImageError, match="cat/1.png: it has 2147483648 bytes, more than"):
+        image_folder(file)[0]
+
+
+def test_links_around_each_other_are_refused(tmp_path):
+    plant(tmp_path, "cat/1.png", "dog/1.png")
+    (tmp_path / "cat/dogs").symlink_to(tmp_path / "dog")
+    assert len(list_images(tmp_path)) == 3
+    (tmp_path / "dog/cats").symlink_to(tmp_path / "cat")
+    with pytest.raises(
+        LamettaError, match="must not hold a link to a folder around it, got .*cats"
+    ):
+        list_images(tmp_path)
 
 
 def test_linked_folders_are_followed(tmp_path):
@@ -112,6 +158,7 @@ def test_videos_of_a_wrong_layout(tmp_path):
         (tmp_path / "none.json", "labels must be a JSON file, got .*none.json"),
         (tmp_path / "swan/1.jpg", "labels must be a JSON file, got .*1.jpg"),
         (tmp_path / "list.json", "labels must be a JSON object, got a list"),
+        ({"swan": 100, "cow": None}, "labels must be names or numbers, got None for 'cow'"),
     ]:
         with pytest.raises(LamettaError, match=message):
             video_folder(tmp_path, labels)

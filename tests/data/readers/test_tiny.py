@@ -15,3 +15,6 @@ def test_tiny_leaves_out_what_imagenet_lacks(tmp_path):
     (folder / "val_annotations.txt").write_text("val_0.JPEG\n")
     with pytest.raises(LamettaError, match="an image and its synset a line, got 'val_0.JPEG'"):
         tiny_imagenet(tmp_path)
+    (folder / "val_annotations.txt").write_bytes(b"val_0.JPEG \xff")
+    with pytest.raises(LamettaError, match="val_annotations.txt must be text in UTF-8, got"):
+        tiny_imagenet(tmp_path)

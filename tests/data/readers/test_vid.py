@@ -26,6 +26,7 @@ def test_vid_maps_as_the_paper_does(tmp_path):
         ("<annotation><object>", "no element found"),
         ("<html></html>", "must be in <annotation>, got <html>"),
         (f"<annotation>{' ' * (1 << 20)}</annotation>", "annotation larger than 1048576 bytes"),
+        ('<?xml version="1.0" encoding="none"?><annotation/>', "unknown encoding: none"),
         (None, "No such file or directory"),
     ],
 )

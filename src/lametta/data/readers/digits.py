@@ -158,6 +158,12 @@ _RECIPES = {
     ),
 }
 
+
+def _lines() -> dict[str, str]:
+    """What ``lametta.data.embedded.datasets`` of version 0.1.0 gave."""
+    return {name: recipe.line for name, recipe in _RECIPES.items()}
+
+
 ENTRIES = {
     f"embedded:{name}": Entry(recipe.line, "", partial(make_digits, name))
     for name, recipe in _RECIPES.items()

@@ -1,15 +1,15 @@
 """Any folder of images or videos."""
 
 import json
-import re
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 
-from lametta._checks import check_choice
+from lametta._checks import check_choice, check_integer
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
-from lametta.data.dataset import Dataset
+from lametta.data.dataset import MOST_CLASSES, Dataset
 from lametta.data.readers.images import image_dataset, list_images
 from lametta.data.readers.layout import Entry
 from lametta.types import LamettaError
@@ -27,7 +27,8 @@ def image_folder(
     classes : {"auto", "synset", "index", "name"}
         How the folders are named: by synset, which makes the labels ImageNet's 1000; by the
         class's number; or by any name, which makes the labels their rank in sorted order. Where
-        all folders are ImageNet's synsets or all are numbers, "auto" takes them as that.
+        all folders are ImageNet's synsets or all are numbers below a million, "auto" takes them as
+        that.
     n_classes : int, optional
         Number of classes where folders are numbered; by default one more than the largest number.
     name : str, optional
@@ -128,15 +129,20 @@ def number_classes(
     """
     check_choice("classes", kind, ("auto", "synset", "index", "name"))
     found = set(folders)
-    numbers = {folder: int(folder) for folder in found if re.fullmatch("[0-9]+", folder)}
+    numbers = {folder: int(folder) for folder in found if folder.isdecimal()}
+    top = max(numbers.values(), default=-1)
     if kind == "auto":
-        numbered = len(numbers) == len(found)
+        numbered = len(numbers) == len(found) and top < MOST_CLASSES  # what is larger is a date
         kind = "synset" if found <= set(IMAGENET) else "index" if numbered else "name"
-    if n_classes is not None and kind != "index":
-        raise LamettaError(f"n_classes must be None where classes have names, got {n_classes}")
+    if n_classes is not None:
+        check_integer("n_classes", n_classes, 1)
+        if kind != "index":
+            raise LamettaError(f"n_classes must be None where classes have names, got {n_classes}")
     if kind == "index":
-        top = max(numbers.values(), default=-1)
-        names = tuple(str(i) for i in range(top + 1 if n_classes is None else n_classes))
+        count = top + 1 if n_classes is None else n_classes
+        if count > MOST_CLASSES:
+            raise LamettaError(f"{root} must have at most {MOST_CLASSES} classes, got {count}")
+        names = tuple(str(i) for i in range(count))
     else:
         names = IMAGENET if kind == "synset" else tuple(sorted(found))
         numbers = {name: i for i, name in enumerate(names)}
@@ -155,7 +161,7 @@ ENTRIES = {
 
 def _existing(path: PathLike) -> Path:
     root = Path(path)
-    if not root.is_dir() and not zipfile.is_zipfile(root):
+    if not root.is_dir() and not (root.is_file() and zipfile.is_zipfile(root)):
         raise LamettaError(f"path must be a folder or a .zip file, got {str(path)!r}")
     return root
 
@@ -183,12 +189,16 @@ def _read_labels(
 ) -> Mapping[str, int | str] | None:
     if labels is None and (root / "labels.json").is_file():
         labels = root / "labels.json"
-    if labels is None or isinstance(labels, Mapping):
-        return labels
-    try:
-        content = json.loads(Path(labels).read_text(encoding="utf-8"))
-    except (OSError, RecursionError, ValueError) as error:
-        raise LamettaError(f"labels must be a JSON file, got {labels}: {error}") from None
-    if not isinstance(content, dict):
-        raise LamettaError(f"labels must be a JSON object, got a {type(content).__name__}")
-    return content
+    if labels is None:
+        return None
+    if not isinstance(labels, Mapping):
+        try:
+            labels = json.loads(Path(labels).read_text(encoding="utf-8"))
+        except (OSError, RecursionError, ValueError) as error:
+            raise LamettaError(f"labels must be a JSON file, got {labels}: {error}") from None
+    if not isinstance(labels, Mapping):
+        raise LamettaError(f"labels must be a JSON object, got a {type(labels).__name__}")
+    for video, label in labels.items():
+        if not isinstance(label, Integral | str) or isinstance(label, bool):
+            raise LamettaError(f"labels must be names or numbers, got {label!r} for {video!r}")
+    return labels

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_MOST_BYTES = 1 << 28  # of an image in an archive, which is unpacked as a whole
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ def _is_hidden(path: str) -> bool:
 def _in_folder(root: Path, below: str) -> Iterator[str]:
     for folder, folders, files in os.walk(root / below, onerror=_fail, followlinks=True):
         for link in filter(os.path.islink, (os.path.join(folder, name) for name in folders)):
-            if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(link)):
+            # Around it on the way that led here, which may have gone through other links.
+            around = (folder, *map(str, Path(folder).absolute().parents))
+            if any(os.path.realpath(link) == os.path.realpath(path) for path in around):
                 raise LamettaError(f"{root} must not hold a link to a folder around it, got {link}")
         prefix = Path(folder).relative_to(root).as_posix()
         yield from files if prefix == "." else (f"{prefix}/{file}" for file in files)
@@ -213,12 +216,18 @@ def _fail(error: OSError) -> NoReturn:
 
 def _open(root: Path, path: str) -> BinaryIO:
     if root.is_file():
-        return io.BytesIO(_archive(root).read(path))
+        archive = _archive(root)
+        if (size := archive.getinfo(path).file_size) > _MOST_BYTES:
+            raise LamettaError(f"it has {size} bytes, more than {_MOST_BYTES}")
+        return io.BytesIO(archive.read(path))
     return (root / path).open("rb")
 
 
 def _archive(root: Path) -> zipfile.ZipFile:
-    return _opened(root, os.getpid(), file_stamp(root))
+    try:
+        return _opened(root, os.getpid(), file_stamp(root))
+    except (NotImplementedError, zipfile.BadZipFile) as error:
+        raise LamettaError(f"{root} must be a readable .zip file, got {error}") from None
 
 
 @lru_cache(maxsize=8)

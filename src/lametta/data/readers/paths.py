@@ -166,7 +166,7 @@ def _classes(
     if names == IMAGENET or count_classes is None:
         return names, labels, True
     n = count_classes(samples)
-    if all(folder.isdecimal() for folder in found) and len(names) <= n:
+    if all(folder.isdecimal() and int(folder) < n for folder in found):
         return *number_classes(root, folders, "index", n), True
     return names, labels, len(names) == n
 

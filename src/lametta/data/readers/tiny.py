@@ -39,7 +39,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
     (('n02124075',), ('images/val_0.JPEG',), ((285,),))
     """
     folder = LAYOUT.find(root)
-    listed = (folder / "wnids.txt").read_text(encoding="utf-8").split()
+    listed = _read(folder / "wnids.txt").split()
     class_map = ClassMap(
         {synset: [IMAGENET.index(synset)] for synset in listed if synset in IMAGENET},
         n_source=len(IMAGENET),
@@ -68,10 +68,17 @@ ENTRIES = {
 }
 
 
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise LamettaError(f"{file} must be text in UTF-8, got {error}") from None
+
+
 def _read_annotations(file: Path, listed: Sequence[str]) -> list[tuple[str, str]]:
     """Key and synset of each image."""
     rows = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in _read(file).splitlines():
         name, synset = [*line.split(), "", ""][:2]
         if synset not in listed:
             raise LamettaError(f"{file} must hold an image and its synset a line, got {line!r}")

@@ -53,7 +53,7 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
     for frame in _frames(images, annotations):
         try:
             label = _label(images / f"{frame}.JPEG", annotations / f"{frame}.xml")
-        except (OSError, ElementTree.ParseError, LamettaError) as error:
+        except (OSError, ElementTree.ParseError, LookupError, ValueError) as error:
             failures.append((f"{frame}.JPEG", str(error)))
         else:
             if label is not None:
