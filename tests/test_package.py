@@ -83,6 +83,13 @@ def test_moved_modules_are_found_under_their_old_names(old, monkeypatch):
         found.no_such_name  # noqa: B018
 
 
+@pytest.mark.filterwarnings("ignore:lametta.data.embedded is now")
+def test_the_embedded_data_sets_are_listed_as_before():
+    assert importlib.import_module("lametta.data.embedded").datasets()["digits_vid"] == (
+        "videos of tumbling digits"
+    )
+
+
 def test_modules_stay_short():
     sources = sorted((ROOT / "src").rglob("*.py"))
     lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in sources}

@@ -16,6 +16,7 @@ MOVED: dict[str, dict[str, str]] = {
     "lametta.data.cache": {"": "lametta.data.bank.images"},
     "lametta.data.embedded": {
         "": "lametta.data.readers.digits",
+        "datasets": "lametta.data.readers.digits:_lines",
         "load": "lametta.data.readers.digits:make_digits",
         "network": "lametta.torch.digits:digits_net",
     },
