@@ -106,9 +106,7 @@ def _defined(keys: tuple[str, ...], names: Iterable[str], known: Iterable[str]) 
     return [Problem(keys, expected(known, name)) for name in names if name not in known]
 
 
-def _phases(
-    experiment: "Experiment",
-) -> "Iterator[tuple[tuple[str, ...], Validation | Study]]":
+def _phases(experiment: "Experiment") -> Iterator[tuple[tuple[str, ...], "Validation | Study"]]:
     yield ("validation",), experiment.validation
     for name, study in experiment.studies.items():
         yield ("studies", name), study

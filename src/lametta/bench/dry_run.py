@@ -15,13 +15,7 @@ from lametta.data import catalog
 
 
 class Count(NamedTuple):
-    """How many cells a method has in a phase: the validation, or a study by its name.
-
-    Examples
-    --------
-    >>> Count("validation", "TENT", 1944).cells
-    1944
-    """
+    """How many cells a method has in a phase: the validation, or a study by its name."""
 
     phase: str
     method: str
@@ -29,13 +23,7 @@ class Count(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What has to be there: its kind, its name, whether it is there, and where it is or goes.
-
-    Examples
-    --------
-    >>> Need("package", "timm", False, "pip install timm").found
-    False
-    """
+    """What has to be there: its kind, its name, whether it is there, and where it is or goes."""
 
     kind: str
     name: str

@@ -46,15 +46,7 @@ def gains(frame: pl.DataFrame, source: str = "Source") -> pl.DataFrame:
 
 
 def check_cells(frame: pl.DataFrame) -> None:
-    """Raise unless each cell is there once, has an accuracy, and saw the stream that others saw.
-
-    Examples
-    --------
-    >>> check_cells(pl.DataFrame({"method": ["LAME"], "accuracy": [0.5]}))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: frame must have the columns config, model, scenario, seed,
-    batch_size, fingerprint, got method, accuracy
-    """
+    """Raise unless each cell is there once, has an accuracy, and saw the stream that others saw."""
     check_once(frame)
     finite = pl.col("accuracy").is_finite().fill_null(False)
     refuse(frame.filter(~finite).select(*CELL, "accuracy"), "frame must have a number for accuracy")
@@ -68,17 +60,7 @@ def check_cells(frame: pl.DataFrame) -> None:
 
 
 def check_once(frame: pl.DataFrame, name: str = "frame") -> None:
-    """Raise unless each cell is there once, with the columns that every cell has.
-
-    Examples
-    --------
-    >>> cell = {"method": "LAME", "config": "{}", "model": "net", "scenario": "video", "seed": 0}
-    >>> cell |= {"batch_size": 64, "fingerprint": "5f1c", "accuracy": 0.5}
-    >>> check_once(pl.DataFrame([cell, cell]))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: frame must have each cell once; not so for 1: (method='LAME',
-    config='{}', model='net', scenario='video', seed=0, batch_size=64)
-    """
+    """Raise unless each cell is there once, with the columns that every cell has."""
     require(frame, *NEEDED)
     twice = frame.filter(pl.struct(CELL).is_duplicated())
     refuse(twice.select(CELL).unique(maintain_order=True), f"{name} must have each cell once")
@@ -199,14 +181,7 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def require(frame: pl.DataFrame, *names: str) -> None:
-    """Raise unless the frame has these columns.
-
-    Examples
-    --------
-    >>> require(pl.DataFrame({"seed": [0]}), "seed", "method")
-    Traceback (most recent call last):
-    lametta.types.LamettaError: frame must have the columns method, got seed
-    """
+    """Raise unless the frame has these columns."""
     missing = [name for name in dict.fromkeys(names) if name not in frame.columns]
     if missing:
         raise LamettaError(
@@ -215,15 +190,7 @@ def require(frame: pl.DataFrame, *names: str) -> None:
 
 
 def refuse(rows: pl.DataFrame, expected: str) -> None:
-    """Raise if there are rows, naming the first of them and how many there are.
-
-    Examples
-    --------
-    >>> refuse(pl.DataFrame({"seed": [3, 4, 5, 6]}), "frame must have even seeds")
-    Traceback (most recent call last):
-    lametta.types.LamettaError: frame must have even seeds; not so for 4:
-    (seed=3), (seed=4), (seed=5), ...
-    """
+    """Raise if there are rows, naming the first of them and how many there are."""
     if rows.is_empty():
         return
     named = [

@@ -37,13 +37,7 @@ class Strict(BaseModel):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and the keys that lead there.
-
-    Examples
-    --------
-    >>> Problem(("methods", "TENT + LAME", "kind"), "must be given, got none").line
-    'methods."TENT + LAME".kind: must be given, got none'
-    """
+    """What is wrong, and the keys that lead there."""
 
     keys: tuple[str, ...]
     message: str
@@ -76,29 +70,14 @@ def complaint(path: PathLike, problems: Iterable[Problem]) -> LamettaError:
 
 
 def expected(known: Iterable[str], got: object) -> str:
-    """Say which names there are, with a guess at the one that was meant.
-
-    Examples
-    --------
-    >>> expected(["lame", "tent"], "tant")
-    "must be one of lame, tent, got 'tant'; did you mean 'tent'?"
-    """
+    """Say which names there are, with a guess at the one that was meant."""
     known = list(known)
     names = ", ".join(known) or "none"
     return f"must be one of {names}, got {got!r}{did_you_mean(got, known)}"
 
 
 def one_of(known: Iterable[str]) -> AfterValidator:
-    """Refuse text that is not among the known names; capitals after a colon stand for any.
-
-    Examples
-    --------
-    >>> from typing import Annotated
-    >>> from pydantic import TypeAdapter
-    >>> names = TypeAdapter(Annotated[str, one_of(["imagenet_v2", "folder:PATH"])])
-    >>> names.validate_python("folder:photos")
-    'folder:photos'
-    """
+    """Refuse text that is not among the known names; capitals after a colon stand for any."""
     known = list(known)
     open_ended = {name.partition(":")[0] for name in known if name.partition(":")[2].isupper()}
 
@@ -122,14 +101,7 @@ unique = AfterValidator(_check_unique)
 
 
 def check_plain(value: T) -> T:
-    """Refuse what TOML has and JSON has not: dates and times; and NaN.
-
-    Examples
-    --------
-    >>> check_plain({"lr": [float("nan")]})
-    Traceback (most recent call last):
-    lametta.types.LamettaError: must be a number, got nan
-    """
+    """Refuse what TOML has and JSON has not: dates and times; and NaN."""
     for item in _leaves(value):
         if not isinstance(item, str | bool | int | float):
             raise LamettaError(f"must be numbers, text, lists and tables, got {item}")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
@@ -211,16 +210,11 @@ def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
         pair = (cell.model, scenarios[cell.scenario].dataset)
         needs[pair] = needs.get(pair, False) or cell.live or find(cell.kind).needs_network
     for (model, dataset), images in needs.items():
-        workspace.prepare(
-            model,
-            dataset,
-            images=images,
-            progress=partial(_report_bank, report, f"{model} on {dataset}"),
-        )
 
+        def tell(done: int, total: int, name: str = f"{model} on {dataset}") -> None:
+            report(State(name, done, total))
 
-def _report_bank(report: OnState, phase: str, done: int, total: int) -> None:
-    report(State(phase, done, total))
+        workspace.prepare(model, dataset, images=images, progress=tell)
 
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:

@@ -189,14 +189,7 @@ def matrix(cross: pl.DataFrame, /) -> NDArray[np.float64]:
 
 
 def write_selection(path: str | Path, selection: Mapping[str, str]) -> None:
-    """Write what was chosen for each method as TOML; the file is whole, or not there.
-
-    Parameters
-    ----------
-    path : path
-        Where; a file that is there is replaced.
-    selection : mapping of str to str
-        The configuration of each method as JSON, as `select` gives it.
+    """Write what `select` chose for each method as TOML; the file is whole, or not there.
 
     Examples
     --------

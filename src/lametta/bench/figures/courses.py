@@ -61,20 +61,7 @@ def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
 
 
 def widest(frame: pl.DataFrame, source: str, style: Marks | None = None, n: int = 3) -> Figure:
-    """The same for the ``n`` scenarios where methods are furthest apart.
-
-    Examples
-    --------
-    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 2, "fingerprint": "5f1c"}
-    >>> cells |= {"step_n": [2], "step_entropy": [0.5], "step_diversity": [0.6]}
-    >>> runs = [("Source", "a", 1), ("LAME", "a", 2), ("Source", "b", 1), ("LAME", "b", 1)]
-    >>> rows = [
-    ...     cells | {"method": m, "scenario": s, "step_hits": [hits], "accuracy": hits / 2}
-    ...     for m, s, hits in runs
-    ... ]
-    >>> widest(pl.DataFrame(rows), "Source", n=1).frame()["scenario"].unique().to_list()
-    ['a']
-    """
+    """The same for the ``n`` scenarios where methods are furthest apart."""
     means = metrics.summary(metrics.gains(frame, source), ["scenario", "method"])
     spread = means.group_by("scenario", maintain_order=True).agg(
         pl.col("accuracy").max() - pl.col("accuracy").min()

@@ -1,5 +1,6 @@
 """Radar charts of gains: over models, and of LAME's kernels over scenarios."""
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,6 @@ def radar(
     spokes: str = "model",
     source: str = "Source",
     style: Marks | None = None,
-    *,
-    name: str = "radar",
-    title: str = "Gain over the source",
 ) -> Figure:
     """The mean gain of each method, one spoke a model: the paper's Figure 5.
 
@@ -36,8 +34,6 @@ def radar(
         The baseline, which is the circle at 0; its accuracy is written at each spoke.
     style : mapping of str to Mark, optional
         How each method is drawn.
-    name, title : str
-        What the figure is called.
 
     Examples
     --------
@@ -55,8 +51,8 @@ def radar(
     present = pick(data["method"], style)
     over = "" if spokes == "scenario" else ", the mean over scenarios"
     return Figure(
-        name,
-        title,
+        "radar",
+        "Gain over the source",
         f"Gain over {source} in points{over}; further out is better. The gray circle is {source}, "
         "whose accuracy stands at each spoke.",
         data.rename({spokes: "spoke"}),
@@ -119,5 +115,5 @@ def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = N
     >>> list(kernels(pl.DataFrame(rows)).legend)
     ['Source', 'LAME knn', 'LAME rbf']
     """
-    title = "Kernels of LAME"
-    return radar(variants(frame), "scenario", source, style, name="kernels", title=title)
+    figure = radar(variants(frame), "scenario", source, style)
+    return replace(figure, name="kernels", title="Kernels of LAME")

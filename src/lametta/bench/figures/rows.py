@@ -17,27 +17,13 @@ def averages(frame: pl.DataFrame, source: str, *by: str) -> pl.DataFrame:
 
 
 def place(frame: pl.DataFrame) -> pl.Expr:
-    """The scenario, after the model and the batch size where there are several of them.
-
-    Examples
-    --------
-    >>> frame = pl.DataFrame({"model": ["a", "b"], "batch_size": 64, "scenario": "video"})
-    >>> frame.select(place(frame)).to_series().to_list()
-    ['a · video', 'b · video']
-    """
+    """The scenario, after the model and the batch size where there are several of them."""
     varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
     return pl.concat_str(*varying, "scenario", separator=" · ")
 
 
 def variants(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add to a method's name what tells its configurations apart.
-
-    Examples
-    --------
-    >>> frame = pl.DataFrame({"method": "TENT", "config": ['{"k":1,"lr":0.1}', '{"k":1,"lr":1}']})
-    >>> variants(frame)["method"].to_list()
-    ['TENT lr 0.1', 'TENT lr 1']
-    """
+    """Add to a method's name what tells its configurations apart."""
     pairs = list(dict.fromkeys(frame.select("method", "config").iter_rows()))
     parsed = {pair: json.loads(pair[1]) for pair in pairs}
     names = {}

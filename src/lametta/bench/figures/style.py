@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import cycle, product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from lametta.bench.paper import plain
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
@@ -22,7 +24,7 @@ _KNOWN = {
     "baseline": _GRAY,
     "lame": _VERMILLION,
     "tent": _BLUE,
-    "shotim": _GREEN,
+    "shot": _GREEN,
     "pseudolabel": _PURPLE,
     "adabn": _ORANGE,
 }
@@ -111,7 +113,7 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     unique = tuple(dict.fromkeys(names))
     looks: dict[str, tuple[str, tuple[float, ...]]] = {}
     for name in unique:
-        look = (_KNOWN.get(_plain(name), ""), _DASHES[0])
+        look = (_KNOWN.get(plain(name), ""), _DASHES[0])
         if look[0] and look not in looks.values():  # "TENT" and "tent" are two
             looks[name] = look
     taken = [color for color, _ in looks.values()]
@@ -128,19 +130,9 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
 
 
 def pick(names: Iterable[str], style: Marks | None = None) -> dict[str, Mark]:
-    """The marks of these names: those of the style, if it has them all in different colors.
-
-    Examples
-    --------
-    >>> list(pick(["LAME", "Source", "LAME"]))
-    ['LAME', 'Source']
-    """
+    """The marks of these names: those of the style, if it has them all in different colors."""
     unique = tuple(dict.fromkeys(names))
     known = [style[name].color for name in unique if name in style] if style else []
     if style is None or len(set(known)) < len(unique):
         style = marks(unique)
     return {name: style[name] for name in unique}
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -17,7 +17,7 @@ from lametta.bench.figures.courses import widest
 from lametta.bench.figures.style import Marks
 from lametta.bench.results import Results
 from lametta.bench.select import Selection, select
-from lametta.bench.tables import Table, number
+from lametta.bench.tables import Table, percent
 from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
 
@@ -101,14 +101,12 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
     best = others.row(0, named=True)
     n = best["scenarios"]
     where = f"on average over {n} scenarios" if n > 1 else "in the one scenario"
-    sure = None if best["gain_ci"] is None else 100 * best["gain_ci"]
-    gain = f"{number(100 * best['gain'], sure, signed=True)} points over {source}"
+    gain = f"{percent(best['gain'], best['gain_ci'], signed=True)} points over {source}"
     if best["gain"] <= 0:
         return f"No method is better than {source} {where}; closest is {best['method']}, {gain}."
-    accuracy = number(100 * best["accuracy"])
-    level = abs(best["gain"]) <= (best["gain_ci"] or 0)
-    caution = ", which may be chance" if level else ""
-    return f"{best['method']} is best: right in {accuracy} % {where}, {gain}{caution}."
+    right = f"right in {percent(best['accuracy'])} % {where}"
+    caution = ", which may be chance" if best["gain"] <= (best["gain_ci"] or 0) else ""
+    return f"{best['method']} is best: {right}, {gain}{caution}."
 
 
 def sections(results: Results) -> Iterator[Section]:

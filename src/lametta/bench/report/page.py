@@ -15,7 +15,7 @@ from lametta.bench.figures import marks
 from lametta.bench.report.content import Report
 from lametta.bench.results import Results
 from lametta.bench.spreadsheet import to_csv
-from lametta.bench.tables import Table, number
+from lametta.bench.tables import Table, percent
 
 
 def write(report: Report, folder: PathLike) -> Path:
@@ -76,7 +76,7 @@ def _render(report: Report, streams: Table) -> str:
         environment=_flat(results.environment),
         streams=streams,
         experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
-        number=number,
+        percent=percent,
         Markup=Markup,
     )
 

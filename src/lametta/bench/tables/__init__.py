@@ -3,7 +3,7 @@
 from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
 from lametta.bench.tables.paper import ours_and_papers
-from lametta.bench.tables.table import Entry, Table, as_table, number
+from lametta.bench.tables.table import Entry, Table, as_table, number, percent
 
 __all__ = [
     "Entry",
@@ -13,6 +13,7 @@ __all__ = [
     "details",
     "number",
     "ours_and_papers",
+    "percent",
     "ranking",
     "selected",
     "words",

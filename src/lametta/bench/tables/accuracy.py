@@ -7,7 +7,7 @@ import polars as pl
 
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.metrics import gains, summary, worst_drop
-from lametta.bench.tables.table import Entry, Table, number
+from lametta.bench.tables.table import Entry, Table, percent
 
 
 def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
@@ -61,16 +61,11 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
 
 
 def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
-    ci = row["accuracy_ci"]
-    text = number(100 * row["accuracy"], None if ci is None else 100 * ci)
+    text = percent(row["accuracy"], row["accuracy_ci"])
     if is_source:
         return Entry(text, best=row["best"])
-    return Entry(text, 100 * row["gain"], _gain(row), row["best"])
-
-
-def _gain(row: Mapping[str, Any]) -> str:
-    ci = row["gain_ci"]
-    return number(100 * row["gain"], None if ci is None else 100 * ci, signed=True)
+    gain = percent(row["gain"], row["gain_ci"], signed=True)
+    return Entry(text, 100 * row["gain"], gain, row["best"])
 
 
 def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
@@ -97,19 +92,16 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     data = summary(paired).join(worst, on="method").join(above, on="method")
     data = data.sort("accuracy", descending=True, maintain_order=True)
     rows = []
-    for row in data.with_columns(best=False).iter_rows(named=True):
-        accuracy = Entry(_accuracy(row, True).text, best=row["accuracy"] == data["accuracy"][0])
-        gain, low = 100 * row["gain"], 100 * row["worst_gain"]
+    for row in data.with_columns(best=pl.col("accuracy") == data["accuracy"][0]).to_dicts():
+        gain, low = row["gain"], row["worst_gain"]
         others = [
-            Entry(_gain(row), gain),
-            Entry(number(low, signed=True), low),
+            Entry(percent(gain, row["gain_ci"], signed=True), 100 * gain),
+            Entry(percent(low, signed=True), 100 * low),
             Entry(row["worst_scenario"]),
             Entry(f"{row['scenarios_above']} of {row['scenarios']}"),
         ]
-        empty = [Entry("")] * len(others)
-        rows.append(
-            [Entry(row["method"]), accuracy, *(empty if row["method"] == source else others)]
-        )
+        shown = [Entry("")] * len(others) if row["method"] == source else others
+        rows.append([Entry(row["method"]), _accuracy(row, True), *shown])
     header = ["method", "accuracy", "gain", "worst gain", "in", f"scenarios above {source}"]
     return Table("ranking", "At a glance", header, rows, data)
 
@@ -128,7 +120,7 @@ def details(frame: pl.DataFrame, scenario: str) -> Table:
     data = (
         frame.filter(scenario=scenario)
         .group_by("method", maintain_order=True)
-        .agg(pl.col([name for name in _DETAILS if name in frame.columns]).mean())
+        .agg(pl.col([name for name in names("metric", "signal") if name in frame.columns]).mean())
     )
     shown = [COLUMNS[name] for name in data.columns[1:] if data[name].is_not_null().any()]
     rows = [
@@ -136,6 +128,3 @@ def details(frame: pl.DataFrame, scenario: str) -> Table:
         for row in data.iter_rows(named=True)
     ]
     return Table("details", scenario, ["method", *(column.title for column in shown)], rows, data)
-
-
-_DETAILS = names("metric", "signal")

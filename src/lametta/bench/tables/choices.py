@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from lametta.bench.tables.table import Entry, Table, number
+from lametta.bench.tables.table import Entry, Table, percent
 
 
 def selected(
@@ -43,23 +43,18 @@ def selected(
 
 
 def _validated(row: Mapping[str, Any] | None) -> list[Entry]:
+    """Accuracy and gain of the chosen configuration, how the second best differs, its accuracy."""
+    entries = [Entry("")] * 4
     if row is None:
-        return [Entry("")] * 4
-    gain = None if row["gain"] is None else 100 * row["gain"]
-    return [
-        Entry(number(100 * row["accuracy"])),
-        Entry("" if gain is None else number(gain, signed=True), gain),
-        *_runner_up(row),
-    ]
-
-
-def _runner_up(row: Mapping[str, Any]) -> list[Entry]:
-    """How the second best differs, and its accuracy."""
-    if row["runner_up"] is None:
-        return [Entry(""), Entry("")]
-    chosen, second = json.loads(row["config"]), json.loads(row["runner_up"])
-    other = {name: value for name, value in second.items() if chosen.get(name) != value}
-    return [Entry(words(other)), Entry(number(100 * row["runner_up_accuracy"]))]
+        return entries
+    entries[0] = Entry(percent(row["accuracy"]))
+    if (gain := row["gain"]) is not None:
+        entries[1] = Entry(percent(gain, signed=True), 100 * gain)
+    if row["runner_up"] is not None:
+        chosen, second = json.loads(row["config"]), json.loads(row["runner_up"])
+        other = {name: value for name, value in second.items() if chosen.get(name) != value}
+        entries[2:] = Entry(words(other)), Entry(percent(row["runner_up_accuracy"]))
+    return entries
 
 
 def words(params: Mapping[str, object]) -> str:

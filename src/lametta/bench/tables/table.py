@@ -123,6 +123,17 @@ def number(value: float, half_width: float | None = None, *, signed: bool = Fals
     return f"{rounded:{'+' if signed else ''}.1f}{sure}"
 
 
+def percent(share: float, half_width: float | None = None, *, signed: bool = False) -> str:
+    """A share, or a difference of shares, in percent.
+
+    Examples
+    --------
+    >>> percent(0.5571, 0.003), percent(0.0364, signed=True)
+    ('55.7 ± 0.3', '+3.6')
+    """
+    return number(100 * share, None if half_width is None else 100 * half_width, signed=signed)
+
+
 def as_table(name: str, title: str, frame: pl.DataFrame) -> Table:
     """A table of a frame as it is.
 
