@@ -30,27 +30,24 @@ def namespace(**arrays: Array) -> ModuleType:
         if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
             raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
         if not is_array_api_obj(array):  # None and numbers, which the namespace would let pass
-            raise LamettaError(_namespace_error({name: array}))
+            kind = type(array).__name__
+            raise LamettaError(
+                f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"
+            )
     try:
         xp = array_namespace(*arrays.values())
     except TypeError:
-        raise LamettaError(_namespace_error(arrays)) from None
+        kinds = {name: type(array).__module__.split(".")[0] for name, array in arrays.items()}
+        got = " and ".join(f"{name} from {kind}" for name, kind in kinds.items())
+        raise LamettaError(
+            f"{' and '.join(arrays)} must come from one array library, got {got}"
+        ) from None
     if not is_numpy_namespace(xp) and not is_jax_namespace(xp):  # JAX moves arrays by itself
         places = {name: getattr(array, "device", None) for name, array in arrays.items()}
         if len(set(places.values())) > 1:
             got = " and ".join(f"{name} on {place}" for name, place in places.items())
             raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
     return xp
-
-
-def _namespace_error(arrays: dict[str, Array]) -> str:
-    for name, array in arrays.items():
-        if not is_array_api_obj(array):
-            kind = type(array).__name__
-            return f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"
-    kinds = {name: type(array).__module__.split(".")[0] for name, array in arrays.items()}
-    got = " and ".join(f"{name} from {kind}" for name, kind in kinds.items())
-    return f"{' and '.join(arrays)} must come from one array library, got {got}"
 
 
 def check_matrix(xp: ModuleType, name: str, shape: str, x: Array) -> None:

@@ -33,26 +33,13 @@ def _is(value: object, choice: object) -> bool:
 
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
-    """Give the end of a message that proposes the nearest of the names; empty where none is near.
-
-    Examples
-    --------
-    >>> did_you_mean("tant", ["lame", "tent"])
-    "; did you mean 'tent'?"
-    """
+    """The end of a message that proposes the nearest of the names; empty where none is near."""
     near = get_close_matches(str(value), [x for x in choices if isinstance(x, str)], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_integer(name: str, value: object, least: int) -> None:
-    """Raise unless the value is an integer from ``least``.
-
-    Examples
-    --------
-    >>> check_integer("k", 0, 1)
-    Traceback (most recent call last):
-    lametta.types.LamettaError: k must be an integer >= 1, got 0
-    """
+    """Raise unless the value is an integer from ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise LamettaError(f"{name} must be an integer >= {least}, got {value!r}")
 
@@ -101,14 +88,6 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: object, expected: str) -> None:
-    """Raise unless the value can be called; ``expected`` says what it is called with.
-
-    Examples
-    --------
-    >>> check_callable("affinity", "knn", "a callable from features [N, d] to W [N, N]")
-    Traceback (most recent call last):
-    lametta.types.LamettaError: affinity must be a callable from features [N, d] to W [N, N], got
-    'knn'
-    """
+    """Raise unless the value can be called; ``expected`` says what it is called with."""
     if not callable(value) or isinstance(value, type):
         raise LamettaError(f"{name} must be {expected}, got {value!r}")

@@ -69,23 +69,6 @@ def locked(path: Path, wait: float | None = None) -> Iterator[None]:
     file, which the next holder takes over and deletes. Who waits is told who holds it, through the
     logger ``lametta``. Where the folder cannot be written to, there is nothing to protect and
     nothing is locked.
-
-    Parameters
-    ----------
-    path : Path
-        The file of the lock, which exists for as long as someone holds it.
-    wait : float, optional
-        Seconds until `LamettaError` says who holds it; None waits for as long as it takes.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with locked(Path(folder, "lock")):
-    ...         os.listdir(folder)
-    ...     os.listdir(folder)
-    ['lock']
-    []
     """
     descriptor = _acquire(path, wait)
     try:

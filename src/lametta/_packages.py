@@ -9,14 +9,7 @@ from lametta.types import LamettaError
 
 
 def package(module: str, install: str, user: str) -> Any:
-    """Import a module, or say that ``user`` needs it and what to install.
-
-    Examples
-    --------
-    >>> package("no_such_module", "nothing", "an example")
-    Traceback (most recent call last):
-    lametta.types.LamettaError: an example needs no_such_module: pip install nothing
-    """
+    """Import a module, or say that ``user`` needs it and what to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -27,13 +20,7 @@ def package(module: str, install: str, user: str) -> Any:
 
 
 def load_object(name: str, argument: str) -> Any:
-    """Import what ``python:package.module:Name`` names. This runs the code of that package.
-
-    Examples
-    --------
-    >>> load_object("python:math:tau", "method")
-    6.283185307179586
-    """
+    """Import what ``python:package.module:Name`` names. This runs the code of that package."""
     module, _, path = name.removeprefix("python:").partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -48,11 +35,5 @@ def load_object(name: str, argument: str) -> Any:
 
 @cache  # to look through all installed packages takes tens of milliseconds
 def plugins(group: str) -> dict[str, str]:
-    """Names that installed packages add to a group of entry points, and where each is.
-
-    Examples
-    --------
-    >>> plugins("lametta.nothing")
-    {}
-    """
+    """Names that installed packages add to a group of entry points, and where each is."""
     return {point.name: point.value for point in entry_points(group=group)}

@@ -38,14 +38,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(make: Callable[..., Any]) -> dict[str, Parameter]:
-    """Read the parameters of a class or a function that can be given by name.
-
-    Examples
-    --------
-    >>> from lametta import knn
-    >>> [parameter.text for parameter in parameters_of(knn).values()]
-    ['k=5', 'symmetric=False', "method='exact'"]
-    """
+    """Read the parameters of a class or a function that can be given by name."""
     try:
         signature = inspect.signature(make, eval_str=True)
     except NameError:  # a type that is imported for type checkers alone

@@ -287,12 +287,7 @@ def _affinity(chosen: object) -> Callable[..., Affinity] | None:
 
 
 def _load(name: str) -> Callable[..., Any]:
-    if name in METHODS:
-        make = load_object(f"python:{METHODS[name]}", "method")
-    elif name in (found := plugins(GROUP)):
-        make = load_object(f"python:{found[name]}", "method")
-    else:
-        make = load_object(name, "method")
+    make = load_object(METHODS.get(name) or plugins(GROUP).get(name) or name, "method")
     if not callable(make):
         raise LamettaError(f"method must be a class or a function, got {make!r} for {name!r}")
     return make  # type: ignore[no-any-return]

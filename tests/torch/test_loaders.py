@@ -36,6 +36,13 @@ def test_bad_torch_names_are_named(user_module, target, message):
         load(f"torch:{target}")
 
 
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
+    (tmp_path / "broken_nets.py").write_text("def net(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LamettaError, match="got 'torch:broken_nets:net': invalid syntax"):
+        load("torch:broken_nets:net")
+
+
 @pytest.fixture
 def timm(monkeypatch):
     """As much of timm as is used."""

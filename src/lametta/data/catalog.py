@@ -44,11 +44,6 @@ class Found(NamedTuple):
 def data_root(given: PathLike | None = None) -> Path:
     """Where data sets lie: the folder that is given, or else the one in ``LAMETTA_DATA``.
 
-    Parameters
-    ----------
-    given : path, optional
-        The folder.
-
     Examples
     --------
     >>> data_root("no/such/folder")
@@ -98,11 +93,6 @@ def datasets() -> dict[str, Description]:
 
 def look(root: PathLike) -> list[Found]:
     """Say which of the named data sets are below a root.
-
-    Parameters
-    ----------
-    root : path
-        Where to look.
 
     Examples
     --------

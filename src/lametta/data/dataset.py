@@ -204,26 +204,13 @@ class _Taken:
 
 
 def stamps_of(samples: Samples) -> tuple[str, ...] | None:
-    """A text for each sample that is another once its file was changed; None if not known.
-
-    Examples
-    --------
-    >>> stamps_of(np.zeros((2, 3))) is None
-    True
-    """
+    """A text for each sample that is another once its file was changed; None if not known."""
     stamps = getattr(samples, "stamps", None)
     return None if stamps is None else stamps()
 
 
 def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
-    """Give positions as an array, or raise unless they are integers [N] from 0 to n - 1.
-
-    Examples
-    --------
-    >>> check_positions("index", [0, 3], 3)
-    Traceback (most recent call last):
-    lametta.types.LamettaError: index must lie in 0..2, got 0..3
-    """
+    """Give positions as an array, or raise unless they are integers [N] from 0 to n - 1."""
     check_unmasked(name, index)
     x = np.asarray(index)
     if x.ndim != 1 or (x.size and x.dtype.kind not in "iu"):

@@ -1,6 +1,6 @@
 """The loop of the methods that adapt the network itself; `lametta.torch.rivals` has the methods.
 
- In the *update pass* the chosen layers learn from the batch: batch normalizations
+In the *update pass* the chosen layers learn from the batch: batch normalizations
 use the statistics of the batch and move their running statistics towards them, and a loss without
 labels takes a gradient step. In the *prediction pass* the network is in eval mode as ever, so its
 running statistics decide. `reset` gives the network back bit for bit.

@@ -87,10 +87,10 @@ def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
     module, _, function = name.removeprefix("torch:").partition(":")
     try:
         build = getattr(importlib.import_module(module), function)
-    except (AttributeError, ModuleNotFoundError, ValueError) as error:
+    except Exception as error:  # a user's module may raise anything
         raise LamettaError(
             "name must be torch:PACKAGE.MODULE:FUNCTION of a function that can be imported, "
-            f"got {name!r}: {error}"
+            f"got {name!r}: {first_line(error)}"
         ) from error
     built = build()
     net, preprocess = built if isinstance(built, tuple) else (built, Preprocess())

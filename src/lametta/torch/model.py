@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -25,13 +24,7 @@ _PASS: ContextVar[tuple[nn.Module, list[torch.Tensor]] | None] = ContextVar("pas
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch that is more than one positional argument, for networks that take several.
-
-    Examples
-    --------
-    >>> len(Inputs((), {"pixel_values": torch.zeros(4, 3, 8, 8)}))
-    4
-    """
+    """A batch that is more than one positional argument, for networks that take several."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -155,12 +148,7 @@ class Classifier:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -8,6 +8,8 @@ code splits by stage: 24 and 29 of the 53 layers of a ResNet-50, where we have 2
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -60,33 +62,19 @@ class Selector:
         return self.test(layer)
 
     def __and__(self, other: "Selector") -> "Selector":
-        return Selector(_Both(self, other))
+        return Selector(partial(_both, self, other))
 
     def __or__(self, other: "Selector") -> "Selector":
-        return Selector(_Either(self, other))
+        return Selector(partial(_either, self, other))
 
 
-# Classes and functions of the module, not closures: an adapter has to pickle.
-@dataclass(frozen=True)
-class _Both:
-    one: Selector
-    other: Selector
-
-    def __call__(self, layer: Layer) -> bool:
-        return self.one(layer) and self.other(layer)
+# Functions of the module, not closures: an adapter has to pickle.
+def _both(one: Selector, other: Selector, layer: Layer) -> bool:
+    return one(layer) and other(layer)
 
 
-@dataclass(frozen=True)
-class _Either:
-    one: Selector
-    other: Selector
-
-    def __call__(self, layer: Layer) -> bool:
-        return self.one(layer) or self.other(layer)
-
-
-def _is_norm(layer: Layer) -> bool:
-    return layer.is_norm
+def _either(one: Selector, other: Selector, layer: Layer) -> bool:
+    return one(layer) or other(layer)
 
 
 def _is_conv(layer: Layer) -> bool:
@@ -105,7 +93,7 @@ def _is_any(layer: Layer) -> bool:
     return True
 
 
-norm = Selector(_is_norm)
+norm = Selector(attrgetter("is_norm"))
 conv = Selector(_is_conv)
 first_half = Selector(_is_first)
 second_half = Selector(_is_second)

@@ -2,10 +2,12 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lametta.data.readers.images import natural_key
+from lametta import LamettaError
+from lametta.data.readers.images import list_images, natural_key
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1), st.text("ab01/", max_size=4))
@@ -22,3 +24,15 @@ def test_a_folder_stays_in_one_piece(folders):
     paths = [f"{folder}/{i}.jpg" for i in range(3) for folder in folders]
     found = [path.partition("/")[0] for path in sorted(paths, key=natural_key)]
     assert len(list(itertools.groupby(found))) == len(folders)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "\udcff.jpg"
+    try:
+        file.touch()
+    except (OSError, UnicodeEncodeError):
+        pytest.skip("the file system takes no such name")
+    with pytest.raises(
+        LamettaError, match=r"must hold files with names in UTF-8, got '.udcff.jpg'"
+    ):
+        list_images(tmp_path)

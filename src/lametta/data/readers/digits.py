@@ -38,13 +38,7 @@ _PARTS = {"train": range(900), "val": range(900, 1350), "test": range(1350, 1797
 
 
 class Digit(NamedTuple):
-    """A digit as an image [8, 8]: its name, its class and its group.
-
-    Examples
-    --------
-    >>> Digit("0900", np.zeros((8, 8)), 7).group is None
-    True
-    """
+    """A digit as an image [8, 8]: its name, its class and its group."""
 
     key: str
     image: NDArray[Any]
@@ -89,13 +83,7 @@ def make_digits(name: str) -> Dataset:
 
 
 def part(name: str) -> list[Digit]:
-    """The plain digits for training (``"train"``), or behind the ``"val"`` or ``"test"`` sets.
-
-    Examples
-    --------
-    >>> len(part("train")), part("val")[0].key
-    (900, '0900')
-    """
+    """The plain digits for training (``"train"``), or behind the ``"val"`` or ``"test"`` sets."""
     check_choice("name", name, _PARTS)
     stored = _stored()
     return [Digit(f"{i:04}", stored.images[i] / 16, int(stored.target[i])) for i in _PARTS[name]]

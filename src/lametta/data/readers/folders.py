@@ -109,24 +109,7 @@ def video_folder(
 def number_classes(
     root: Path, folders: Sequence[str], kind: str, n_classes: int | None = None
 ) -> tuple[tuple[str, ...], list[int]]:
-    """Names of all classes, and for each of the folders the label that it stands for.
-
-    Parameters
-    ----------
-    root : Path
-        Where the folders lie, for messages.
-    folders : sequence of str
-        Their names, one a sample.
-    kind, n_classes
-        The ``classes`` and ``n_classes`` of `image_folder`.
-
-    Examples
-    --------
-    >>> number_classes(Path("pets"), ["dog", "cat", "dog"], "auto")
-    (('cat', 'dog'), [1, 0, 1])
-    >>> number_classes(Path("pets"), ["2", "0"], "auto")
-    (('0', '1', '2'), [2, 0])
-    """
+    """Names of all classes, and for each of the folders the label that it stands for."""
     check_choice("classes", kind, ("auto", "synset", "index", "name"))
     found = set(folders)
     numbers = {folder: int(folder) for folder in found if folder.isdecimal()}

@@ -26,28 +26,10 @@ _MOST_BYTES = 1 << 28  # of an image in an archive, which is unpacked as a whole
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images below a root, decoded when they are asked for.
+    """Images below a root, decoded when they are asked for."""
 
-    Parameters
-    ----------
-    root : Path
-        A folder, or a ``.zip`` file.
-    paths : tuple of str
-        Their paths below the root, with forward slashes.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     Image.new("RGB", (40, 30)).save(Path(root, "cat.png"))
-    ...     images = ImageFiles(Path(root), ("cat.png",))
-    ...     len(images), images[0].size
-    (1, (40, 30))
-    """
-
-    root: Path
-    paths: tuple[str, ...]
+    root: Path  # a folder, or a .zip file
+    paths: tuple[str, ...]  # below it, with forward slashes
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -86,14 +68,7 @@ def image_dataset(
     class_map: ClassMap | None = None,
     skipped: tuple[str, ...] = (),
 ) -> Dataset:
-    """Put together what a reader found; the paths below the root are the keys.
-
-    Examples
-    --------
-    >>> data = image_dataset("pets", Path("pets"), ["cat/1.jpg", "dog/1.jpg"], [0, 1], "cd")
-    >>> data.keys, data.labels, data.classes
-    (('cat/1.jpg', 'dog/1.jpg'), array([0, 1]), ('c', 'd'))
-    """
+    """Put together what a reader found; the paths below the root are the keys."""
     keys = tuple(paths)
     return Dataset(
         name,
@@ -111,22 +86,6 @@ def list_images(root: Path, below: str = "") -> list[str]:
     """Paths of the images below a folder, or in a ``.zip`` file, in natural order.
 
     Names that start with a dot are left out. Links are followed.
-
-    Parameters
-    ----------
-    root : Path
-        What the paths are relative to.
-    below : str
-        A folder in the root, to list only what lies there.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     for name in ("10.jpg", "2.jpg", "notes.txt"):
-    ...         Path(root, name).touch()
-    ...     list_images(Path(root))
-    ['2.jpg', '10.jpg']
     """
     found = list_files(root, SUFFIXES, below)
     if not found:
@@ -135,30 +94,14 @@ def list_images(root: Path, below: str = "") -> list[str]:
 
 
 def list_files(root: Path, suffixes: tuple[str, ...], below: str = "") -> list[str]:
-    """Paths of the files that end so, in natural order, as `list_images` does.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     Path(root, "swan.mp4").touch()
-    ...     list_files(Path(root), (".mp4",))
-    ['swan.mp4']
-    """
+    """Paths of the files that end so, in natural order, as `list_images` does."""
     names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
     found = (name for name in names if name.lower().endswith(suffixes) and not _is_hidden(name))
     return check_names(sorted(found, key=natural_key), root)
 
 
 def check_names(paths: list[str], root: Path) -> list[str]:
-    r"""Give the paths back, or raise if one cannot be stored as text.
-
-    Examples
-    --------
-    >>> check_names(["a.jpg", "\udcff.jpg"], Path("photos"))
-    Traceback (most recent call last):
-    lametta.types.LamettaError: photos must hold files with names in UTF-8, got '\udcff.jpg'
-    """
+    """Give the paths back, or raise if one cannot be stored as text."""
     for path in paths:
         try:
             path.encode()
@@ -237,13 +180,7 @@ def _opened(root: Path, process: int, stamp: str) -> zipfile.ZipFile:
 
 
 def file_stamp(path: Path) -> str:
-    """The size of a file and when it was changed; empty where there is none.
-
-    Examples
-    --------
-    >>> file_stamp(Path("no/such/file"))
-    ''
-    """
+    """The size of a file and when it was changed; empty where there is none."""
     try:
         status = path.stat()
     except OSError:  # to be said when it is read

@@ -62,12 +62,6 @@ class Entry:
         in ``:PATH``, the first is the path. The others are options.
     layout : Layout, optional
         Where it lies below the data root.
-
-    Examples
-    --------
-    >>> from lametta.data.readers.vid import ENTRIES
-    >>> ENTRIES["imagenet_vid"].line
-    'ImageNet-VID, validation videos of 30 classes'
     """
 
     line: str
@@ -77,22 +71,7 @@ class Entry:
 
 
 def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tuple[str, ...]:
-    """Raise for broken files, or give their names to be recorded.
-
-    Parameters
-    ----------
-    broken : {"raise", "skip"}
-        Which of the two.
-    failures : sequence of (str, str)
-        The name of each file and what is wrong with it.
-    folder : Path
-        What the names are relative to.
-
-    Examples
-    --------
-    >>> settle("skip", [("a/1.xml", "no element found")], Path("videos"))
-    ('a/1.xml',)
-    """
+    """Raise for broken files, or give their names to be recorded."""
     if failures and broken == "raise":
         shown = "; ".join(f"{name}: {reason}" for name, reason in failures[:3])
         raise LamettaError(

@@ -122,13 +122,7 @@ def open_names(lines: Iterable[str]) -> Dataset:
 def unlabeled(
     name: str, samples: Samples, keys: tuple[str, ...], groups: Sequence[str] | None = None
 ) -> Dataset:
-    """A data set of samples whose classes are not known.
-
-    Examples
-    --------
-    >>> unlabeled("two", np.zeros((2, 3)), ("a", "b")).labels
-    array([-1, -1])
-    """
+    """A data set of samples whose classes are not known."""
     named = None if groups is None else np.array(groups, dtype=str)
     return Dataset(name, samples, np.full(len(keys), -1), (), keys, named)
 

@@ -24,24 +24,12 @@ SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
 
 @dataclass(frozen=True, eq=False)
 class VideoFrames:
-    """Frames of videos below a root, decoded when they are asked for; in order is fastest.
+    """Frames of videos below a root, decoded when they are asked for; in order is fastest."""
 
-    Parameters
-    ----------
-    root : Path
-        A folder.
-    paths : tuple of str
-        The video of each frame, by its path below the root.
-    times : array of int [N]
-        When each frame is shown, in the unit of its video.
-    numbers : array of int [N]
-        Which frame of its video each is, from 0.
-    """
-
-    root: Path
-    paths: tuple[str, ...]
-    times: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    root: Path  # a folder
+    paths: tuple[str, ...]  # the video of each frame
+    times: NDArray[np.int64]  # when each is shown, in the unit of its video
+    numbers: NDArray[np.int64]  # which frame of its video each is, from 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -70,23 +58,7 @@ class VideoFrames:
 
 
 def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> VideoFrames:
-    """Find the frames of some videos.
-
-    Parameters
-    ----------
-    root : Path
-        What the paths are relative to.
-    paths : sequence of str
-        The videos.
-    fps : float, optional
-        How many frames a second to take: the first after each tick of that clock. All by default.
-
-    Examples
-    --------
-    >>> video_frames(Path("clips"), ["swan.mp4"], fps=0)
-    Traceback (most recent call last):
-    lametta.types.LamettaError: fps must be a finite number > 0, got 0
-    """
+    """Find the frames of videos below a root: the first after each tick of a clock, or all."""
     if fps is not None:
         check_number("fps", fps, above=0)
     found = [_frames(root / path, fps) for path in paths]
