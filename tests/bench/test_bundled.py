@@ -14,6 +14,7 @@ from lametta.bench import experiment as config
 from lametta.bench.dry_run import dry_run
 from lametta.bench.experiment import Experiment, bundled, load
 from lametta.bench.specs import DatasetSpec
+from lametta.bench.workspace import Workspace
 from lametta.data import catalog
 from lametta.stream import Scenario
 from lametta.torch import Classifier, zoo
@@ -32,7 +33,7 @@ def shipped(request):
 
 
 def test_there_are_these_experiments():
-    assert NAMES == ["cifar10", "demo", "demo_full", "paper", "released"]
+    assert NAMES == ["cifar10", "demo", "demo_full", "imagenet_small", "paper", "released"]
     assert bundled("demo").parent == (ROOT / "experiments").resolve()
     with pytest.raises(LamettaError, match="name must be one of .*did you mean 'paper'"):
         bundled("papers")
@@ -50,7 +51,8 @@ def test_their_cells_are_those_of_old_results(shipped):
     cells = shipped.validation_cells() + shipped.test_cells(selected(shipped))
     digest = hashlib.sha256("".join(cell.id for cell in cells).encode()).hexdigest()[:16]
     assert (len(cells), digest) == {
-        "cifar10": (2742, "04d92c5e8927853a"),
+        "cifar10": (3624, "742e6b4553cc456f"),
+        "imagenet_small": (3358, "930a17639ee4a8b6"),
         "demo": (737, "139b83affb38ecc6"),
         "demo_full": (8797, "01fb24703e7f7efb"),
         "paper": (10760, "0dba53dc306c74cb"),
@@ -187,9 +189,37 @@ def test_streams_of_cifar10():
     assert not dry_run(experiment, root).missing
 
 
-def test_the_network_of_cifar10():
+def test_data_of_imagenet_small():
+    root = shared("data", "video", "cows").parents[1]
+    experiment = load(bundled("imagenet_small"))
+    workspace = Workspace(experiment, Path("results"), root)
+    sets = {name: workspace.dataset(name) for name in experiment.datasets}
+    assert {name: len(data) for name, data in sets.items()} == {
+        "val": 250,
+        "c_val": 500,
+        "super": 500,
+        "test": 250,
+        "c_test": 500,
+        "videos": 427,
+        "coarse_videos": 427,
+    }
+    shown = {
+        name: {data.classes[i] for i in data.labels} for name, data in sets.items()
+    }  # no class of a scenario is lost on the way to its super-classes
+    assert shown["super"] == {"animal", "device", "equipment", "structure", "vehicle"}
+    assert shown["coarse_videos"] == {"bird", "ungulate", "wheeled vehicle", "shore"}
+    assert not set(sets["val"].keys) & set(sets["test"].keys)
+    swan = sets["coarse_videos"].groups == "blackswan"
+    assert {sets["coarse_videos"].classes[i] for i in sets["coarse_videos"].labels[swan]} == {
+        "bird"
+    }
+    assert not dry_run(experiment, root).missing
+
+
+@pytest.mark.parametrize("name", ["resnet20", "resnet32", "resnet44", "resnet56"])
+def test_the_networks_of_cifar10(name):
     root = shared("data", "cifar10", "test-3000.zip").parents[1]
-    spec = load(bundled("cifar10")).models["resnet20"]
+    spec = load(bundled("cifar10")).models[name]
     loaded = zoo.load(spec.zoo, weights=root / spec.weights)
     data = catalog.load("folder:cifar10/test-3000.zip", root)
     chosen = range(0, 3000, 10)

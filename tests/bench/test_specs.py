@@ -43,6 +43,10 @@ from tests.bench.tiny import TINY, selected, tiny, write
         ({"datasets__digits__severity": 3}, "datasets.digits: severity must come with corruptions"),
         ({"datasets__digits__classes": [[0], [0]]}, "classes: mapping must give a class one"),
         ({"datasets__digits__classes": 5}, "datasets.digits.classes: must be a table, got 5"),
+        (
+            {"datasets__digits__classes": [[0]], "datasets__digits__targets": ["dog"]},
+            "datasets.digits: targets must not be given together with classes",
+        ),
         ({"datasets__digits__pooling": "avg"}, "pooling: must be one of mean, sum, max, got 'avg'"),
         ({"scenarios__iid__dataset": "digit"}, "scenarios.iid.dataset: .* did you mean 'digits'"),
         ({"scenarios__iid__order": "idd"}, "scenarios.iid.order: must be of a kind in .*got 'idd'"),

@@ -74,8 +74,9 @@ class ModelSpec(_Spec):
 class DatasetSpec(_Spec):
     """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
 
-    The part ``[i, n]`` is every n-th sample from the i-th on. The pooling is that of the class map,
-    be it onto ``classes`` or the reader's own.
+    The part ``[i, n]`` is every n-th sample from the i-th on. Super-classes are ``classes``, which
+    list the numbers of their members, or, where classes are ImageNet's, ``targets``, which are
+    names in WordNet. The pooling is that of the class map, be it onto these or the reader's own.
 
     Examples
     --------
@@ -90,6 +91,7 @@ class DatasetSpec(_Spec):
     corruptions: _Corruptions | None = None
     severity: Annotated[int, Field(ge=1, le=5)] = 5
     classes: dict[str, list[int]] | None = None
+    targets: _Names | None = None
     pooling: Annotated[str, one_of(("mean", "sum", "max"))] = "mean"
 
     @field_validator("part", mode="before")
@@ -129,6 +131,8 @@ class DatasetSpec(_Spec):
     def _severity_is_of_corruptions(self) -> Self:
         if self.severity != 5 and self.corruptions is None:
             raise LamettaError(f"severity must come with corruptions, got {self.severity} alone")
+        if self.targets is not None and self.classes is not None:
+            raise LamettaError("targets must not be given together with classes, got both")
         return self
 
 

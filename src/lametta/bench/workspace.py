@@ -18,6 +18,7 @@ from lametta.data.bank.bank import Bank
 from lametta.data.bank.build import OnProgress
 from lametta.data.bank.extraction import extract, weights_hash
 from lametta.data.bank.images import cache_images, open_images
+from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
 from lametta.types import Array, LamettaError
 
@@ -129,6 +130,8 @@ class Workspace:
             data = corrupt(data, spec.corruptions, severity=spec.severity)
         if spec.classes is not None:
             data = data.relabeled(spec.classes)
+        if spec.targets is not None:
+            data = data.mapped(ancestral_map(spec.targets))
         if data.class_map is None:
             return data
         return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))

@@ -19,7 +19,27 @@ def resnet20() -> tuple[nn.Module, Preprocess]:
     >>> net(torch.zeros(2, 3, 32, 32)).shape, prepare.resize
     (torch.Size([2, 10]), None)
     """
-    return _ResNet(3), Preprocess(resize=None, crop=None)
+    return _resnet(20)
+
+
+def resnet32() -> tuple[nn.Module, Preprocess]:
+    """The ResNet with 32 layers; otherwise as `resnet20`."""
+    return _resnet(32)
+
+
+def resnet44() -> tuple[nn.Module, Preprocess]:
+    """The ResNet with 44 layers; otherwise as `resnet20`."""
+    return _resnet(44)
+
+
+def resnet56() -> tuple[nn.Module, Preprocess]:
+    """The ResNet with 56 layers; otherwise as `resnet20`."""
+    return _resnet(56)
+
+
+def _resnet(layers: int) -> tuple[nn.Module, Preprocess]:
+    # Two layers a block in three stages, the first convolution and the head.
+    return _ResNet((layers - 2) // 6), Preprocess(resize=None, crop=None)
 
 
 class _Block(nn.Module):
