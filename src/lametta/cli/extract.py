@@ -117,7 +117,7 @@ def extract(
 
             with typed(path="--output", batch_size="--batch-size", workers="--workers"):
                 bank = run(
-                    lambda x: classifier(x.to(device)),
+                    lambda x: classifier(x.to(device, non_blocking=True)),
                     dataset,
                     loaded.preprocess,
                     target,

@@ -2,8 +2,8 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +62,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.index)
 
+    def pin_memory(self) -> Self:
+        """The batch with its inputs in memory that a GPU can copy from while the host goes on."""
+        return replace(self, x=self.x.pin_memory())
+
 
 def load_batches(
     dataset: Dataset,
@@ -70,6 +74,7 @@ def load_batches(
     *,
     workers: int = 2,
     prefetch: int = 2,
+    pin: bool = False,
     on_error: str = "raise",
     context: str | None = None,
 ) -> Iterator[Batch]:
@@ -90,6 +95,8 @@ def load_batches(
         Processes that read ahead; with 0, this process reads when a batch is asked for.
     prefetch : int
         How many batches each worker reads ahead.
+    pin : bool
+        Give inputs in pinned memory, for a GPU.
     on_error : {"raise", "report"}
         What to do about a file that cannot be read: raise an error with its path, or leave it out
         of the batch and name it in ``failed``.
@@ -122,6 +129,7 @@ def load_batches(
         collate_fn=_same,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
+        pin_memory=pin,
         multiprocessing_context=context if workers else None,
         generator=torch.Generator(),  # its own, so that reading leaves the global one alone
     )

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     import torch
 
-    Compute: TypeAlias = Callable[[torch.Tensor], Mapping[str, NDArray[Any]]]
+    Rows: TypeAlias = Mapping[str, NDArray[Any]]
+    Compute: TypeAlias = Callable[[torch.Tensor], Callable[[], Rows]]
+
+T = TypeVar("T")
 
 OnProgress: TypeAlias = Callable[[int, int], object]
 """Told how many samples are done, and how many there are."""
@@ -37,6 +40,7 @@ def build(
     *,
     batch_size: int = 64,
     workers: int = 1,
+    pin: bool = False,
     on_error: str = "raise",
     restart: bool = False,
     wait: float | None = None,
@@ -46,9 +50,10 @@ def build(
 
     Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
     on after a kill. The file then comes out the same, byte for byte. The file ``<path>.lock`` keeps
-    others from making it at the same time. ``compute`` gives the rows of each array for a batch of
-    inputs; ``header`` is what the file says of itself, in addition to the data set and the
-    transform. All else is as for `extract`.
+    others from making it at the same time. ``compute`` begins with a batch of inputs and gives a
+    function that waits for the rows of each array, so that a GPU has the next batch while these are
+    written; ``header`` is what the file says of itself, in addition to the data set and the
+    transform; ``pin`` is that of `load_batches`. All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
     path = Path(path)
@@ -70,7 +75,7 @@ def build(
             shards.delete()
         known = Known.find(path, header, dataset.keys, shards.stamps)
         if not known.whole:
-            options = (batch_size, workers, on_error, progress)
+            options = (batch_size, workers, pin, on_error, progress)
             _fill(shards, known, dataset, transform, compute, *options)
             _join(shards, path, dataset)
         shards.delete()
@@ -86,6 +91,7 @@ def _fill(
     compute: "Compute",
     batch_size: int,
     workers: int,
+    pin: bool,
     on_error: str,
     progress: OnProgress | None,
 ) -> None:
@@ -97,15 +103,32 @@ def _fill(
     asked = [known.missing(part) for part in parts]
     done = n - sum(map(len, asked))
     tell(done, n)
+    batches = load_batches(dataset, asked, transform, workers=workers, pin=pin, on_error=on_error)
+    begun = (
+        (part, len(missing), batch.index, compute(batch.x) if len(batch) else dict)
+        for part, missing, batch in zip(parts, asked, batches, strict=True)
+    )
     try:
-        batches = load_batches(dataset, asked, transform, workers=workers, on_error=on_error)
-        for part, missing, batch in zip(parts, asked, batches, strict=True):
-            rows = compute(batch.x) if len(batch) else {}
-            shards.add(part.stop, *known.merged(part, batch.index, rows))
-            done += len(missing)
+        for part, count, index, rows in _one_ahead(begun):
+            shards.add(part.stop, *known.merged(part, index, rows()))
+            done += count
             tell(done, n)
     finally:
         shards.close()
+
+
+def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each once the next has been made."""
+    waiting: list[T] = []
+    try:
+        for item in items:
+            waiting.append(item)
+            if len(waiting) > 1:
+                yield waiting.pop(0)
+    except (Exception, KeyboardInterrupt):  # what was begun before is kept
+        yield from waiting
+        raise
+    yield from waiting
 
 
 def _join(shards: Shards, path: Path, dataset: Dataset) -> None:

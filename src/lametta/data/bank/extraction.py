@@ -1,7 +1,7 @@
 """Extraction: a network's features and logits of a data set, written to a bank."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,15 +99,19 @@ def extract(
     array([[0., 0., 2.],
            [2., 0., 0.]], dtype=float32)
     """
+    import torch
+
+    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # else no model is
     check_choice("dtype", dtype, ("float32", "float16"))
     file = build(
         path,
         dataset,
         transform,
-        lambda x: _outputs(model, x, dtype),
+        lambda x: _begin(model, x, dtype),
         {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype},
         batch_size=batch_size,
         workers=workers,
+        pin=on_gpu,
         on_error=on_error,
         restart=restart,
         wait=wait,
@@ -130,23 +134,46 @@ def weights_hash(net: "nn.Module") -> str:
     return digest.hexdigest()
 
 
-def _outputs(model: Model, x: "torch.Tensor", dtype: str) -> dict[str, NDArray[Any]]:
+def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str, NDArray[Any]]]:
+    """Run the model on a batch, and give a function that waits for its rows."""
     output = model(x)
     if not isinstance(output, Output):
         raise LamettaError(f"model must return lametta.Output, got {type(output).__name__}")
     xp = namespace(features=output.features, logits=output.logits)
-    rows = {}
+    copies = {}
     for name, shape in (("features", "[N, d]"), ("logits", "[N, K]")):
         value = getattr(output, name)
         check_matrix(xp, name, shape, value)
         if len(value) != len(x):
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
-        wide = to_numpy(widen(xp, value))
-        try:
-            with np.errstate(over="raise"):
-                rows[name] = wide.astype(dtype, copy=False)
-        except FloatingPointError:
-            raise LamettaError(
-                f"dtype must be wide enough for {name} up to {np.abs(wide).max():g}, got {dtype!r}"
-            ) from None
-    return rows
+        copies[name] = _begin_copy(widen(xp, value))
+    return lambda: {name: _stored(name, copy(), dtype) for name, copy in copies.items()}
+
+
+def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
+    """Begin to copy an array to the host, and give a function that waits for the copy."""
+    if not getattr(array, "is_cuda", False):
+        return lambda: to_numpy(array)
+    import torch
+
+    # Queued here, right behind the model: asked for later, it would wait for the next batch.
+    copy = array.detach().to("cpu", non_blocking=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(array.device))
+
+    def wait() -> NDArray[Any]:
+        done.synchronize()
+        rows: NDArray[Any] = copy.numpy()
+        return rows
+
+    return wait
+
+
+def _stored(name: str, wide: NDArray[Any], dtype: str) -> NDArray[Any]:
+    try:
+        with np.errstate(over="raise"):
+            return wide.astype(dtype, copy=False)
+    except FloatingPointError:
+        raise LamettaError(
+            f"dtype must be wide enough for {name} up to {np.abs(wide).max():g}, got {dtype!r}"
+        ) from None

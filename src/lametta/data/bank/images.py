@@ -1,6 +1,7 @@
 """Decoded images on disk, so that no image is decoded twice."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def cache_images(
         path,
         dataset,
         pixels,
-        _rows,
+        lambda x: partial(_rows, x),
         {"format": _FORMAT, **(header or {})},
         workers=workers,
         on_error=on_error,
