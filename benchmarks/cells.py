@@ -1,0 +1,120 @@
+"""What ``lametta run`` adds to a cell: TENT on a ResNet-50 against a plain loop.
+
+Both go over the same 1000 decoded images in batches of 64, in turns in one process. The plain loop
+has the images in memory and does nothing but TENT's computation; the cells go through `run`, which
+reads the images from its file, counts, and writes a row each. ``python benchmarks/cells.py --device
+cuda``; ``--quick`` is for the tests.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from lametta.bench.experiment import load
+from lametta.bench.run import run
+from lametta.bench.workspace import Workspace
+from lametta.torch.preprocess import Preprocess
+from lametta.torch.resnet import ResNet
+from networks import PlainTent
+
+EXPERIMENT = """
+name = "cells"
+
+[models.net]
+zoo = "torch:cells:{network}"
+weights = "net.pth"
+
+[datasets.photos]
+reader = "folder:photos"
+options = {{ classes = "index", n_classes = 1000 }}
+
+[scenarios.iid]
+dataset = "photos"
+
+[methods.TENT]
+kind = "tent"
+
+[methods.Source]
+kind = "source"
+
+[studies.main]
+models = ["net"]
+scenarios = ["iid"]
+methods = ["{method}"]
+seeds = {seeds}
+batch_sizes = [64]
+"""
+
+
+def resnet50() -> tuple[nn.Module, Preprocess]:
+    return ResNet(50), Preprocess()
+
+
+def resnet18() -> tuple[nn.Module, Preprocess]:
+    return ResNet(18), Preprocess()
+
+
+def photos(folder: Path, n: int) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        path = folder / str(i % 10) / f"{i:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coarse = rng.integers(256, size=(28, 28, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((256, 256), Image.Resampling.BICUBIC).save(path)
+
+
+def plain_cell(net: nn.Module, pixels: torch.Tensor, prepare: Preprocess, device: str) -> float:
+    adapt = PlainTent(net)
+    start = time.perf_counter()
+    for i in range(0, len(pixels), 64):
+        x = pixels[i : i + 64]
+        adapt(prepare.standardize(x.to(device))).cpu()
+    return time.perf_counter() - start
+
+
+def cells(folder: Path, network: str, method: str, seeds: range, device: str) -> float:
+    """Seconds that a run of these seeds takes, from nothing but the decoded images."""
+    file = folder / f"{method}.toml"
+    file.write_text(EXPERIMENT.format(network=network, method=method, seeds=list(seeds)))
+    start = time.perf_counter()
+    if failed := run(Workspace(load(file), folder / "results", folder, device)):
+        raise SystemExit(f"{len(failed)} cells failed")
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
+    options = parser.parse_args()
+    network, n, rounds, each = ("resnet18", 8, 1, 1) if options.quick else ("resnet50", 1000, 5, 4)
+    torch.manual_seed(0)
+    net, prepare = globals()[network]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        photos(folder / "photos", n)
+        torch.save(net.state_dict(), folder / "net.pth")
+        images = sorted((folder / "photos").glob("*/*"))
+        pixels = torch.stack([torch.tensor(prepare.pixels(Image.open(i))) for i in images])
+        cells(folder, network, "TENT", range(1), options.device)  # decodes, and warms up
+        plain, whole, source = [], [], []
+        for i in range(1, rounds * each + 1, each):
+            copy = globals()[network]()[0].eval().to(options.device)
+            copy.load_state_dict(net.state_dict())
+            plain.append(plain_cell(copy, pixels, prepare, options.device))
+            some = range(i, i + each)
+            whole.append(cells(folder, network, "TENT", some, options.device) / each)
+            source.append(cells(folder, network, "Source", some, options.device) / each)
+    loop, cell, bare = (float(np.median(times)) for times in (plain, whole, source))
+    print(f"TENT on {network}, {n} images, {options.device}, seconds: a plain loop {loop:.3f},")
+    print(f"a cell {cell:.3f} ({100 * (cell / loop - 1):+.1f} %); a cell of Source {bare:.3f}")
+
+
+if __name__ == "__main__":
+    main()
