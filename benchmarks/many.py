@@ -1,13 +1,16 @@
-"""One graph over a whole data set on the CPU: neighbors, updates, memory, and what faiss misses.
+"""One graph over a whole data set: neighbors, updates, memory, and what faiss misses.
 
-``python benchmarks/many.py`` takes some minutes; ``--quick`` is for the tests. A million samples:
-``--sizes 1000000 --features 32 --classes 10 --methods faiss``.
+``python benchmarks/many.py`` takes some minutes; ``--quick`` is for the tests. A million samples on
+two CPU cores: ``--sizes 1000000 --features 32 --classes 10 --methods faiss``, with ``--noise`` for
+how far classes overlap (``inf``: features without any structure). On a GPU: ``--device cuda --sizes
+300000 1000000``.
 """
 
 import argparse
 import importlib.util
 import resource
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,12 +22,14 @@ from lametta._solvers.memory import Memory
 from lametta.affinity import Neighbors, knn
 
 
-def samples(n: int, d: int, n_classes: int) -> tuple[Any, Any]:
-    """Overlapping classes, of which the network finds most."""
+def samples(n: int, d: int, n_classes: int, noise: float) -> tuple[Any, Any]:
+    """Classes that overlap by this noise, of which the network finds most."""
     rng = np.random.default_rng(0)
     labels = rng.integers(n_classes, size=n)
     centers = rng.standard_normal((n_classes, d), dtype=np.float32)
-    features = centers[labels] + 2 * rng.standard_normal((n, d), dtype=np.float32)
+    features = rng.standard_normal((n, d), dtype=np.float32)
+    if noise < np.inf:
+        features = centers[labels] + np.float32(noise) * features
     probs = rng.standard_normal((n, n_classes), dtype=np.float32)
     probs[np.arange(n), labels] += 4
     np.exp(probs, out=probs)
@@ -35,11 +40,54 @@ def samples(n: int, d: int, n_classes: int) -> tuple[Any, Any]:
 def recall(x: torch.Tensor, found: torch.Tensor, rows: int = 200) -> float:
     """Share of the true neighbors, of some samples, that were found."""
     unit = torch.nn.functional.normalize(x)
-    some = torch.linspace(0, len(x) - 1, min(rows, len(x))).long()
+    some = torch.linspace(0, len(x) - 1, min(rows, len(x)), device=x.device).long()
     closeness = unit[some] @ unit.T
     closeness[torch.arange(len(some)), some] = -torch.inf
     exact = closeness.topk(found.shape[1]).indices
     return float((exact[:, :, None] == found[some][:, None, :]).any(2).float().mean())
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    """How long a call takes, and what it gives."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def on_cpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
+    x, q = samples(n, d, n_classes, noise)
+    affinity = knn(5, method=method)
+    before = time.process_time()
+    found, index = seconds(lambda: affinity.neighbors(x).index)
+    busy = time.process_time() - before
+    w = Neighbors(index.numpy())
+    solved, solution = seconds(lambda: iterate(q.numpy(), w, 100, 1e-5, Memory()))
+    whole, _ = seconds(lambda: lametta.lame(x, q, affinity=affinity))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return (
+        f"{found:>10.1f} s{method:>10}{recall(x, index):>9.3f}{solved:>10.1f} s{whole:>8.1f} s"
+        f"{peak:>8.2f} GiB   {solution.n_iter} updates, neighbors {busy:.0f} s of the processor"
+    )
+
+
+def on_gpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
+    from lametta._solvers import launch
+
+    x, q = (array.cuda() for array in samples(n, d, n_classes, noise))
+    lametta.lame(x[:5000], q[:5000])  # compiles
+    found, index = seconds(lambda: launch.neighbors(x[None], 5, None)[0].long())
+    share = recall(x, index)
+    torch.cuda.reset_peak_memory_stats()
+    whole, result = seconds(lambda: lametta.lame(x, q))
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    return (
+        f"{found:>10.2f} s{method:>10}{share:>9.3f}{whole - found:>10.2f} s{whole:>8.2f} s"
+        f"{peak:>8.2f} GiB   {int(result.n_iter)} updates, memory of the device"
+    )
 
 
 def main() -> None:
@@ -48,34 +96,21 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[12_500, 25_000, 50_000])
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--classes", type=int, default=1000)
-    has_faiss = importlib.util.find_spec("faiss") is not None
-    parser.add_argument("--methods", nargs="+", default=["exact"] + ["faiss"] * has_faiss)
+    parser.add_argument("--noise", type=float, default=2.0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--methods", nargs="+", help="exact, faiss")
     options = parser.parse_args()
     sizes, d, n_classes = options.sizes, options.features, options.classes
     if options.quick:
         sizes, d, n_classes = [500], 16, 20
-    print(f"K = {n_classes}, d = {d}, k = 5")
+    has_faiss = importlib.util.find_spec("faiss") is not None and options.device == "cpu"
+    print(f"K = {n_classes}, d = {d}, k = 5, noise = {options.noise:g}")
     titles = {"N": 8, "neighbors": 12, "method": 10, "recall": 9, "updates": 12, "in all": 10}
     print("".join(f"{title:>{width}}" for title, width in titles.items()) + f"{'memory':>12}")
+    measure = on_cpu if options.device == "cpu" else on_gpu
     for n in sizes:
-        x, q = samples(n, d, n_classes)
-        for method in options.methods:
-            affinity = knn(5, method=method)
-            start = time.perf_counter()
-            index = affinity.neighbors(x).index
-            found = time.perf_counter() - start
-            start = time.perf_counter()
-            updates = iterate(q.numpy(), Neighbors(index.numpy()), 100, 1e-5, Memory()).n_iter
-            solved = time.perf_counter() - start
-            start = time.perf_counter()
-            lametta.lame(x, q, affinity=affinity)
-            whole = time.perf_counter() - start
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            print(
-                f"{n:>8}{found:>10.1f} s{method:>10}{recall(x, index):>9.3f}"
-                f"{solved:>10.1f} s{whole:>8.1f} s{peak:>8.2f} GiB   {updates} updates",
-                flush=True,
-            )
+        for method in options.methods or ["exact"] + ["faiss"] * has_faiss:
+            print(f"{n:>8}" + measure(n, d, n_classes, options.noise, method), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lametta
-from lametta import LamettaError
+from lametta import LamettaError, _faiss
 from lametta.affinity import Neighbors, knn
 from tests.conftest import Library, knn_matrix, make_batch
 
@@ -147,8 +147,13 @@ def test_bad_arguments_are_named(make, message):
         make()
 
 
-def test_faiss_finds_nearly_all_neighbors_and_never_the_sample_itself():
+@pytest.mark.parametrize("codes", [128, 5])
+def test_faiss_finds_nearly_all_neighbors_and_never_the_sample_itself(codes, monkeypatch):
     pytest.importorskip("faiss")
+    monkeypatch.setattr(_faiss, "_FEW_SAMPLES", 100)
+    monkeypatch.setattr(_faiss, "_CLUSTERS_LOOKED_AT", 16)
+    monkeypatch.setattr(_faiss, "_MOST_CODES", codes)  # 5: entries are padded to a multiple
+    monkeypatch.setattr(_faiss, "_BLOCK", 1000)
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(40, 24))
     x = (centers[rng.integers(40, size=3000)] + 0.5 * rng.normal(size=(3000, 24))).astype("f4")
@@ -167,6 +172,16 @@ def test_faiss_on_few_samples_is_exact(n):
     x = np.random.default_rng(0).normal(size=(n, 4))
     exact, found = (knn(5, method=m).neighbors(x).index for m in ("exact", "faiss"))
     np.testing.assert_array_equal(np.sort(exact, axis=1), np.sort(found, axis=1))
+
+
+def test_faiss_looks_at_all_where_the_nearest_clusters_hold_too_few(monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(_faiss, "_FEW_SAMPLES", 100)
+    monkeypatch.setattr(_faiss, "_CLUSTERS_LOOKED_AT", 1)
+    x = features_of(800).astype("f4")
+    found = knn(60, method="faiss").neighbors(x).index
+    assert ((found >= 0) & (found != np.arange(800)[:, None])).all()
+    assert all(len(set(row)) == 60 for row in found.tolist())
 
 
 def test_faiss_gives_what_exact_neighbors_give(library):

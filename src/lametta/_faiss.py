@@ -1,4 +1,8 @@
-"""Approximate neighbors through faiss: an inverted file over clusters of directions."""
+"""Approximate neighbors through faiss: an inverted file over clusters of directions.
+
+What is compared are codes of four bits for an entry or a few of them, which a processor looks up by
+the dozen in its registers; the best of them are compared again as they are.
+"""
 
 import math
 from typing import Any
@@ -8,10 +12,14 @@ from numpy.typing import NDArray
 
 from lametta._packages import package
 
-# faiss asks for 39 samples a cluster to train on.
-_SAMPLES_PER_LIST = 39
-# One of every 16, within these bounds: with more, the cost would grow with the square of N again.
-_LISTS_LOOKED_AT = 8, 64
+_FEW_SAMPLES = 8192  # so few are all compared
+# With N^0.5 clusters and so many of them looked at, the cost grows with N^1.5.
+_CLUSTERS_LOOKED_AT = 128
+_TRAINING_SAMPLES = 64  # a cluster
+_MOST_CODES = 128  # a sample; each of a few entries where there are more of these
+_BITS = 4
+_COMPARED_AGAIN = 16  # times k
+_BLOCK = 2**16  # samples whose neighbors are looked for at a time: each has a list of clusters
 
 
 def approximately_nearest(x: NDArray[Any], k: int) -> NDArray[np.int64]:
@@ -21,28 +29,39 @@ def approximately_nearest(x: NDArray[Any], k: int) -> NDArray[np.int64]:
     these hold fewer than k other rows, all rows are looked at.
     """
     faiss = package("faiss", "faiss-cpu", "knn(method='faiss')")
-    n, d = x.shape
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    lists = max(1, min(int(4 * math.sqrt(n)), n // _SAMPLES_PER_LIST))
-    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(d), d, lists, faiss.METRIC_INNER_PRODUCT)
-    index.train(x[:: max(1, n // (64 * lists))])
-    index.add(x)
-    least, most = _LISTS_LOOKED_AT
-    index.nprobe = min(max(least, lists // 16), most)
-    found = _without_self(index.search(x, k + 1)[1])
+    n = len(x)
+    entries = math.ceil(x.shape[1] / _MOST_CODES)  # a code
+    padding = -x.shape[1] % entries
+    x = np.ascontiguousarray(np.pad(x, ((0, 0), (0, padding))), dtype=np.float32)
+    d = x.shape[1]
+    exact = faiss.IndexFlatIP(d)
+    if n <= _FEW_SAMPLES:
+        exact.add(x)
+        return _search(exact, x, k, np.arange(n))
+    clusters = round(math.sqrt(n))
+    codes = faiss.IndexIVFPQFastScan(
+        exact, d, clusters, d // entries, _BITS, faiss.METRIC_INNER_PRODUCT
+    )
+    codes.train(x[:: max(1, n // (_TRAINING_SAMPLES * clusters))])
+    codes.add(x)
+    index = faiss.IndexRefineFlat(codes, faiss.swig_ptr(x))
+    index.k_factor = _COMPARED_AGAIN
+    codes.nprobe = min(_CLUSTERS_LOOKED_AT, clusters)
+    found = _search(index, x, k, np.arange(n))
     short = np.flatnonzero((found < 0).any(axis=1))
     if len(short):
-        index.nprobe = lists
-        found[short] = _without_self(index.search(x[short], k + 1)[1], short)
+        codes.nprobe = clusters
+        found[short] = _search(index, x, k, short)
     return found
 
 
-def _without_self(
-    found: NDArray[np.int64], rows: NDArray[np.intp] | None = None
-) -> NDArray[np.int64]:
-    """Drop a row from its own neighbors, or the last of them where it is not among them."""
-    rows = np.arange(len(found)) if rows is None else rows
-    own = found == rows[:, None]
-    own[~own.any(axis=1), -1] = True
-    others: NDArray[np.int64] = found[~own].reshape(len(found), -1)
-    return others
+def _search(index: Any, x: NDArray[Any], k: int, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Neighbors [R, k] of some rows, themselves left out."""
+    found = np.empty((len(rows), k), np.int64)
+    for start in range(0, len(rows), _BLOCK):
+        some = rows[start : start + _BLOCK]
+        near = index.search(x[some], k + 1)[1]
+        own = near == some[:, None]
+        own[~own.any(axis=1), -1] = True  # where a row is not among them, the last of them goes
+        found[start : start + _BLOCK] = near[~own].reshape(len(some), k)
+    return found

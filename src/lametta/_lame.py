@@ -123,8 +123,9 @@ def lame(
     Half precision is computed in float32. The result does not depend on the order of the batch,
     up to rounding and to ties between equally near neighbors.
 
-    On CUDA, `knn` runs in Triton kernels without the host ever waiting for the device. A look at
-    the values would make it wait, so there they are not checked: NaN gives NaN.
+    On CUDA, `knn` runs in Triton kernels without the host ever waiting for the device, up to 4096
+    samples a batch; larger ones wait a few times, unless a graph captures them. A look at the
+    values would make it wait, so there they are not checked: NaN gives NaN.
 
     Examples
     --------

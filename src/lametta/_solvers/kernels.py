@@ -164,3 +164,68 @@ def updates(
         if me == 0:
             tl.store(n_iter_ptr + stream, step)
             tl.store(rests_ptr + stream, moved == 0)
+
+
+@triton.jit
+def group_peaks(
+    half_ptr, shift_ptr, rows_ptr, peak_ptr, n_rows, n, d, groups, unit,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    BAND: tl.constexpr,
+):  # fmt: skip
+    """The closest of every GROUP samples to each row, from products in half precision."""
+    bands = tl.cdiv(n_rows, ROWS)
+    across = tl.cdiv(n, COLUMNS)
+    # Programs that run at the same time share few rows and columns, which then stay in the cache.
+    program = tl.program_id(0)
+    first = (program // (BAND * across)) * BAND
+    tall = min(bands - first, BAND)
+    at_row = (first + (program % (BAND * across)) % tall) * ROWS + tl.arange(0, ROWS)
+    column = (program % (BAND * across)) // tall
+    columns = column * COLUMNS + tl.arange(0, COLUMNS)
+    rows = tl.load(rows_ptr + tl.minimum(at_row, n_rows - 1))
+    inside = tl.minimum(columns, n - 1)
+    depth = tl.arange(0, DEPTH)
+    a_ptr = half_ptr + rows[:, None] * d + depth[None, :]
+    b_ptr = half_ptr + inside[None, :].to(tl.int64) * d + depth[:, None]
+    products = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for _ in range(0, d, DEPTH):  # d is a multiple of DEPTH
+        products = tl.dot(tl.load(a_ptr), tl.load(b_ptr), products)
+        a_ptr += DEPTH
+        b_ptr += DEPTH
+    closeness = products * unit - tl.load(shift_ptr + inside)[None, :]
+    closeness = tl.where(closeness == closeness, closeness, -9.0)
+    others = (columns < n)[None, :] & (columns[None, :] != rows[:, None])
+    closeness = tl.where(others, closeness, float("-inf"))
+    peaks = tl.max(tl.reshape(closeness, (ROWS, COLUMNS // GROUP, GROUP)), axis=2)
+    group = column * (COLUMNS // GROUP) + tl.arange(0, COLUMNS // GROUP)
+    tl.store(
+        peak_ptr + at_row[:, None].to(tl.int64) * groups + group[None, :],
+        peaks,
+        mask=(at_row < n_rows)[:, None] & (group < groups)[None, :],
+    )
+
+
+@triton.jit
+def group_closeness(
+    x_ptr, shift_ptr, rows_ptr, chosen_ptr, closeness_ptr, n, d,
+    CHOSEN: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """How close the samples of one chosen group are to one row, in float32."""
+    at_row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = tl.load(rows_ptr + at_row)
+    columns = tl.load(chosen_ptr + at_row * CHOSEN + slot) * GROUP + tl.arange(0, GROUP)
+    inside = columns < n
+    products = tl.zeros((GROUP, DEPTH), tl.float32)
+    for start in range(0, d, DEPTH):
+        at = start + tl.arange(0, DEPTH)
+        a = tl.load(x_ptr + row * d + at, mask=at < d, other=0.0)
+        b = tl.load(
+            x_ptr + columns[:, None] * d + at[None, :],
+            mask=inside[:, None] & (at < d)[None, :],
+            other=0.0,
+        )
+        products += a[None, :] * b
+    closeness = tl.sum(products, axis=1) - tl.load(shift_ptr + columns, mask=inside, other=0.0)
+    closeness = tl.where(closeness == closeness, closeness, -9.0)
+    closeness = tl.where(inside & (columns != row), closeness, float("-inf"))
+    tl.store(closeness_ptr + (at_row * CHOSEN + slot) * GROUP + tl.arange(0, GROUP), closeness)

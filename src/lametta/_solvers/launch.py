@@ -15,6 +15,7 @@ from array_api_compat import array_namespace
 
 from lametta._arrays import nearest, widen
 from lametta._solvers import kernels
+from lametta._solvers.many import nearest_of_many
 
 # With the interpreter a program ends before the next begins, and so can wait for nobody.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -63,7 +64,7 @@ def neighbors(x: torch.Tensor, k: int, lengths: torch.Tensor | None) -> torch.Te
     if k == 0:
         return index
     if n > _MAX_FUSED_BATCH:
-        return _nearest_of_many(x, index, lengths)
+        return _in_parts(x, index, lengths)
     tiles = triton.cdiv(n, _TILE) ** 2
     # Few tiles leave most of the device idle: then each takes a part of d.
     splits = max(1, min(triton.cdiv(d, _TILE), 64 // (tiles * streams)))
@@ -83,15 +84,17 @@ def neighbors(x: torch.Tensor, k: int, lengths: torch.Tensor | None) -> torch.Te
     return index
 
 
-def _nearest_of_many(
-    x: torch.Tensor, index: torch.Tensor, lengths: torch.Tensor | None
-) -> torch.Tensor:
-    """The same a block of rows at a time, for streams too long for a row to fit one program."""
+def _in_parts(x: torch.Tensor, index: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The same some rows at a time, for streams too long for a row to fit one program."""
     streams, n, k = index.shape
     index.fill_(-1)
+    waits = not (x.is_cuda and torch.cuda.is_current_stream_capturing())
     for stream, length in enumerate([n] * streams if lengths is None else lengths.tolist()):
         rows = widen(torch, x[stream, :length])
-        index[stream, :length, : length - 1] = nearest(array_namespace(x), rows, k)
+        if waits and length > _MAX_FUSED_BATCH:
+            index[stream, :length] = nearest_of_many(rows, k)
+        else:
+            index[stream, :length, : length - 1] = nearest(array_namespace(x), rows, k)
     return index
 
 
