@@ -55,7 +55,7 @@ def test_their_cells_are_those_of_old_results(shipped):
         "imagenet_small": (3358, "930a17639ee4a8b6"),
         "demo": (737, "139b83affb38ecc6"),
         "demo_full": (8797, "01fb24703e7f7efb"),
-        "paper": (10760, "0dba53dc306c74cb"),
+        "paper": (10760, "cb6b12ea18053b3a"),
         "released": (8605, "89a7911bbe7b6c0f"),
     }[shipped.name]
 
@@ -105,6 +105,8 @@ def test_paper():
     for params in (*paper.configurations("TENT"), *paper.configurations("SHOT-IM")):
         assert params["optimizer"] == "adam"
     assert {spec.pooling for spec in paper.datasets.values()} == {"mean"}
+    for name in ("imagenet_c_val", "imagenet_c16", "imagenet_c_test"):
+        assert paper.datasets[name].options == {"severities": "drawn"}
     assert len(paper.validation.seeds) == 3
     assert paper.validation.batch_size == 64
     studies = paper.studies
@@ -134,6 +136,9 @@ def test_released():
     assert released.configurations("LAME") == ({"affinity": "rbf", "k": 4},)
     pooled = {name for name, spec in released.datasets.items() if spec.pooling == "sum"}
     assert pooled == {"imagenet_c16", "imagenet_vid", "tao_lasot"}
+    for name in ("imagenet_c_val", "imagenet_c_test"):
+        assert released.datasets[name].options == {"severities": [1, 2, 3, 4, 5]}
+        assert released.datasets[name].most == 500_000
     assert released.models == paper.models
     assert released.scenarios.keys() == paper.scenarios.keys()
     for name in ("vid", "tao"):

@@ -1,5 +1,7 @@
 """What cells share: data that were changed, and data that nothing can be measured on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,11 @@ from lametta import LamettaError
 from lametta.bench.experiment import load
 from lametta.bench.results import read_cells
 from lametta.bench.run import run
-from lametta.bench.workspace import Workspace
-from lametta.data.dataset import Dataset
+from lametta.bench.specs import DatasetSpec
+from lametta.bench.workspace import Workspace, as_specified
+from lametta.data.dataset import Dataset, arrays
+from lametta.torch.preprocess import Preprocess
+from tests.bench.test_run import MEASURED
 
 PAINTED = """
 name = "painted"
@@ -86,3 +91,72 @@ def test_data_without_labels_are_refused(workspace, tmp_path):
     with pytest.raises(LamettaError, match=message):
         run(loose)
     assert not any(tmp_path.glob("loose/cells/*"))
+
+
+# Three networks, two of which see the same pixels: 4 images of 224 x 224, 600 kB, and of 16 x 16.
+SHARED = (
+    PAINTED.replace("timed = true", "").replace(":red_or_blue", ":plain")
+    + """
+[models.other]
+zoo = "torch:tests.bench.test_workspace:blue_first"
+[models.small]
+zoo = "torch:tests.bench.test_workspace:small"
+[methods.AdaBN]
+kind = "adabn"
+"""
+).replace('["net"]', '["net", "other", "small"]')
+
+
+def plain():
+    return torch.nn.Sequential(torch.nn.BatchNorm2d(3), *red_or_blue())
+
+
+def blue_first():
+    net = plain()
+    net[3].weight.data = net[3].weight.data.flip(1)
+    return net, Preprocess(bgr=True, scale=255, mean=(1.0, 2.0, 3.0))
+
+
+def small():
+    return plain(), Preprocess(resize=16, crop=16)
+
+
+def images_kept(tmp_path, gigabytes):
+    """The sizes of the files of decoded images after a run, in kB, and its rows."""
+    (tmp_path / "painted.toml").write_text(SHARED)
+    folder = tmp_path / f"results-{gigabytes}"
+    experiment = load(tmp_path / "painted.toml")
+    assert run(Workspace(experiment, folder, tmp_path, image_cache=gigabytes)) == []
+    sizes = sorted(file.stat().st_size // 1000 for file in folder.glob("images/*.safetensors"))
+    return sizes, read_cells(folder).drop(MEASURED)
+
+
+@pytest.mark.slow
+def test_networks_share_images_within_a_bound(workspace, tmp_path):
+    sizes, rows = images_kept(tmp_path, 100.0)
+    assert len(rows) == 3 * 2 * 2
+    assert rows.filter(method="Source")["accuracy"].to_list() == [1.0] * 6
+    assert sizes == [3, 602]
+    # Twice the room of what is written, or it is decoded again for each cell.
+    for gigabytes, kept in ((0.00122, [3, 602]), (0.0012, [3]), (0.0, [])):
+        sizes, others = images_kept(tmp_path, gigabytes)
+        assert sizes == kept
+        assert others.equals(rows)
+
+
+def test_images_that_are_not_kept_are_seen_as_they_are_now(workspace, tmp_path):
+    workspace = replace(workspace, image_cache=0.0)
+    assert accuracies(workspace) == [(1.0, 4)] * 2
+    paint(tmp_path / "photos" / "a" / "0.png", "blue")
+    assert accuracies(workspace) == [(0.75, 4)] * 2
+
+
+def test_most_samples_are_the_same_wherever_they_lie():
+    spec = DatasetSpec(reader="folder:photos", most=30)
+    data = arrays(np.arange(90), np.arange(90) % 3)
+    some = as_specified("photos", spec, data)
+    assert len(some) == 30
+    assert list(some.samples) == sorted(some.samples) != list(range(30))
+    backward = as_specified("photos", spec, data.take(np.arange(90)[::-1]))
+    assert set(backward.keys) == set(some.keys)
+    assert as_specified("photos", DatasetSpec(reader="folder:photos", most=90), data) is data

@@ -1,9 +1,11 @@
 """A cell: one method on one stream. Nowhere else are labels near a method."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -61,31 +63,35 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a cell runs on: the model, a function from positions to its inputs, and the labels."""
+    """What a cell runs on: the model, a function from a stream to its inputs, and the labels."""
 
     model: Model
-    inputs: Callable[[Array], Array]
+    inputs: Callable[[Stream], Iterable[Array]]
     labels: Array
     groups: Array
     keys: tuple[str, ...]
     n_classes: int
+    ahead: bool = False  # make the inputs of a batch while the step before it runs
 
 
 @contextmanager
 def _set_up(workspace: Workspace, cell: Cell, dataset: str, outputs_only: bool) -> Iterator[_Setup]:
     if outputs_only and not cell.live:
         bank = workspace.bank(cell.model, dataset)
-        yield _Setup(bank, lambda index: index, bank.labels, bank.groups, bank.keys, bank.n_classes)
+        yield _Setup(
+            bank, lambda stream: stream, bank.labels, bank.groups, bank.keys, bank.n_classes
+        )
         return
     data = workspace.samples(cell.model, dataset)
     with workspace.classifier(cell.model, data.class_map) as network:
         yield _Setup(
             _Timed(network) if outputs_only else network,
-            workspace.inputs(cell.model, data),
+            partial(workspace.inputs, cell.model, data),
             np.asarray(data.labels),
             data.groups,
             data.keys,
             len(data.classes),
+            ahead=workspace.device != "cpu" and not cell.live,
         )
 
 
@@ -105,8 +111,8 @@ class _Timed:
 
 def _steps(adapter: Adapter, stream: Stream, setup: _Setup, tally: Tally) -> Iterator[_Step]:
     """One plain row a batch."""
-    for index in stream:
-        x, y = setup.inputs(index), setup.labels[index]
+    for index, x in _arriving(stream, setup):
+        y = setup.labels[index]
         start = time.perf_counter()
         prediction = adapter.step(x)
         probs = to_numpy(prediction.probs)  # waits for the device
@@ -121,6 +127,20 @@ def _steps(adapter: Adapter, stream: Stream, setup: _Setup, tally: Tally) -> Ite
             "n": len(y),
             "hits": tally.add(probs, y),
         }
+
+
+def _arriving(stream: Stream, setup: _Setup) -> Iterator[tuple[Array, Array]]:
+    """The positions of each batch, and its inputs."""
+    if not setup.ahead:
+        yield from zip(stream, setup.inputs(stream), strict=True)
+        return
+    batches = iter(setup.inputs(stream))
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, batches, None)
+        for index in stream:
+            x = coming.result()
+            coming = reader.submit(next, batches, None)
+            yield index, x
 
 
 def _summary(steps: list[_Step]) -> dict[str, object]:

@@ -80,7 +80,8 @@ def run(
     list of Cell
         Those that failed; ``failed/<id>.json`` has the traceback of each.
     """
-    workspace = replace(workspace, run=secrets.token_hex())  # files may have changed
+    # Another run, since files may have changed.
+    workspace = replace(workspace, jobs=jobs, run=secrets.token_hex())
     folder = workspace.folder
     for name in ("cells", "streams", "failed"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ class ModelSpec(_Spec):
 
     @model_validator(mode="after")
     def _brings_its_weights_or_not(self) -> Self:
-        if self.zoo == EMBEDDED and self.weights is not None:
+        if self.zoo.startswith(EMBEDDED) and self.weights is not None:
             raise LamettaError(f"weights must not be given for {self.zoo}, got {self.weights!r}")
         if find(self.zoo).published and self.weights is None:
             raise LamettaError(f"weights must be given for {self.zoo}, got none")
@@ -74,9 +74,11 @@ class ModelSpec(_Spec):
 class DatasetSpec(_Spec):
     """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
 
-    The part ``[i, n]`` is every n-th sample from the i-th on. Super-classes are ``classes``, which
-    list the numbers of their members, or, where classes are ImageNet's, ``targets``, which are
-    names in WordNet. The pooling is that of the class map, be it onto these or the reader's own.
+    The part ``[i, n]`` is every n-th sample from the i-th on. Where there are more samples than
+    ``most``, so many are chosen by hashes of their keys, the same on every machine. Super-classes
+    are ``classes``, which list the numbers of their members, or, where classes are ImageNet's,
+    ``targets``, which are names in WordNet. The pooling is that of the class map, be it onto these
+    or the reader's own.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class DatasetSpec(_Spec):
     reader: Annotated[str, one_of(catalog.names())]
     options: Annotated[dict[str, object], plain] = Field(default_factory=dict)
     part: Annotated[tuple[int, int], Field(strict=False)] | None = None
+    most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
     severity: Annotated[int, Field(ge=1, le=5)] = 5
     classes: dict[str, list[int]] | None = None

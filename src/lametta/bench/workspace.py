@@ -1,10 +1,11 @@
 """What cells share: data sets, networks, banks of outputs and decoded images, each made once."""
 
 import hashlib
+import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from lametta.bench.experiment import Experiment, canonical
+from lametta.bench.specs import DatasetSpec
 from lametta.classmap import ClassMap
 from lametta.data import catalog, corrupt
 from lametta.data.bank.bank import Bank
@@ -20,6 +22,7 @@ from lametta.data.bank.extraction import extract, weights_hash
 from lametta.data.bank.images import cache_images, open_images
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
+from lametta.data.loader import load_batches
 from lametta.types import Array, LamettaError
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from lametta.torch.preprocess import Preprocess
 
 T = TypeVar("T")
+
+IMAGE_CACHE = 100.0
+"""Gigabytes of decoded images that a folder of results may hold."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,11 @@ class Workspace:
         The data root.
     device : str
         Where networks run.
+    jobs : int
+        How many cells run at once on this machine, whose cores they share.
+    image_cache : float
+        The most gigabytes of decoded images to keep in the folder. What goes beyond is decoded
+        again for each cell that runs the network.
     run : str
         Processes make anew what they share when this changes, as it does with each `run`.
     """
@@ -54,6 +65,8 @@ class Workspace:
     folder: Path
     root: Path | None = None
     device: str = "cpu"
+    jobs: int = 1
+    image_cache: float = IMAGE_CACHE
     run: str = field(default_factory=secrets.token_hex)
 
     def bank(self, model: str, dataset: str) -> Bank:
@@ -67,27 +80,38 @@ class Workspace:
         """The network itself, pooled onto the classes of a data set."""
         from lametta.torch import Classifier
 
-        with Classifier(self._network(model)[0], classes=classes) as network:
+        with Classifier(self.network(model)[0], classes=classes) as network:
             yield network
 
     def samples(self, model: str, dataset: str) -> Dataset:
-        """The data set as arrays: as it is, or of decoded images, which `prepare` makes."""
-        if self._network(model)[1] is None:
+        """The data set as a network's cells read it: decoded, if `prepare` kept that, or as it is.
+
+        Networks that see the same pixels share what is kept, however each standardizes them.
+        """
+        preprocess = self.network(model)[1]
+        file = None if preprocess is None else self._images(preprocess, dataset)
+        if file is None or not file.exists():
             return self.dataset(dataset)
-        file = self._file("images", model, dataset)
         return self._once(file, lambda: open_images(file))
 
-    def inputs(self, model: str, samples: Dataset) -> "Callable[[Array], torch.Tensor]":
-        """From positions in `samples` to the network's input, on its device."""
+    def inputs(
+        self, model: str, samples: Dataset, stream: Iterable[Array]
+    ) -> "Iterator[torch.Tensor]":
+        """The network's inputs, on its device, for each batch of positions in `samples`."""
         import torch
 
-        _, preprocess = self._network(model)
-
-        def batch(index: Array) -> torch.Tensor:
-            x = torch.from_numpy(np.stack([samples.samples[int(i)] for i in index]))
-            return (x if preprocess is None else preprocess.standardize(x)).to(self.device)
-
-        return batch
+        _, preprocess = self.network(model)
+        batches: Iterable[torch.Tensor]
+        if preprocess is None or hasattr(samples.samples, "dtype"):  # an array
+            rows = (np.stack([samples.samples[int(i)] for i in index]) for index in stream)
+            batches = map(torch.from_numpy, rows)
+        else:
+            workers = decoders(self.device, self.jobs)
+            found = load_batches(samples, stream, preprocess.pixels, workers=workers)
+            batches = (batch.x for batch in found)
+        for batch in batches:
+            x = batch.to(self.device)  # as bytes, a fourth of what they are as floats
+            yield x if preprocess is None else preprocess.standardize(x)
 
     def dataset(self, name: str) -> Dataset:
         """The data set, as its reader gives it."""
@@ -96,47 +120,51 @@ class Workspace:
     def prepare(
         self, model: str, dataset: str, *, images: bool, progress: OnProgress | None = None
     ) -> None:
-        """Run the network over the data set once; decode it once too, if ``images`` are needed."""
+        """Run the network over the data set once; keep what was decoded, if ``images`` are needed.
+
+        That is kept where there is room for it.
+        """
         import torch
 
-        data, (net, preprocess) = self.dataset(dataset), self._network(model)
+        data, (net, preprocess) = self.dataset(dataset), self.network(model)
         header = {"model": self.experiment.models[model].zoo, "weights_hash": weights_hash(net)}
         file = self._file("banks", model, dataset)
         file.parent.mkdir(parents=True, exist_ok=True)
         with self.classifier(model, None) as network, torch.no_grad():
             extract(
-                lambda x: network(x.to(self.device)),
+                lambda x: network(x.to(self.device, non_blocking=True)),
                 data,
                 preprocess,
                 file,
-                workers=0 if preprocess is None else 1,
+                workers=0 if preprocess is None else max(1, decoders(self.device)),
                 header=header,
                 progress=progress,
             )
         if images and preprocess is not None:
-            file = self._file("images", model, dataset)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            cache_images(data, preprocess.pixels, file, progress=progress)
+            self._keep_images(data, preprocess, self._images(preprocess, dataset), progress)
+
+    def _keep_images(
+        self, data: Dataset, preprocess: "Preprocess", file: Path, progress: OnProgress | None
+    ) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        others = sum(other.stat().st_size for other in file.parent.glob("*") if other.is_file())
+        size = len(data) * preprocess.pixels(data.samples[0]).nbytes
+        # Twice, since rows are in small files until all are there.
+        if file.exists() or others + 2 * size <= 1e9 * self.image_cache:
+            cache_images(
+                data,
+                preprocess.pixels,
+                file,
+                workers=max(1, decoders(self.device)),
+                header={"preprocess": pixels_of(preprocess)},
+                progress=progress,
+            )
 
     def _read(self, name: str) -> Dataset:
         spec = self.experiment.datasets[name]
-        data = catalog.load(spec.reader, self.root, **spec.options)
-        if not data.classes:
-            raise LamettaError(f"datasets.{name} must have labels, got none from {spec.reader}")
-        if spec.part is not None:
-            first, step = spec.part
-            data = data.take(np.arange(first, len(data), step))
-        if spec.corruptions is not None:
-            data = corrupt(data, spec.corruptions, severity=spec.severity)
-        if spec.classes is not None:
-            data = data.relabeled(spec.classes)
-        if spec.targets is not None:
-            data = data.mapped(ancestral_map(spec.targets))
-        if data.class_map is None:
-            return data
-        return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
+        return as_specified(name, spec, catalog.load(spec.reader, self.root, **spec.options))
 
-    def _network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
+    def network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
         return self._once(("network", name), lambda: self._load(name))
 
     def _load(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
@@ -157,9 +185,48 @@ class Workspace:
 
     def _file(self, kind: str, model: str, dataset: str) -> Path:
         specs = (self.experiment.models[model], self.experiment.datasets[dataset])
-        text = canonical([spec.identity() for spec in specs])
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return self.folder / kind / f"{model}-{dataset}-{digest}.safetensors"
+        return self._named(kind, f"{model}-{dataset}", [spec.identity() for spec in specs])
+
+    def _images(self, preprocess: "Preprocess", dataset: str) -> Path:
+        identity = [pixels_of(preprocess), self.experiment.datasets[dataset].identity()]
+        return self._named("images", dataset, identity)
+
+    def _named(self, kind: str, name: str, identity: object) -> Path:
+        digest = hashlib.sha256(canonical(identity).encode()).hexdigest()[:8]
+        return self.folder / kind / f"{name}-{digest}.safetensors"
+
+
+def as_specified(name: str, spec: DatasetSpec, data: Dataset) -> Dataset:
+    """What the table of a data set makes of what its reader gives."""
+    if not data.classes:
+        raise LamettaError(f"datasets.{name} must have labels, got none from {spec.reader}")
+    if spec.part is not None:
+        first, step = spec.part
+        data = data.take(np.arange(first, len(data), step))
+    if spec.most is not None and len(data) > spec.most:
+        draws = [hashlib.sha256(key.encode()).digest() for key in data.keys]
+        data = data.take(sorted(sorted(range(len(data)), key=draws.__getitem__)[: spec.most]))
+    if spec.corruptions is not None:
+        data = corrupt(data, spec.corruptions, severity=spec.severity)
+    if spec.classes is not None:
+        data = data.relabeled(spec.classes)
+    if spec.targets is not None:
+        data = data.mapped(ancestral_map(spec.targets))
+    if data.class_map is None:
+        return data
+    return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
+
+
+def pixels_of(preprocess: "Preprocess") -> dict[str, object]:
+    """What decides the pixels of an image; networks that differ in the rest share them."""
+    plain = replace(preprocess, mean=(0.0,) * 3, std=(1.0,) * 3, scale=1, bgr=False)
+    return asdict(plain)
+
+
+def decoders(device: str, jobs: int = 1) -> int:
+    """How many processes decode images for each of the jobs, which share the machine's cores."""
+    cores = os.cpu_count() or 1
+    return int(cores > jobs) if device == "cpu" else max(1, cores // jobs)
 
 
 @lru_cache(maxsize=1)

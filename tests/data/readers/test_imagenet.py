@@ -48,6 +48,43 @@ def test_c_choices(tmp_path):
             imagenet_c(tmp_path, **options)
 
 
+def test_c_with_drawn_severities(tmp_path):
+    """Every image once a corruption, at one of five severities, whatever else is in the tree."""
+    names = [f"n01443537/{i}.JPEG" for i in range(50)]
+    for corruption in ("snow", "pixelate"):
+        for severity in range(1, 6):
+            folder = tmp_path / f"imagenet_c/test/{corruption}/{severity}/n01443537"
+            folder.mkdir(parents=True)
+            for name in names:
+                (folder.parent / name).touch()
+    options = {"severities": "drawn", "corruptions": ["snow", "pixelate"]}
+    data = imagenet_c(tmp_path, **options)
+    parts = [key.split("/", 2) for key in data.keys]
+    assert [(first, last) for first, _, last in parts] == [
+        (corruption, name) for corruption in options["corruptions"] for name in names
+    ]
+    drawn = {group: [s for g, s, _ in parts if g == group] for group in options["corruptions"]}
+    for severities in drawn.values():
+        assert all(severities.count(level) >= 3 for level in "12345")
+    assert drawn["snow"] != drawn["pixelate"]
+    alone = imagenet_c(tmp_path, **options | {"corruptions": ["pixelate"]})
+    assert alone.keys == data.keys[50:]
+    assert data.keys[:4] == (
+        "snow/5/n01443537/0.JPEG", "snow/4/n01443537/1.JPEG",
+        "snow/3/n01443537/2.JPEG", "snow/3/n01443537/3.JPEG",
+    )  # fmt: skip
+    lost = tmp_path / "imagenet_c/test/snow/3/n01443537/7.JPEG"
+    lost.unlink()
+    with pytest.raises(LamettaError, match=r"each image at all severities, got snow/1/.*/7\.JPEG"):
+        imagenet_c(tmp_path, **options)
+    lost.touch()
+    (lost.parent / "50.JPEG").touch()
+    with pytest.raises(LamettaError, match=r"each image at all severities, got snow/3/.*50\.JPEG"):
+        imagenet_c(tmp_path, **options)
+    with pytest.raises(LamettaError, match="severities must be one of 'drawn', got 'all'"):
+        imagenet_c(tmp_path, severities="all")
+
+
 def test_c_as_the_archives_unpack(tmp_path):
     plant_c(tmp_path / "made")
     (tmp_path / "imagenet_c").parent.mkdir(exist_ok=True)

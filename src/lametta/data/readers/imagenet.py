@@ -1,6 +1,8 @@
 """ImageNet's validation images and the data sets made after them: C, C16 and V2."""
 
-from collections.abc import Sequence
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,9 @@ V2 = {
     subset: Layout((f"imagenet_v2/imagenetv2-{subset}-format-val",))
     for subset in ("matched-frequency", "threshold0.7", "top-images")
 }
+
+_SEVERITIES = range(1, 6)
+_DRAWN = "drawn"
 
 
 def imagenet_val(root: PathLike) -> Dataset:
@@ -47,7 +52,7 @@ def imagenet_c(
     root: PathLike,
     *,
     split: str = "test",
-    severities: int | Sequence[int] = 5,
+    severities: int | Sequence[int] | str = 5,
     corruptions: Sequence[str] | None = None,
 ) -> Dataset:
     """ImageNet-C, ``imagenet_c/<split>/<corruption>/<severity>/<synset>/*.JPEG``.
@@ -61,8 +66,10 @@ def imagenet_c(
         The data root.
     split : {"val", "test"}
         The paper's 9 corruptions for validation, or its 10 for the test.
-    severities : int or sequence of int
-        1 to 5. The paper's numbers of images are those of one severity; it does not say which.
+    severities : int, sequence of int or "drawn"
+        1 to 5. "drawn" takes every image once a corruption, at a severity that a hash of the
+        corruption and of the image's name draws from all five, the same on every machine: as many
+        images as one severity has, of "varying intensity", as the paper says.
     corruptions : sequence of str, optional
         Fewer of the split's corruptions.
 
@@ -77,14 +84,14 @@ def imagenet_c(
     >>> data.labels, data.groups
     (array([1]), array(['snow'], dtype='<U4'))
     """
-    folder, parts = _find_c(root, split, severities, corruptions)
-    return _read_c(f"imagenet_c_{split}", folder, parts)
+    folder, names, levels = _find_c(root, split, severities, corruptions)
+    return _read_c(f"imagenet_c_{split}", folder, _list_c(folder, names, levels, severities))
 
 
 def imagenet_c16(
     root: PathLike,
     *,
-    severities: int | Sequence[int] = 5,
+    severities: int | Sequence[int] | str = 5,
     corruptions: Sequence[str] | None = None,
 ) -> Dataset:
     """ImageNet-C16: 32 classes of `imagenet_c`'s validation split as 16 super-classes.
@@ -105,9 +112,9 @@ def imagenet_c16(
     """
     super_classes = dict(zip(c16().names, c16().groups, strict=True))
     synsets = sorted(IMAGENET[member] for group in super_classes.values() for member in group)
-    folder, parts = _find_c(root, "val", severities, corruptions)
-    data = _read_c("imagenet_c16", folder, [f"{part}/{name}" for part in parts for name in synsets])
-    return data.relabeled(super_classes)
+    folder, names, levels = _find_c(root, "val", severities, corruptions)
+    paths = _list_c(folder, names, levels, severities, synsets)
+    return _read_c("imagenet_c16", folder, paths).relabeled(super_classes)
 
 
 def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset:
@@ -173,25 +180,66 @@ ENTRIES = {
 
 
 def _find_c(
-    root: PathLike, split: str, severities: int | Sequence[int], corruptions: Sequence[str] | None
-) -> tuple[Path, list[str]]:
-    """Where ImageNet-C lies, and the folders in it that are wanted."""
+    root: PathLike,
+    split: str,
+    severities: int | Sequence[int] | str,
+    corruptions: Sequence[str] | None,
+) -> tuple[Path, tuple[str, ...], Sequence[int]]:
+    """Where ImageNet-C lies, and the corruptions and severities that are wanted."""
     check_choice("split", split, C)
     layout = C[split] if corruptions is None else replace(C[split], inside=tuple(corruptions))
     for corruption in layout.inside:
         check_choice("corruptions", corruption, C[split].inside)
-    levels = (severities,) if isinstance(severities, int) else severities
+    if isinstance(severities, str):
+        check_choice("severities", severities, (_DRAWN,))
+        levels: Sequence[int] = _SEVERITIES
+    else:
+        levels = (severities,) if isinstance(severities, int) else severities
     for severity in levels:
-        check_choice("severities", severity, range(1, 6))
-    parts = [f"{name}/{severity}" for name in layout.inside for severity in levels]
-    if not parts:
+        check_choice("severities", severity, _SEVERITIES)
+    if not layout.inside or not levels:
         raise LamettaError("severities and corruptions must not be empty, got no folder to read")
-    return layout.find(root), parts
+    return layout.find(root), layout.inside, levels
 
 
-def _read_c(name: str, folder: Path, parts: Sequence[str]) -> Dataset:
-    """The images in some folders of ImageNet-C, in the classes of ImageNet."""
-    paths = [path for part in parts for path in list_images(folder, part)]
+def _list_c(
+    folder: Path,
+    corruptions: Sequence[str],
+    levels: Sequence[int],
+    severities: object,
+    synsets: Sequence[str] = ("",),
+) -> list[str]:
+    """The images of some corruptions and severities, and of some synsets or all."""
+    paths: list[str] = []
+    for corruption in corruptions:
+        found = [
+            [
+                path
+                for synset in synsets
+                for path in list_images(folder, f"{corruption}/{level}/{synset}".rstrip("/"))
+            ]
+            for level in levels
+        ]
+        paths += _draw(folder, found) if severities == _DRAWN else itertools.chain(*found)
+    return paths
+
+
+def _draw(folder: Path, found: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Of each image of a corruption one severity, by a hash of the two; no random state is used."""
+    for same in itertools.zip_longest(*found, fillvalue=""):
+        # corruption/severity/image: those of an image differ in the severity alone
+        names = {tuple(path.split("/", 2)[::2]) for path in same}
+        if len(names) > 1:
+            raise LamettaError(
+                f"{folder} must hold each image at all severities, got {min(filter(None, same))} "
+                "without the others"
+            )
+        digest = hashlib.sha256("/".join(names.pop()).encode()).digest()
+        yield same[int.from_bytes(digest[:4], "little") % len(same)]
+
+
+def _read_c(name: str, folder: Path, paths: Sequence[str]) -> Dataset:
+    """These images of ImageNet-C, in the classes of ImageNet."""
     for path in paths:
         if path.count("/") != 3:
             raise LamettaError(
