@@ -128,7 +128,7 @@ def test_parameters_find_their_owner():
 
 
 def test_layers_are_those_of_select():
-    assert list(select.NAMES) == LAYERS
+    assert list(select.NAMES) == [*LAYERS, "released_first_half", "released_second_half"]
 
 
 def bank(features, probs):

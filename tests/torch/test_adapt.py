@@ -353,7 +353,6 @@ def test_options_of_wrapped_methods():
             lambda: adabn(Classifier(make_net(groups))).step(INPUTS),
             "layers must choose batch normalization layers of net to adapt, got none",
         ),
-        (lambda: tent(Classifier(make_net())).step(INPUTS[:1]), "x must hold 2 samples or more"),
         (lambda: tent(Classifier(Net())).step(INPUTS), "net must be in eval mode"),
         (
             lambda: tent(Classifier(make_net())).step(INPUTS.to("meta")),
@@ -371,6 +370,14 @@ def test_options_of_wrapped_methods():
         (
             lambda: tent(Classifier(make_net()), optimizer=torch.optim.AdamW, momentum=0.5),
             "momentum must be bound in a callable optimizer, got 0.5",
+        ),
+        (
+            lambda: tent(Classifier(make_net()), optimizer=torch.optim.AdamW, weight_decay=0),
+            "weight_decay must be bound in a callable optimizer, got 0",
+        ),
+        (
+            lambda: tent(Classifier(make_net()), weight_decay=-1),
+            "weight_decay must be a finite number >= 0, got -1",
         ),
         (lambda: tent(make_net()).step(INPUTS), "model must be a .*Classifier, got Net"),
         (
@@ -436,6 +443,32 @@ def test_a_step_on_a_gpu_waits_for_nothing_but_the_look_for_nan(method, monkeypa
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(float(info[name]) > 0 for name in ("forward_time", "optimization_time"))
+
+
+@pytest.mark.parametrize(
+    ("options", "decay"),
+    [
+        ({}, 0.0),
+        ({"optimizer": "adam", "weight_decay": 1e-4}, 1e-4),
+        ({"optimizer": "sgd"}, 1e-4),
+        ({"optimizer": "sgd", "weight_decay": 0}, 0.0),
+    ],
+    ids=str,
+)
+def test_weight_decay_pulls_to_zero(options, decay):
+    """Against a network that stays certain, so that the loss has no gradient of its own."""
+    net = make_net()
+    with torch.no_grad():
+        net.fc.weight.zero_()
+        net.fc.bias.copy_(torch.tensor([500.0, 0, 0, 0]))
+    before = net.block.norm1.weight.clone()
+    tent(Classifier(net), lr=0.1, bn_momentum=0.0, momentum=0, **options).step(INPUTS)
+    moved = before - net.block.norm1.weight
+    if options.get("optimizer") == "sgd":
+        torch.testing.assert_close(moved, 0.1 * decay * before, rtol=1e-2, atol=1e-7)
+    else:  # Adam's first step is as long for any gradient
+        assert (moved.abs() > 0.09).all() == (decay > 0)
+        assert (moved != 0).any() == (decay > 0)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

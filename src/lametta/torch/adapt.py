@@ -77,6 +77,10 @@ class NetworkAdapter:
         A batch with NaN or infinity is refused before anything changes, since it would poison the
         network for good; to look for them makes the host wait for the device. Steps of several
         threads on one network take turns.
+
+        The statistics of a batch of one image are those of its pixels. A batch normalization whose
+        maps have shrunk to 1 x 1 keeps to its running statistics then; one of vectors [N, d] has no
+        statistics of one sample, which is an error.
         """
         if not isinstance(self.model, Classifier):
             got = type(self.model).__name__
@@ -90,8 +94,6 @@ class NetworkAdapter:
         if self._started is None:
             self._started = _start(self, x)
         started, clock = self._started, Clock(next(self.model.net.parameters()).device)
-        if len(x) == 1 and any(map(is_batch_norm, started.modules)):
-            raise LamettaError("x must hold 2 samples or more for batch statistics, got 1")
         output, loss = None, None
         if len(x) > 0:
             for _ in range(self.steps):
@@ -110,7 +112,7 @@ class NetworkAdapter:
         self, x: Any, started: "_Started", clock: Clock
     ) -> tuple[Output, torch.Tensor | None]:
         optimizer = started.optimizer
-        with started.updating(self.bn_momentum):
+        with started.updating(self.bn_momentum, alone=len(x) == 1):
             with clock.stage("forward_time"), torch.set_grad_enabled(optimizer is not None):
                 output = self.model.forward(x)
             if optimizer is None:
@@ -147,14 +149,14 @@ class _Started:
         self.length = _length(self.source)
 
     @contextmanager
-    def updating(self, bn_momentum: float) -> Iterator[None]:
+    def updating(self, bn_momentum: float, *, alone: bool) -> Iterator[None]:
         """Let the chosen layers learn, and put everything back as it was afterwards."""
         chosen = set(self.parameters)
         switched = [p for p in self.every if p.requires_grad != (p in chosen)]
         for parameter in switched:
             parameter.requires_grad_(parameter in chosen)
         try:
-            with batch_statistics(self.modules, bn_momentum):
+            with batch_statistics(self.modules, bn_momentum, alone=alone):
                 yield
         finally:
             for parameter in switched:
@@ -214,7 +216,8 @@ def _start(adapter: NetworkAdapter, x: Any) -> _Started:
         modules = [module for module in modules if is_batch_norm(module)]
         parameters = _parameters(modules)
     if not parameters:
-        raise LamettaError(f"layers must choose {adapter.adapts} of net to adapt, got none")
+        named = f" in {adapter.layers!r}" if isinstance(adapter.layers, str) else ""
+        raise LamettaError(f"layers must choose {adapter.adapts} of net to adapt, got none{named}")
     return _Started(net, modules, parameters, optimizer)
 
 

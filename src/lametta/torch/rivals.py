@@ -26,10 +26,13 @@ class GradientAdapter(NetworkAdapter):
     lr : float
         Learning rate.
     optimizer : {"adam", "sgd"} or callable
-        Adam as in the paper; SGD with Nesterov momentum and a weight decay of 1e-4 as in its
-        released code; or a class such as ``torch.optim.AdamW``, called with parameters and ``lr``.
+        Adam as in the paper; SGD with Nesterov momentum as in its released code; or a class such
+        as ``torch.optim.AdamW``, called with parameters and ``lr``.
     momentum : float, optional
         Adam's beta1, or the momentum of SGD: 0.9 if not given. A callable has its own.
+    weight_decay : float, optional
+        How strongly parameters are pulled to 0. If not given, none with Adam, as in the paper, and
+        1e-4 with SGD, as in its released code. A callable has its own.
     layers, bn_momentum, steps, predict_first
         As for `NetworkAdapter`.
     """
@@ -37,6 +40,7 @@ class GradientAdapter(NetworkAdapter):
     lr: float = 1e-3
     optimizer: str | Callable[..., torch.optim.Optimizer] = "adam"
     momentum: float | None = None
+    weight_decay: float | None = None
 
     adapts: ClassVar[str] = "layers"
 
@@ -45,12 +49,15 @@ class GradientAdapter(NetworkAdapter):
         check_number("lr", self.lr, 0)
         if not callable(self.optimizer):
             check_choice("optimizer", self.optimizer, ("adam", "sgd"))
-        elif self.momentum is not None:
-            raise LamettaError(
-                f"momentum must be bound in a callable optimizer, got {self.momentum!r}"
-            )
-        if self.momentum is not None:
-            check_number("momentum", self.momentum, 0, below=1)
+        for name, value, below in (
+            ("momentum", self.momentum, 1),
+            ("weight_decay", self.weight_decay, None),
+        ):
+            if value is None:
+                continue
+            if callable(self.optimizer):
+                raise LamettaError(f"{name} must be bound in a callable optimizer, got {value!r}")
+            check_number(name, value, 0, below=below)
         if str(self.layers).startswith("conv") and self.bn_momentum != BN_MOMENTUM:
             raise LamettaError(
                 f"bn_momentum is no option of the layers {self.layers!r}, "
@@ -62,10 +69,13 @@ class GradientAdapter(NetworkAdapter):
         if callable(self.optimizer):
             return self.optimizer(parameters, lr=self.lr)
         momentum = 0.9 if self.momentum is None else float(self.momentum)  # Adam takes no int
+        decay = self.weight_decay
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, betas=(momentum, 0.999))
+            betas = (momentum, 0.999)
+            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
+        decay = 1e-4 if decay is None else decay
         return torch.optim.SGD(
-            parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=1e-4
+            parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=decay
         )
 
 
@@ -75,7 +85,7 @@ class tent(GradientAdapter):  # noqa: N801 - read as a verb: tent(model, lr=0.01
 
     Parameters
     ----------
-    model, lr, optimizer, momentum, layers, bn_momentum, steps, predict_first
+    model, lr, optimizer, momentum, weight_decay, layers, bn_momentum, steps, predict_first
         As for `GradientAdapter`.
 
     Examples

@@ -2,11 +2,15 @@
 
 A predicate is asked about each layer that a forward pass calls and that holds parameters of its
 own. Halves are those of the pass itself: with n normalization layers in the order of their calls, a
-layer belongs to the first half if fewer than n / 2 of them were called before it. (The released
-code splits by stage: 24 and 29 of the 53 layers of a ResNet-50, where we have 27 and 26.)
+layer belongs to the first half if fewer than n / 2 of them were called before it.
+
+The paper's released code cuts a network between its parts instead: a ResNet after the stem and two
+of its four stages, which leaves 24 and 29 of the 53 normalization layers of a ResNet-50 where we
+have 27 and 26, and a network of n blocks after block n // 2. What lies outside the blocks, as the
+stem of an EfficientNet or the last normalization of a ViT, is in neither half there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -37,12 +41,16 @@ class Layer:
         Whether it is a batch normalization; in a network without any, a layer or group one.
     place : float
         The share of the network's normalization layers that are called before it.
+    released_half : int, optional
+        0 or 1, the half that the released code would put it in; None where that is neither, or
+        where the network has none of the parts that the code cuts by.
     """
 
     name: str
     module: nn.Module
     is_norm: bool
     place: float
+    released_half: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,14 @@ def _is_second(layer: Layer) -> bool:
     return layer.place >= 0.5
 
 
+def _is_released_first(layer: Layer) -> bool:
+    return layer.released_half == 0
+
+
+def _is_released_second(layer: Layer) -> bool:
+    return layer.released_half == 1
+
+
 def _is_any(layer: Layer) -> bool:
     return True
 
@@ -97,6 +113,8 @@ norm = Selector(attrgetter("is_norm"))
 conv = Selector(_is_conv)
 first_half = Selector(_is_first)
 second_half = Selector(_is_second)
+released_first_half = Selector(_is_released_first)
+released_second_half = Selector(_is_released_second)
 everything = Selector(_is_any)
 
 NAMES = {
@@ -107,6 +125,8 @@ NAMES = {
     "conv_first_half": conv & first_half,
     "conv_second_half": conv & second_half,
     "conv": conv,
+    "released_first_half": norm & released_first_half,
+    "released_second_half": norm & released_second_half,
 }
 """What experiments call layers, and the predicate that each name stands for."""
 
@@ -142,9 +162,43 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
             hook.remove()
     norms = {module for module in order if is_batch_norm(module)}
     norms = norms or {module for module in order if isinstance(module, _OTHER_NORMS)}
+    halves = _released_halves(net, [names[module] for module in order])
     layers, before = [], 0
-    for module in order:
-        is_norm = module in norms
-        layers.append(Layer(names[module], module, is_norm, before / max(len(norms), 1)))
+    for module, half in zip(order, halves, strict=True):
+        is_norm, place = module in norms, before / max(len(norms), 1)
+        layers.append(Layer(names[module], module, is_norm, place, half))
         before += is_norm
     return layers
+
+
+_STAGES = ("layer1", "layer2", "layer3", "layer4")  # of a ResNet, as torchvision calls them
+_BLOCKS = ("blocks", "_blocks")  # as timm calls them, and the code that EN-B4 was published with
+_LISTS = (nn.Sequential, nn.ModuleList)
+
+
+def _released_halves(net: nn.Module, layers: Sequence[str]) -> list[int | None]:
+    """The half of each layer, given by name in the order of the pass."""
+    modules = net.named_modules()
+    lists = [(name, m) for name, m in modules if name.rpartition(".")[2] in _BLOCKS]
+    parts = _blocks(*lists[0]) if lists else list(_STAGES)
+    if not lists and not all(hasattr(net, stage) for stage in _STAGES):
+        return [None] * len(layers)
+    # The stem of a ResNet is a part as its stages are: three of five come first.
+    last = len(parts) // 2 if lists else len(parts) // 2 - 1
+    halves: list[int | None] = []
+    for layer in layers:
+        part = next((i for i, part in enumerate(parts) if layer.startswith(f"{part}.")), None)
+        if part is not None:
+            halves.append(int(part > last))
+        else:
+            is_stem = not lists and 1 not in halves
+            halves.append(0 if is_stem else None)
+    return halves
+
+
+def _blocks(name: str, module: nn.Module) -> list[str]:
+    """The names of the blocks in a list of them, whether or not they lie in lists themselves."""
+    if not isinstance(module, _LISTS):
+        return [name]
+    inner = module.named_children()
+    return [block for i, one in inner for block in _blocks(f"{name}.{i}", one)]
