@@ -126,20 +126,22 @@ def draw(path: Path, shortest: int, longest: int, seed: int) -> None:
 def on_gpu(device: str, n: int, sizes: tuple[int, int], layers: int) -> None:
     """Images a second of decoding, of the plain forward pass and of extraction."""
     cores, batch = os.cpu_count() or 1, 64
+    readers = max(1, cores - 1)  # one core launches kernels and writes rows
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(cores) as pool:
         Path(folder, "photos", "a").mkdir(parents=True)
         paths = [Path(folder, "photos", "a", f"{i:06}.jpg") for i in range(n)]
         list(pool.map(draw, paths, *([size] * n for size in sizes), range(n), chunksize=64))
         data, prepare = image_folder(Path(folder, "photos")), Preprocess()
         index = [range(i, min(i + batch, n)) for i in range(0, n, batch)]
-        decode = timed(lambda: [len(b) for b in load_batches(data, index, prepare, workers=cores)])
+        read = partial(load_batches, data, index, prepare.pixels, workers=readers)
+        decode = timed(lambda: [len(batch) for batch in read()])
         net = ResNet(layers).eval().to(device)
         x = torch.randn(batch, 3, 224, 224, device=device)
         event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
         busy: list[tuple[Any, Any]] = []
 
         def forward(x: torch.Tensor) -> Output:
-            x, start, end = x.to(device, non_blocking=True), event(), event()
+            start, end = event(), event()
             start.record()
             output = model(x)
             end.record()
@@ -158,7 +160,7 @@ def on_gpu(device: str, n: int, sizes: tuple[int, int], layers: int) -> None:
 
             plain = timed(plainly)
             path = Path(folder, "bank.safetensors")
-            run = partial(extract, batch_size=batch, workers=cores)
+            run = partial(extract, batch_size=batch, workers=readers, device=device)
             both = timed(lambda: run(forward, data, prepare, path))
         worked = sum(start.elapsed_time(end) for start, end in busy) / 1000
         rates = [n / seconds for seconds in (decode, plain, both)]

@@ -117,12 +117,13 @@ def extract(
 
             with typed(path="--output", batch_size="--batch-size", workers="--workers"):
                 bank = run(
-                    lambda x: classifier(x.to(device, non_blocking=True)),
+                    classifier,
                     dataset,
                     loaded.preprocess,
                     target,
                     batch_size=batch_size,
                     workers=workers,
+                    device=device,
                     dtype=dtype.value,
                     header={"model": loaded.name, "weights_hash": weights_hash(loaded.net)},
                     on_error="report" if skip_broken else "raise",

@@ -1,6 +1,7 @@
 """How an image becomes a network's input."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,7 +113,7 @@ class Preprocess:
         x = (x.flip(-1) if self.bgr else x).float()
         if self.scale == 1:
             x = x / 255
-        x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
+        x = (x - _constant(tuple(self.mean), x.device)) / _constant(tuple(self.std), x.device)
         return x.movedim(-1, -3).contiguous()
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
@@ -122,3 +123,9 @@ class Preprocess:
         if self.max_size is not None:
             ratio = min(ratio, self.max_size / max(width, height))
         return max(1, int(width * ratio + 0.5)), max(1, int(height * ratio + 0.5))
+
+
+@lru_cache(maxsize=32)
+def _constant(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    # Kept, since copying them to a GPU would wait for all that it has to do.
+    return torch.tensor(values, dtype=torch.float32, device=device)

@@ -203,3 +203,21 @@ def test_weights_hash_sees_every_tensor(net):
         seen.add(weights_hash(net))
     seen |= {weights_hash(net.double()), weights_hash(net.bfloat16()), weights_hash(net.fc)}
     assert len(seen) == 1 + len(net.state_dict()) + 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_what_the_processor_gives(tmp_path):
+    photos = [image(i) for i in range(40)]
+    prepare = Preprocess(resize=16, crop=8)
+    data = arrays(photos, [0] * 40)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 5)).double()
+    banks = {}
+    for device in ("cpu", "cuda"):
+        net.to(device)
+        double = lambda x: Output(x.flatten(1).double(), net(x.double()))  # noqa: E731
+        path = tmp_path / f"{device}.safetensors"
+        with torch.no_grad():
+            banks[device] = extract(double, data, prepare, path, batch_size=7, device=device)
+    assert np.array_equal(banks["cpu"].features, banks["cuda"].features)
+    assert np.allclose(banks["cpu"].logits, banks["cuda"].logits, atol=1e-6)
+    assert banks["cpu"].header == banks["cuda"].header

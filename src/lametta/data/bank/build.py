@@ -63,7 +63,7 @@ def build(
         raise LamettaError("dataset must not be empty, got no samples")
     if not path.parent.is_dir():
         raise LamettaError(f"path must lie in a folder, got {path}: No such file or directory")
-    described = header | _described(dataset, header.get("preprocess", _name(transform)))
+    described = header | _described(dataset, header.get("preprocess", name_of(transform)))
     try:
         header = json.loads(json.dumps(described))  # as it is read from a file
     except (TypeError, ValueError) as error:
@@ -162,7 +162,7 @@ def _described(dataset: Dataset, preprocess: object) -> Header:
     }
 
 
-def _name(transform: object) -> object:
+def name_of(transform: object) -> object:
     """A transform as a header can hold it: its fields, where it or its owner has any."""
     owner = getattr(transform, "__self__", transform)
     name = getattr(transform, "__qualname__", type(transform).__name__)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from lametta._arrays import check_matrix, namespace, to_numpy, widen
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.data.bank.bank import Bank
-from lametta.data.bank.build import OnProgress, build
+from lametta.data.bank.build import OnProgress, build, name_of
 from lametta.data.dataset import Dataset
 from lametta.data.loader import Transform
 from lametta.types import LamettaError, Model, Output
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 _FORMAT = "lametta.Bank/1"
 
 
+@runtime_checkable
+class _InTwo(Protocol):
+    """A transform such as ``Preprocess``, whose second half can run where the model does."""
+
+    def pixels(self, image: Any, /) -> NDArray[np.uint8]: ...
+    def standardize(self, pixels: Any, /) -> Any: ...
+
+
 def extract(
     model: Model,
     dataset: Dataset,
@@ -31,6 +39,7 @@ def extract(
     *,
     batch_size: int = 64,
     workers: int = 1,
+    device: str | None = None,
     dtype: str = "float32",
     header: Mapping[str, object] | None = None,
     on_error: str = "raise",
@@ -66,6 +75,9 @@ def extract(
     workers : int
         Processes that read and prepare samples ahead of the model; 0 for none. One is best where
         the model runs on the same cores; where it runs elsewhere, take one a core.
+    device : str, optional
+        Where the model takes its inputs, such as "cuda". They are moved there, as bytes where the
+        transform is a ``Preprocess``, which then makes numbers of them there.
     dtype : {"float32", "float16"}
         How numbers are stored.
     header : mapping, optional
@@ -99,16 +111,25 @@ def extract(
     array([[0., 0., 2.],
            [2., 0., 0.]], dtype=float32)
     """
-    import torch
-
-    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # else no model is
     check_choice("dtype", dtype, ("float32", "float16"))
+    on_gpu = device is not None and device.startswith("cuda")
+    said = {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype}
+    said.setdefault("preprocess", name_of(transform))
+    early: Transform | None = transform
+    late: Callable[[Any], Any] | None = None
+    if on_gpu and isinstance(transform, _InTwo):
+        early, late = transform.pixels, transform.standardize
+
+    def begin(x: Any) -> Callable[[], dict[str, NDArray[Any]]]:
+        x = x if device is None else x.to(device, non_blocking=True)
+        return _begin(model, x if late is None else late(x), dtype)
+
     file = build(
         path,
         dataset,
-        transform,
-        lambda x: _begin(model, x, dtype),
-        {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype},
+        early,
+        begin,
+        said,
         batch_size=batch_size,
         workers=workers,
         pin=on_gpu,
