@@ -7,8 +7,10 @@ cuda``; ``--quick`` is for the tests.
 """
 
 import argparse
+import json
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +48,7 @@ kind = "source"
 [studies.main]
 models = ["net"]
 scenarios = ["iid"]
-methods = ["{method}"]
+methods = {methods}
 seeds = {seeds}
 batch_sizes = [64]
 """
@@ -78,10 +80,12 @@ def plain_cell(net: nn.Module, pixels: torch.Tensor, prepare: Preprocess, device
     return time.perf_counter() - start
 
 
-def cells(folder: Path, network: str, method: str, seeds: range, device: str) -> float:
+def cells(folder: Path, network: str, methods: list[str], seeds: range, device: str) -> float:
     """Seconds that a run of these seeds takes, from nothing but the decoded images."""
-    file = folder / f"{method}.toml"
-    file.write_text(EXPERIMENT.format(network=network, method=method, seeds=list(seeds)))
+    file = folder / "experiment.toml"
+    file.write_text(
+        EXPERIMENT.format(network=network, methods=json.dumps(methods), seeds=list(seeds))
+    )
     start = time.perf_counter()
     if failed := run(Workspace(load(file), folder / "results", folder, device)):
         raise SystemExit(f"{len(failed)} cells failed")
@@ -102,15 +106,16 @@ def main() -> None:
         torch.save(net.state_dict(), folder / "net.pth")
         images = sorted((folder / "photos").glob("*/*"))
         pixels = torch.stack([torch.tensor(prepare.pixels(Image.open(i))) for i in images])
-        cells(folder, network, "TENT", range(1), options.device)  # decodes, and warms up
+        run_cells = partial(cells, folder, network, device=options.device)
+        run_cells(methods=["Source", "TENT"], seeds=range(1))  # decodes, and warms up
         plain, whole, source = [], [], []
         for i in range(1, rounds * each + 1, each):
             copy = globals()[network]()[0].eval().to(options.device)
             copy.load_state_dict(net.state_dict())
             plain.append(plain_cell(copy, pixels, prepare, options.device))
             some = range(i, i + each)
-            whole.append(cells(folder, network, "TENT", some, options.device) / each)
-            source.append(cells(folder, network, "Source", some, options.device) / each)
+            source.append(run_cells(methods=["Source"], seeds=some) / each)
+            whole.append(run_cells(methods=["Source", "TENT"], seeds=some) / each)
     loop, cell, bare = (float(np.median(times)) for times in (plain, whole, source))
     print(f"TENT on {network}, {n} images, {options.device}, seconds: a plain loop {loop:.3f},")
     print(f"a cell {cell:.3f} ({100 * (cell / loop - 1):+.1f} %); a cell of Source {bare:.3f}")
