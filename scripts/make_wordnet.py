@@ -3,8 +3,9 @@
     apt-get install wordnet-base
     python scripts/make_wordnet.py
 
-In the result a line is a synset: its id, its hypernyms in WordNet's order and its words, a word of
-several senses with the number of this one. The bytes depend on the database and on liblzma alone.
+In the result a line is a synset: its id, its hypernyms in WordNet's order (``n`` and a number, or
+``i`` and a number if it is an instance of that one, not a kind) and its words, a word of several
+senses with the number of this one. The bytes depend on the database and on liblzma alone.
 The classes in ``imagenet.txt``, one synset id a line, get their names from the same database.
 """
 
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ASSETS = Path(__file__).parents[1] / "src" / "lametta" / "data" / "assets"
+
+_HYPERNYMS = {"@": "n", "@i": "i"}  # is a kind of, is an instance of
 
 
 def main() -> None:
@@ -40,9 +43,9 @@ def synset_lines(database: Path) -> Iterator[str]:
         offset, n_words = fields[0], int(fields[3], 16)
         words, pointers = fields[4 : 4 + 2 * n_words : 2], fields[5 + 2 * n_words :]
         hypernyms = [
-            f"n{target}"
+            f"{_HYPERNYMS[symbol]}{target}"
             for symbol, target in zip(pointers[::4], pointers[1::4], strict=True)
-            if symbol in ("@", "@i")  # is a kind of, is an instance of
+            if symbol in _HYPERNYMS
         ]
         yield "\t".join(
             (

@@ -287,7 +287,7 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert "dirichlet" in scenarios
     assert "gamma=0.1" in scenarios
     assert "no data root" in run("list", "datasets").stdout
-    (tmp_path / "ilsvrc12" / "val").mkdir(parents=True)
+    (tmp_path / "ilsvrc12" / "val" / "n01440764").mkdir(parents=True)
     shown = run("list", "datasets", "--data", tmp_path).stdout
     assert re.search(r"imagenet_val +yes", shown)
     assert re.search(r"imagenet_v2 +no", shown)
@@ -295,6 +295,26 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert f"looked below {tmp_path}" in shown
     assert run("list", "nothing").exit_code == 2
     assert run("list", "models", "--data", tmp_path).exit_code == 2
+
+
+def test_list_counts_what_was_published(tmp_path, monkeypatch):
+    monkeypatch.delenv("LAMETTA_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = tmp_path / "imagenet_v2/imagenetv2-matched-frequency-format-val/7"
+    folder.mkdir(parents=True)
+    (folder / "a.jpeg").touch()
+    (tmp_path / "ilsvrc12/val").mkdir(parents=True)
+    (tmp_path / "ilsvrc12/val/ILSVRC2012_val_00000001.JPEG").touch()
+    shown = " ".join(run("list", "datasets", "--data", tmp_path, "--count").stdout.split())
+    assert "imagenet_v2 has 1 images where 10,000 were published" in shown
+    assert "must hold <class>/<image>, got ILSVRC2012_val_00000001.JPEG" in shown
+    assert "were published" not in run("list", "datasets", "--data", tmp_path).stdout
+    for i in range(1, 10_000):
+        (folder / f"{i}.jpeg").touch()
+    shown = " ".join(run("list", "datasets", "--data", tmp_path, "--count").stdout.split())
+    assert "10,000 samples of 1,000 classes, as published" in shown
+    assert run("list", "datasets", "--count").exit_code == 2
+    assert run("list", "models", "--count").exit_code == 2
 
 
 def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):

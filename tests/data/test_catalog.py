@@ -40,6 +40,44 @@ def test_catalog_reads_all(tmp_path):
         assert row.where.relative_to(tmp_path).parts[0] in row.needs
 
 
+@pytest.mark.parametrize(
+    ("plant_one", "name", "options", "words"),
+    [
+        (plant_val, "imagenet_val", {}, "3 images where 50,000"),
+        (plant_c, "imagenet_c_test", {}, "10 images where 500,000"),
+        (plant_c, "imagenet_c_test", {"severities": [1, 5]}, "20 images where 1,000,000"),
+        (plant_c, "imagenet_c_test", {"corruptions": ["snow"]}, "1 images where 50,000"),
+        (plant_c16, "imagenet_c16", {}, "288 images where 14,400"),
+        (plant_v2, "imagenet_v2", {}, "3 images where 10,000"),
+        (plant_vid, "imagenet_vid", {}, "2 videos where 555 were published, 5 frames where 176,1"),
+        (plant_tao, "tao_lasot", {}, "4 frames where 6,558 were published, 3 classes where 76"),
+        (plant_tiny, "tiny_imagenet", {}, "3 images where 10,000"),
+    ],
+)
+def test_what_differs_from_what_was_published(tmp_path, plant_one, name, options, words):
+    plant_one(tmp_path)
+    data = catalog.load(name, tmp_path, **options)
+    assert catalog.differs(name, data).startswith(f"{name} has {words}")
+
+
+def test_drawn_severities_are_as_many_as_one(tmp_path):
+    for severity in range(1, 6):
+        plant(tmp_path, f"imagenet_c/test/snow/{severity}/n01443537/a.JPEG")
+    for severities, count in (("drawn", 50_000), ([1, 2, 3, 4, 5], 250_000)):
+        data = catalog.load(
+            "imagenet_c_test", tmp_path, corruptions=["snow"], severities=severities
+        )
+        assert f"where {count:,} were published" in data.differs
+
+
+def test_what_was_published_does_not_differ(tmp_path):
+    folder = tmp_path / "imagenet_v2/imagenetv2-matched-frequency-format-val/7"
+    folder.mkdir(parents=True)
+    for i in range(10_000):
+        (folder / f"{i}.jpeg").touch()
+    assert catalog.differs("imagenet_v2", catalog.load("imagenet_v2", tmp_path)) == ""
+
+
 def test_catalog_looks_for_every_corruption(tmp_path):
     plant_c(tmp_path)
     shutil.rmtree(tmp_path / "imagenet_c/test/snow")

@@ -13,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from lametta import methods, networks
+from lametta._files import PathLike
 from lametta._signatures import parameters_of
 from lametta.affinity import AFFINITIES
 from lametta.cli._console import data_folder, out, say, show_table, user_errors
@@ -41,22 +42,33 @@ def list_(
             metavar="ROOT", help="Where data sets lie; LAMETTA_DATA if not given.", show_default=""
         ),
     ] = None,
+    count: Annotated[
+        bool,
+        typer.Option(
+            "--count", help="Read the data sets that were found, and compare with published counts."
+        ),
+    ] = False,
 ) -> None:
     """Show what there is: methods, affinities, poolings, models, data sets, scenarios, arrays.
 
-    Data sets are shown with what each needs on disk, and whether it was found below ROOT.
+    Data sets are shown with what each needs on disk, and whether it was found below ROOT. To count
+    looks at every file, which takes minutes for a million of them.
 
-    Example: lametta list datasets --data /data
+    Example: lametta list datasets --data /data --count
     """
     with user_errors():
         if data is not None:
             data_folder(data)
-            if kind not in (None, Kind.datasets):
-                raise LamettaError(f"--data is of use with datasets alone, got it with {kind}")
+        for option, given in (("--data", data is not None), ("--count", count)):
+            if given and kind not in (None, Kind.datasets):
+                raise LamettaError(f"{option} is of use with datasets alone, got it with {kind}")
         for wanted in Kind if kind is None else (kind,):
             if kind is None:
                 out.print(f"[bold underline]{wanted}[/]")
-            _TABLES[wanted](data)
+            if wanted is Kind.datasets:
+                _datasets(data, count)
+            else:
+                _TABLES[wanted]()
             if kind is None:
                 out.print()
 
@@ -69,7 +81,7 @@ def _plain(line: str) -> str:
     return line.replace("`", "")
 
 
-def _methods(_: Path | None) -> None:
+def _methods() -> None:
     rows = []
     for name in methods.names():
         try:
@@ -88,7 +100,7 @@ def _methods(_: Path | None) -> None:
     say("+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own")
 
 
-def _affinities(_: Path | None) -> None:
+def _affinities() -> None:
     rows = []
     for name, make in AFFINITIES.items():
         line = (inspect.getdoc(make) or "").partition("\n")[0]
@@ -97,34 +109,51 @@ def _affinities(_: Path | None) -> None:
     show_table("name", "what it is", "options", rows=rows)
 
 
-def _poolings(_: Path | None) -> None:
+def _poolings() -> None:
     _show({"mean, sum, max": "How ClassMap pools classes onto fewer."})
 
 
-def _models(_: Path | None) -> None:
+def _models() -> None:
     _show({name: network.line for name, network in networks.NETWORKS.items()})
 
 
-def _datasets(data: Path | None) -> None:
+def _datasets(data: Path | None, count: bool) -> None:
     from lametta.data import catalog
 
     root = os.environ.get("LAMETTA_DATA") if data is None else data
-    there = {row.name: row.found for row in catalog.look(root)} if root else {}
-    states = {None: Text(""), True: Text("yes", "green"), False: Text("no", "red")}
-    rows = [
-        (
-            name,
-            states[there.get(name)] if needs else "always",
-            Text.assemble(line, *([("\n" + needs, "dim")] if needs else [])),
-        )
-        for name, (line, needs) in catalog.datasets().items()
-    ]
+    if count and not root:
+        raise LamettaError("--count needs a data root, got neither --data nor LAMETTA_DATA")
+    there = {row.name: row for row in catalog.look(root)} if root else {}
+    rows = []
+    for name, (line, needs) in catalog.datasets().items():
+        row, state = there.get(name), Text("" if needs else "always")
+        notes = [(needs, "dim")] if needs else []
+        if row is not None:
+            state = Text("yes", "green") if row.found else Text("no", "red")
+            if not row.found and row.where.exists():  # it is there, but not all of it
+                notes.append((row.why, "red"))
+            elif row.found and count and root:
+                notes.append(_counted(name, root))
+        rows.append((name, state, Text("\n").join([Text(line), *(Text(*note) for note in notes)])))
     show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
     say(f"{looked} (--data or LAMETTA_DATA)")
 
 
-def _scenarios(_: Path | None) -> None:
+def _counted(name: str, root: PathLike) -> tuple[str, str]:
+    """What is to be said of a data set that was read, and the style of that."""
+    from lametta.data import catalog
+
+    try:
+        data = catalog.load(name, root)
+    except LamettaError as error:
+        return str(error), "red"
+    if differs := catalog.differs(name, data):
+        return differs, "yellow"
+    return f"{len(data):,} samples of {len(data.classes):,} classes, as published", "green"
+
+
+def _scenarios() -> None:
     from lametta import stream
 
     rows = [
@@ -139,7 +168,7 @@ def _scenarios(_: Path | None) -> None:
     )
 
 
-def _arrays(_: Path | None) -> None:
+def _arrays() -> None:
     modules = {"NumPy": "numpy", "PyTorch": "torch", "JAX": "jax", "CuPy": "cupy"}
     _show(
         {
@@ -149,12 +178,11 @@ def _arrays(_: Path | None) -> None:
     )
 
 
-_TABLES: dict[Kind, Callable[[Path | None], None]] = {
+_TABLES: dict[Kind, Callable[[], None]] = {
     Kind.methods: _methods,
     Kind.affinities: _affinities,
     Kind.poolings: _poolings,
     Kind.models: _models,
-    Kind.datasets: _datasets,
     Kind.scenarios: _scenarios,
     Kind.arrays: _arrays,
 }

@@ -33,12 +33,16 @@ class Description(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Whether a data set is there: its name, what it needs, whether all of that is, and where."""
+    """Whether a data set is there: its name, what it needs, whether all of that is, and where.
+
+    Where it is not, or cannot be read as it lies there, ``why`` says what is missing.
+    """
 
     name: str
     needs: str
     found: bool
     where: Path
+    why: str = ""
 
 
 def data_root(given: PathLike | None = None) -> Path:
@@ -78,7 +82,7 @@ def datasets() -> dict[str, Description]:
     Examples
     --------
     >>> datasets()["imagenet_val"].needs
-    'ilsvrc12/val/<synset>/*.JPEG'
+    'ilsvrc12/val/<synset>/*.JPEG, or ilsvrc12/{val/*.JPEG,ILSVRC2012_devkit_t12}'
     """
     described = {name: Description(entry.line, entry.needs) for name, entry in _ENTRIES.items()}
     described[_PYTHON] = Description("what a function of yours gives", "")
@@ -104,11 +108,22 @@ def look(root: PathLike) -> list[Found]:
         if entry.layout is None:
             continue
         try:
-            where, found = entry.layout.find(root), True
-        except LamettaError:
-            where, found = Path(root) / entry.layout.places[0], False
-        rows.append(Found(name, entry.needs, found, where))
+            rows.append(Found(name, entry.needs, True, entry.layout.find(root)))
+        except LamettaError as error:
+            where = Path(root) / entry.layout.places[0]
+            rows.append(Found(name, entry.needs, False, where, str(error)))
     return rows
+
+
+def differs(name: str, data: Dataset, /) -> str:
+    """Say in what a data set, as `load` gave it, is not what was published; nothing if it is.
+
+    Examples
+    --------
+    >>> differs("embedded:digits_val", load("embedded:digits_val"))
+    ''
+    """
+    return f"{name} has {data.differs}" if data.differs else ""
 
 
 def load(name: str, root: PathLike | None = None, /, **options: object) -> Dataset:

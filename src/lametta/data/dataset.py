@@ -62,6 +62,9 @@ class Dataset:
         From ImageNet's 1000 classes onto ``classes``, where these are not those.
     skipped : tuple of str
         Keys of what the reader left out, since it is broken or no class map reaches it.
+    differs : str
+        In what the reader found other counts than were published, ``"9 images where 10,000 were
+        published"``; empty where they are equal, or where none are known.
 
     Examples
     --------
@@ -78,6 +81,7 @@ class Dataset:
     groups: NDArray[Any] | None = None
     class_map: ClassMap | None = None
     skipped: tuple[str, ...] = ()
+    differs: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.samples)

@@ -303,7 +303,7 @@ def test_script(tmp_path, monkeypatch):
     assert text == (
         "n00000001\t\tthing\n"
         "n00000002\tn00000001\tCat:2 big_cat\n"
-        "n00000003\tn00000002\tTom_cat cat:1\n"
+        "n00000003\ti00000002\tTom_cat cat:1\n"
     )
     assert made["imagenet.txt"] == b"n00000003\tTom cat\n"
     assert made["WORDNET-LICENSE"].startswith(b"WordNet 3.0 Copyright 2006")
@@ -312,6 +312,7 @@ def test_script(tmp_path, monkeypatch):
     assert graph.senses["cat"] == ("n00000003", "n00000002")
     assert graph.words("n00000003") == ("Tom cat", "cat")
     assert graph.ancestors("n00000003") == {"n00000003": 0, "n00000002": 1, "n00000001": 2}
+    assert graph.instances == {"n00000003"}
 
 
 def test_script_wants_wordnet_3_0(tmp_path, monkeypatch):
@@ -328,6 +329,16 @@ def test_asset_is_what_the_script_makes():
     lines = lzma.decompress((ASSETS / "wordnet-nouns.txt.xz").read_bytes()).decode().splitlines()
     assert list(script().synset_lines(database)) == lines
     assert (ASSETS / "WORDNET-LICENSE").read_text() == script().license_text(database)
+
+
+def test_kinds_are_the_nodes_of_imagenets_hierarchy():
+    graph = load_wordnet()
+    assert len(graph.hypernyms.keys() - graph.instances) == 74_401  # of wordnet.is_a.txt
+    assert not graph.instances & set(IMAGENET)
+    everest, zebra = graph.senses["mount_everest"][0], graph.senses["zebra"][0]
+    assert graph.words(graph.nearest_kind(everest))[0] == "mountain peak"
+    assert graph.nearest_kind(zebra) == zebra
+    assert not {graph.nearest_kind(synset) for synset in graph.instances} & graph.instances
 
 
 def test_license_travels_with_the_nouns():

@@ -26,6 +26,8 @@ class WordNet:
     entries : mapping of str to str
         For each synset its words with a space between them, ``dog:1 domestic_dog``; a word of
         several senses has the number of this one.
+    instances : set of str
+        Single things, as Mount Everest. ImageNet's own hierarchy has the other synsets alone.
 
     Examples
     --------
@@ -40,15 +42,17 @@ class WordNet:
 
     hypernyms: Mapping[str, tuple[str, ...]]
     entries: Mapping[str, str]
+    instances: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read lines of ``synset TAB hypernyms TAB words``."""
+        """Read lines of ``synset TAB hypernyms TAB words``; an ``i`` marks those of instances."""
         rows = [line.split("\t") for line in text.splitlines()]
-        return cls(
-            {synset: tuple(parents.split()) for synset, parents, _ in rows},
-            {synset: words for synset, _, words in rows},
-        )
+        edges = [(child, up) for child, ups, _ in rows for up in ups.split() if up[0] == "n"]
+        kinds = {synset for edge in edges for synset in edge}
+        hypernyms = {child: tuple(ups.replace("i", "n").split()) for child, ups, _ in rows}
+        instances = frozenset(child for child, up in hypernyms.items() if up and child not in kinds)
+        return cls(hypernyms, {synset: words for synset, _, words in rows}, instances)
 
     @cached_property
     def senses(self) -> Mapping[str, tuple[str, ...]]:
@@ -79,6 +83,10 @@ class WordNet:
                     steps[parent] = steps[child] + 1
                     queue.append(parent)
         return steps
+
+    def nearest_kind(self, synset: str) -> str:
+        """The synset itself, or what it is an instance of: the nearest in ImageNet's hierarchy."""
+        return next(up for up in self.ancestors(synset) if up not in self.instances)
 
     def tree(self) -> Self:
         """The same nouns, each with its first hypernym alone."""

@@ -13,25 +13,32 @@ from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.classes.wordnet import c16
 from lametta.data.corruption import SETS
 from lametta.data.dataset import Dataset
+from lametta.data.readers.flat import check_labels, flat_folder, is_flat
 from lametta.data.readers.folders import image_folder, number_classes
 from lametta.data.readers.images import image_dataset, list_images
-from lametta.data.readers.layout import Entry, Layout
+from lametta.data.readers.layout import Entry, Layout, difference
 from lametta.types import LamettaError
 
 # Where each lies below the data root.
-VAL = Layout(("ilsvrc12/val",))
+VAL = Layout(("ilsvrc12/val",), check=check_labels)
 C = {split: Layout((f"imagenet_c/{split}", "imagenet_c"), SETS[split]) for split in ("val", "test")}
 V2 = {
     subset: Layout((f"imagenet_v2/imagenetv2-{subset}-format-val",))
     for subset in ("matched-frequency", "threshold0.7", "top-images")
 }
 
+_PER_CLASS = 50  # images of the validation set
 _SEVERITIES = range(1, 6)
 _DRAWN = "drawn"
 
 
 def imagenet_val(root: PathLike) -> Dataset:
     """ImageNet's validation images, ``ilsvrc12/val/<synset>/*.JPEG``.
+
+    The images may also lie in ``ilsvrc12/val`` itself, as the published archive unpacks, beside
+    one of these in ``ilsvrc12``: the devkit ``ILSVRC2012_devkit_t12``, whose ``meta.mat`` takes
+    SciPy to read; ``LOC_val_solution.csv``; or the synset of each image, one a line, in
+    ``imagenet_2012_validation_synset_labels.txt``. Order, labels and keys are the same then.
 
     Parameters
     ----------
@@ -45,7 +52,9 @@ def imagenet_val(root: PathLike) -> Dataset:
     lametta.types.LamettaError: root must hold ilsvrc12/val, got 'photos', without
     photos/ilsvrc12/val
     """
-    return image_folder(VAL.find(root), classes="synset", name="imagenet_val")
+    folder = VAL.find(root)
+    read = flat_folder if is_flat(folder) else partial(image_folder, classes="synset")
+    return _compared(read(folder, name="imagenet_val"), _PER_CLASS * len(IMAGENET))
 
 
 def imagenet_c(
@@ -85,7 +94,8 @@ def imagenet_c(
     (array([1]), array(['snow'], dtype='<U4'))
     """
     folder, names, levels = _find_c(root, split, severities, corruptions)
-    return _read_c(f"imagenet_c_{split}", folder, _list_c(folder, names, levels, severities))
+    data = _read_c(f"imagenet_c_{split}", folder, _list_c(folder, names, levels, severities))
+    return _compared(data, _PER_CLASS * len(IMAGENET) * _times(names, levels, severities))
 
 
 def imagenet_c16(
@@ -114,7 +124,8 @@ def imagenet_c16(
     synsets = sorted(IMAGENET[member] for group in super_classes.values() for member in group)
     folder, names, levels = _find_c(root, "val", severities, corruptions)
     paths = _list_c(folder, names, levels, severities, synsets)
-    return _read_c("imagenet_c16", folder, paths).relabeled(super_classes)
+    data = _read_c("imagenet_c16", folder, paths).relabeled(super_classes)
+    return _compared(data, _PER_CLASS * len(synsets) * _times(names, levels, severities))
 
 
 def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset:
@@ -140,7 +151,7 @@ def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset
     check_choice("subset", subset, V2)
     folder = V2[subset].find(root)
     data = image_folder(folder, classes="index", n_classes=len(IMAGENET), name="imagenet_v2")
-    return replace(data, classes=IMAGENET)
+    return _compared(replace(data, classes=IMAGENET), 10_000)
 
 
 _C = "<corruption>/<severity>/<synset>/*.JPEG"
@@ -148,7 +159,7 @@ _C = "<corruption>/<severity>/<synset>/*.JPEG"
 ENTRIES = {
     "imagenet_val": Entry(
         "ImageNet's validation images, 1000 classes",
-        "ilsvrc12/val/<synset>/*.JPEG",
+        "ilsvrc12/val/<synset>/*.JPEG, or ilsvrc12/{val/*.JPEG,ILSVRC2012_devkit_t12}",
         imagenet_val,
         VAL,
     ),
@@ -177,6 +188,17 @@ ENTRIES = {
         V2["matched-frequency"],
     ),
 }
+
+
+def _compared(data: Dataset, published: int) -> Dataset:
+    """The data set, with a word on how many images it has if others were published."""
+    differs = difference({"images": len(data)}, {"images": published})
+    return replace(data, differs=differs)
+
+
+def _times(corruptions: Sequence[str], levels: Sequence[int], severities: object) -> int:
+    """How often each image is there: once a corruption, and a severity unless that is drawn."""
+    return len(corruptions) * (1 if severities == _DRAWN else len(levels))
 
 
 def _find_c(

@@ -67,6 +67,7 @@ def image_dataset(
     *,
     class_map: ClassMap | None = None,
     skipped: tuple[str, ...] = (),
+    differs: str = "",
 ) -> Dataset:
     """Put together what a reader found; the paths below the root are the keys."""
     keys = tuple(paths)
@@ -79,6 +80,7 @@ def image_dataset(
         None if groups is None else np.array(groups, dtype=str),
         class_map,
         skipped,
+        differs,
     )
 
 

@@ -1,6 +1,6 @@
 """What a reader says of its data sets: a line about each, and where it lies on disk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ class Layout:
         Folders below the root, any of which will do.
     inside : tuple of str
         Files and folders that have to be in it.
+    check : callable, optional
+        Raises a `LamettaError` for a folder that cannot be read as it is; a quick look, not more.
 
     Examples
     --------
@@ -30,6 +32,7 @@ class Layout:
 
     places: tuple[str, ...]
     inside: tuple[str, ...] = ()
+    check: Callable[[Path], object] | None = None
 
     def find(self, root: PathLike, /) -> Path:
         """Give the first place that has it all, or say what was looked for and is not there."""
@@ -39,6 +42,8 @@ class Layout:
             wanted = [folder, *(folder / name for name in self.inside)]
             missing = [path for path in wanted if not path.exists()]
             if not missing:
+                if self.check is not None:
+                    self.check(folder)
                 return folder
             lacking.append(missing[0])
         raise LamettaError(
@@ -68,6 +73,29 @@ class Entry:
     needs: str
     read: Callable[..., Dataset]
     layout: Layout | None = None
+
+
+def difference(found: Mapping[str, int], published: Mapping[str, int]) -> str:
+    """Say in which counts what was found is not what was published; nothing where it is.
+
+    Examples
+    --------
+    >>> difference({"videos": 2, "frames": 9}, {"videos": 2, "frames": 6558})
+    '9 frames where 6,558 were published'
+    """
+    return ", ".join(
+        f"{found[what]:,} {what} where {number:,} were published"
+        for what, number in published.items()
+        if found[what] != number
+    )
+
+
+def read_text(file: Path) -> str:
+    """The text of a file, or an error that names it."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise LamettaError(f"{file} must be text in UTF-8, got {error}") from None
 
 
 def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tuple[str, ...]:

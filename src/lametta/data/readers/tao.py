@@ -1,29 +1,53 @@
 """TAO-LaSOT: the frames of TAO that come from LaSOT."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
-from lametta.data.classes.wordnet import ancestral_map, resolve
+from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout, settle
+from lametta.data.readers.layout import Entry, Layout, difference, settle
 from lametta.types import LamettaError
 
-LAYOUT = Layout(("TAO",), ("annotations", "frames"))
+_PUBLISHED = {"frames": 6_558, "classes": 76}  # by the paper
+
+
+def _files(folder: Path) -> list[Path]:
+    """The merged file, or the two that it would be merged from; an error without them."""
+    merged = folder / "trainval.json"
+    if merged.is_file():
+        return [merged]
+    parts = [folder / "train.json", folder / "validation.json"]
+    for part in parts:
+        if not part.is_file():
+            raise LamettaError(
+                f"{folder} must hold trainval.json, or train.json and validation.json, "
+                f"got no {part.name}"
+            )
+    return parts
+
+
+def _check(folder: Path) -> None:
+    _files(folder / "annotations")
+
+
+LAYOUT = Layout(("TAO",), ("annotations", "frames"), _check)
 
 
 def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
     """TAO's frames from LaSOT, of the training and the validation videos.
 
-    Reads ``TAO/annotations/trainval.json``, or ``train.json`` and ``validation.json`` there, and
-    ``TAO/frames/<train or val>/LaSOT/<video>/<frame>``. The classes are the synsets of the
-    objects in these frames that ImageNet's classes map to, in sorted order. A frame is kept if it
-    has objects of these classes and all are of one class, which is its label. The group of a frame
-    is its video, named by the folder.
+    Reads ``TAO/annotations/trainval.json``, or ``train.json`` and ``validation.json`` there, which
+    are merged by ids, and ``TAO/frames/<train or val>/LaSOT/<video>/<frame>``. The classes are the
+    synsets of the objects in these frames that ImageNet's classes map to, in sorted order; one that
+    ImageNet's hierarchy lacks is taken for the nearest that it has. A frame is kept if it has
+    objects of these classes and all are of one class, which is its label. The group of a frame is
+    its video, named by the folder.
 
     Parameters
     ----------
@@ -53,9 +77,7 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
     """
     check_choice("broken", broken, ("raise", "skip"))
     folder = LAYOUT.find(root)
-    objects: dict[str, set[str]] = {}
-    for file in _files(folder / "annotations"):
-        objects |= _read(file)
+    objects = _merge([_read(file) for file in _files(folder / "annotations")])
     if not objects:
         raise LamettaError(f"{folder} must hold annotated frames from LaSOT, found none")
     class_map, labels = _label(objects)
@@ -71,6 +93,7 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
         [path.rpartition("/")[0] for path in paths],
         class_map=class_map,
         skipped=skipped,
+        differs=difference({"frames": len(paths), "classes": len(class_map.names)}, _PUBLISHED),
     )
 
 
@@ -84,53 +107,69 @@ ENTRIES = {
 }
 
 
-def _files(folder: Path) -> list[Path]:
-    """The merged file, or the two that it would be merged from."""
-    merged = folder / "trainval.json"
-    if merged.is_file():
-        return [merged]
-    parts = [folder / "train.json", folder / "validation.json"]
-    for part in parts:
-        if not part.is_file():
-            raise LamettaError(
-                f"{folder} must hold trainval.json, or train.json and validation.json, "
-                f"got no {part.name}"
-            )
-    return parts
+class _Content(NamedTuple):
+    """What is needed of a file: paths and synsets by id, and which of both belong together."""
+
+    file: Path
+    paths: dict[int, str]
+    synsets: dict[int, str]
+    objects: list[tuple[int, int]]
 
 
-def _read(file: Path) -> dict[str, set[str]]:
-    """For each frame from LaSOT the synsets of its objects.
-
-    One file at a time: what has the number 7 in one may be something else in the other.
-    """
+def _read(file: Path) -> _Content:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         synsets = {row["id"]: _rename(row["synset"]) for row in content["categories"]}
         paths = {row["id"]: row["file_name"] for row in content["images"]}
-        objects: dict[str, set[str]] = {}
-        for row in content["annotations"]:
-            path = paths[row["image_id"]]
-            if path.split("/")[1] == "LaSOT":
-                objects.setdefault(path, set()).add(synsets[row["category_id"]])
+        objects = [(row["image_id"], row["category_id"]) for row in content["annotations"]]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise LamettaError(
-            f"{file} must be JSON with TAO's images, categories and annotations, "
-            f"got {type(error).__name__}: {error}"
-        ) from error
-    return objects
+        raise _broken(file, error) from error
+    return _Content(file, paths, synsets, objects)
+
+
+def _merge(contents: Sequence[_Content]) -> dict[str, set[str]]:
+    """For each frame from LaSOT the synsets of its objects.
+
+    An id means what its own file says of it, or else what another one does: that holds whether or
+    not what has the number 7 in one is something else in the other.
+    """
+    merged: dict[str, set[str]] = {}
+    paths = {number: path for content in contents for number, path in content.paths.items()}
+    synsets = {number: name for content in contents for number, name in content.synsets.items()}
+    for content in contents:
+        own_paths, own_synsets = paths | content.paths, synsets | content.synsets
+        try:
+            for image, category in content.objects:
+                path = own_paths[image]
+                if path.split("/")[1] == "LaSOT":
+                    merged.setdefault(path, set()).add(own_synsets[category])
+        except (AttributeError, LookupError) as error:
+            raise _broken(content.file, error) from error
+    return merged
+
+
+def _broken(file: Path, error: Exception) -> LamettaError:
+    return LamettaError(
+        f"{file} must be JSON with TAO's images, categories and annotations, "
+        f"got {type(error).__name__}: {error}"
+    )
 
 
 def _label(objects: Mapping[str, set[str]]) -> tuple[ClassMap, dict[str, int]]:
     """Map ImageNet onto the objects' synsets, and label each frame whose objects agree."""
-    synsets = sorted(set().union(*objects.values()))
-    class_map = ancestral_map(list(filter(_in_wordnet, synsets)), drop_empty=True)
-    numbers = {synset: i for i, synset in enumerate(class_map.names)}
+    names = sorted(set().union(*objects.values()))
+    ids = {name: synset for name in names if (synset := _synset(name)) is not None}
+    targets: dict[str, str] = {}
+    for name, synset in ids.items():
+        targets.setdefault(synset, name)  # the first of two names for one synset
+    class_map = ancestral_map({name: synset for synset, name in targets.items()}, drop_empty=True)
+    numbers = {name: i for i, name in enumerate(class_map.names)}
     labels = {}
     for path, found in objects.items():
-        kept = {numbers[synset] for synset in found if synset in numbers}
+        called = {targets[ids[name]] for name in found if name in ids}
+        kept = called & numbers.keys()
         if len(kept) == 1:
-            labels[path] = kept.pop()
+            labels[path] = numbers[kept.pop()]
     return class_map, labels
 
 
@@ -138,9 +177,9 @@ def _rename(synset: str) -> str:
     return "street_sign.n.01" if "stop_sign" in synset else synset  # WordNet has no stop sign
 
 
-def _in_wordnet(synset: str) -> bool:
+def _synset(name: str) -> str | None:
+    """The nearest synset that is in ImageNet's hierarchy; None for what WordNet does not have."""
     try:
-        resolve(synset)
+        return load_wordnet().nearest_kind(resolve(name).synset)
     except LamettaError:  # a name of LVIS's own, which no class of ImageNet is a kind of
-        return False
-    return True
+        return None

@@ -8,7 +8,7 @@ from lametta.classmap import ClassMap
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout
+from lametta.data.readers.layout import Entry, Layout, difference, read_text
 from lametta.types import LamettaError
 
 LAYOUT = Layout(("tiny-imagenet-200",), ("wnids.txt", "val/val_annotations.txt", "val/images"))
@@ -39,7 +39,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
     (('n02124075',), ('images/val_0.JPEG',), ((285,),))
     """
     folder = LAYOUT.find(root)
-    listed = _read(folder / "wnids.txt").split()
+    listed = read_text(folder / "wnids.txt").split()
     class_map = ClassMap(
         {synset: [IMAGENET.index(synset)] for synset in listed if synset in IMAGENET},
         n_source=len(IMAGENET),
@@ -55,6 +55,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
         class_map.names,
         class_map=class_map,
         skipped=tuple(key for key, synset in rows if synset not in ranks),
+        differs=difference({"images": len(rows)}, {"images": 10_000}),
     )
 
 
@@ -68,17 +69,10 @@ ENTRIES = {
 }
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise LamettaError(f"{file} must be text in UTF-8, got {error}") from None
-
-
 def _read_annotations(file: Path, listed: Sequence[str]) -> list[tuple[str, str]]:
     """Key and synset of each image."""
     rows = []
-    for line in _read(file).splitlines():
+    for line in read_text(file).splitlines():
         name, synset = [*line.split(), "", ""][:2]
         if synset not in listed:
             raise LamettaError(f"{file} must hold an image and its synset a line, got {line!r}")

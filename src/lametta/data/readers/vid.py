@@ -9,12 +9,13 @@ from lametta.data.classes.imagenet import VID, VID_ANNOTATIONS
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout, settle
+from lametta.data.readers.layout import Entry, Layout, difference, settle
 from lametta.types import LamettaError
 
 LAYOUT = Layout(("ILSVRC2015",), ("Data/VID/val", "Annotations/VID/val"))
 
 _LABELS = {synset: i for i, synset in enumerate(VID_ANNOTATIONS.values())}
+_PUBLISHED = {"videos": 555, "frames": 176_126}  # all there are, of which some are left out here
 _MAX_BYTES = 1 << 20  # an annotation has about one kilobyte; what is far larger is none
 
 
@@ -50,7 +51,8 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
     check_choice("broken", broken, ("raise", "skip"))
     images, annotations = (LAYOUT.find(root) / part for part in LAYOUT.inside)
     paths, labels, failures = [], [], []
-    for frame in _frames(images, annotations):
+    frames = _frames(images, annotations)
+    for frame in frames:
         try:
             label = _label(images / f"{frame}.JPEG", annotations / f"{frame}.xml")
         except (OSError, ElementTree.ParseError, LookupError, ValueError) as error:
@@ -60,6 +62,7 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
                 paths.append(f"{frame}.JPEG")
                 labels.append(label)
     skipped = settle(broken, failures, images)
+    videos = {frame.partition("/")[0] for frame in frames}
     if not paths:
         raise LamettaError(f"{annotations} must hold <video>/<frame>.xml with objects, found none")
     return image_dataset(
@@ -71,6 +74,7 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
         [path.partition("/")[0] for path in paths],
         class_map=ancestral_map(VID),
         skipped=skipped,
+        differs=difference({"videos": len(videos), "frames": len(frames)}, _PUBLISHED),
     )
 
 
