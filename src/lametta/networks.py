@@ -8,7 +8,7 @@ from lametta._checks import did_you_mean
 from lametta.types import LamettaError
 
 EMBEDDED = "embedded:digits"
-"""The network that comes with the package."""
+"""The network that comes with the package; the names of its two variants begin alike."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,14 @@ NETWORKS = {
         },
         "timm",
     ),
-    EMBEDDED: Network(
-        "a small network for the embedded digits, which comes with the package",
-        "lametta.torch.loaders:load_digits",
-    ),
+    **{
+        f"{EMBEDDED}{variant}": Network(line, "lametta.torch.loaders:load_digits")
+        for variant, line in {
+            "": "a small network for the embedded digits, which comes with the package",
+            "_mixup": "the same, trained on pairs of digits laid over each other",
+            "_resnet": "a small residual network for the embedded digits, from the package too",
+        }.items()
+    },
 }
 """The networks by name; capitals stand for what the caller fills in."""
 

@@ -110,5 +110,5 @@ def load_resnet(
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:
-    """The network of the embedded digits, which takes its samples as they are."""
-    return with_weights(digits_net(), file), None
+    """A network of the embedded digits, which takes their samples as they are."""
+    return with_weights(digits_net(name.removeprefix("embedded:")), file), None

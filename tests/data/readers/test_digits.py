@@ -16,7 +16,7 @@ from lametta.data.readers import digit_shifts as shifts
 from lametta.data.readers import digits
 from lametta.data.readers.digits import make_digits, part
 from lametta.torch import Classifier
-from lametta.torch.digits import digits_net
+from lametta.torch.digits import NETS, digits_net
 from lametta.torch.select import layers_of
 from tests.test_package import run_python
 
@@ -314,14 +314,27 @@ def test_blurs_spread_a_point_and_keep_its_mass(blur):
 
 
 def test_weights_are_small():
-    weights = resources.files("lametta.torch") / "assets" / "digits_cnn.safetensors"
-    assert len(weights.read_bytes()) < 300_000
+    files = [*(resources.files("lametta.torch") / "assets").iterdir()]
+    assert {file.name for file in files} == {f"{stem}.safetensors" for stem, _ in NETS.values()}
+    assert all(len(file.read_bytes()) < 150_000 for file in files)
 
 
-def test_network_is_as_right_as_the_table_says(net, data):
-    stated = re.search(rf"``{data.name}``.* (\d+\.\d)$", digits.__doc__, flags=re.MULTILINE)
-    _, probs = outputs(net, data)
-    assert accuracy(probs, data.labels) == pytest.approx(float(stated[1]), abs=1)
+def test_networks_are_two_architectures_in_two_trainings():
+    nets = {name: digits_net(name).state_dict() for name in NETS}
+    plain, mixup, resnet = nets.values()
+    assert plain.keys() == mixup.keys() != resnet.keys()
+    assert not torch.equal(plain["fc.weight"], mixup["fc.weight"])
+    with pytest.raises(LamettaError, match="name must be one of .*, got 'digits_deep'"):
+        digits_net("digits_deep")
+
+
+def test_networks_are_as_right_as_the_table_says(data):
+    number = r"(\d+\.\d)"
+    row = rf"``{data.name}``.* {number}, {number}, {number}$"
+    stated = re.search(row, digits.__doc__, flags=re.MULTILINE)
+    for name, value in zip(NETS, stated.groups(), strict=True):
+        _, probs = outputs(digits_net(name), data)
+        assert accuracy(probs, data.labels) == pytest.approx(float(value), abs=1)
 
 
 @pytest.mark.parametrize("name", ["digits_c_val", "digits_c_test"])
@@ -333,16 +346,20 @@ def test_each_corruption_costs_something(net, name):
         assert 50 < accuracy(probs[chosen], data.labels[chosen]) < 80
 
 
-def test_network_fits_the_adapters(net):
+@pytest.mark.parametrize(("name", "norms", "width"), [
+    ("digits", 2, 64), ("digits_mixup", 2, 64), ("digits_resnet", 3, 32),
+])  # fmt: skip
+def test_networks_fit_the_adapters(name, norms, width):
+    net = digits_net(name)
     assert not net.training
     assert all(parameter.requires_grad for parameter in net.parameters())
     x = torch.rand(3, 1, 8, 8)
     places = [layer.place for layer in layers_of(net, x) if layer.is_norm]
-    assert sum(place < 0.5 for place in places) == sum(place >= 0.5 for place in places) == 2
+    assert sum(place < 0.5 for place in places) == sum(place >= 0.5 for place in places) == norms
     with Classifier(net) as model:
         output = model(x)
     assert model.head is net.fc
-    assert output.features.shape == (3, 64)
+    assert output.features.shape == (3, width)
     assert output.logits.shape == (3, 10)
 
 
