@@ -21,11 +21,41 @@ from tests.bench.test_page import Page
     ],
 )
 def test_the_headline_is_true(gain, half_width, expected):
-    rows = [("LAME", 0.5, gain, half_width, 7), ("Source", 0.5 - gain, 0.0, None, 7)]
-    schema = {"method": str, "accuracy": float, "gain": float, "gain_ci": float, "scenarios": int}
-    ranking = pl.DataFrame(rows, schema=schema, orient="row")
+    ranking = ranking_of(("LAME", gain, half_width, 0.0), ("Source", 0.0, None, None))
     assert expected in headline(ranking, "Source")
     assert headline(ranking.filter(method="Source"), "Source") == "Only Source was run."
+
+
+def ranking_of(*rows):
+    """Methods with their gains, how sure these are, and how sure their distance to the first is."""
+    first = rows[0][1]
+    return pl.DataFrame(
+        [
+            (name, 0.5 - first + gain, gain, ci, first - gain, sure, 7)
+            for name, gain, ci, sure in rows
+        ],
+        schema={"method": str, "accuracy": float, "gain": float, "gain_ci": float}
+        | {"behind": float, "behind_ci": float, "scenarios": int},
+        orient="row",
+    )
+
+
+@pytest.mark.parametrize(
+    ("sure", "expected"),
+    [
+        (0.02, "LAME and AdaBN lead: LAME is right in 50.0 % on average over 7 scenarios, +4.0 ± "),
+        (0.02, "; the difference between them is within the noise."),
+        (0.005, "LAME is best: right in 50.0 % on average over 7 scenarios, +4.0 ± 1.0 points "),
+        (None, "+4.0 ± 1.0 points over Source, from one run, which tells nothing of chance."),
+    ],
+)
+def test_the_headline_claims_no_lead_that_is_noise(sure, expected):
+    best = ("LAME", 0.04, 0.01, None if sure is None else 0.0)
+    ranking = ranking_of(best, ("AdaBN", 0.03, 0.01, sure), ("Source", 0.0, None, sure))
+    assert expected in headline(ranking, "Source")
+    three = ranking_of(best, ("AdaBN", 0.03, 0.01, 1.0), ("TENT", 0.02, 0.01, 1.0))
+    assert "LAME, AdaBN and TENT lead: LAME" in headline(three, "Source")
+    assert "what parts them is within the noise." in headline(three, "Source")
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lametta import LamettaError
-from lametta.bench import figures
+from lametta.bench import figures, select
 from lametta.bench.figures import marks
-from lametta.bench.figures.style import pick
+from lametta.bench.figures.style import apart, pick
 from tests.bench.made_up import METHODS, SIX, TEST, VALIDATION, mean_of_means
 
 
@@ -41,7 +41,7 @@ def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
             assert ax.lines or ax.patches or ax.collections or ax.containers
             assert ax.get_title(loc="left")
             if figure.polar:
-                assert "points" in ax.get_title(loc="left")
+                assert "(%)" in ax.get_title(loc="left")
             else:
                 assert ax.get_xlabel()
                 assert ax.get_ylabel() or all(t.get_text() for t in ax.get_yticklabels())
@@ -63,12 +63,28 @@ def test_words_do_not_overlap(canvases):
 def test_boxes_show_every_run(main):
     frame = figures.boxes(main).frame()
     assert sorted(frame["accuracy"]) == pytest.approx(sorted(100 * main["accuracy"]))
-    assert list(dict.fromkeys(frame["panel"])) == list(TEST)
+    kinds = {"A": "i.i.d.", "C": "i.i.d., prior shift", "B": "non-i.i.d."}
+    shown = dict(frame.select("scenario", "panel").iter_rows())
+    assert shown == {scenario: kinds[letter] for scenario, letter in TEST.items()}
+    assert list(dict.fromkeys(frame["panel"])) == list(kinds.values())
+
+
+def test_boxes_come_with_the_averages_of_their_panel_on_a_common_axis(main):
+    figure = figures.boxes(main)
+    canvas = figure.plot()
+    assert len({ax.get_ylim() for ax in canvas.axes}) == 1
+    for ax in canvas.axes:
+        rows = figure.frame().filter(panel=ax.get_title(loc="left")).to_dicts()
+        expected = [
+            f"{method} {mean_of_means([r for r in rows if r['method'] == method], 'accuracy'):.1f}"
+            for method in SIX
+        ]
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == expected
 
 
 def test_boxes_tell_models_apart(results):
     frame = figures.boxes(results.studies["architectures"].rows).frame()
-    assert "RN-18 · TAO" in set(frame["panel"])
+    assert "RN-18 · non-i.i.d." in set(frame["panel"])
 
 
 def test_cross_shift_is_that_of_a_search_by_hand(results):
@@ -92,15 +108,40 @@ def test_cross_shift_is_that_of_a_search_by_hand(results):
         assert gain == pytest.approx(100 * ours)
 
 
+def test_matrices_share_one_linear_scale_with_a_bar(results):
+    figure = figures.cross_shift(results.validation.rows)
+    most = figure.frame()["gain"].abs().max()
+    shades = {}
+    for ax in figure.plot().axes:
+        bar = ax.child_axes[0]
+        assert bar.get_ylim() == pytest.approx((-most, most))
+        gains = select.matrix(figure.frame().filter(panel=ax.get_title(loc="left")))
+        values = np.column_stack([gains, gains.mean(axis=1)]).ravel()
+        for value, color in zip(values, ax.collections[0].get_facecolor(), strict=True):
+            shades[value] = color[3] * (1 if color[2] > color[0] else -1)
+    gains, alphas = np.array([*shades]), np.array([*shades.values()])
+    assert alphas == pytest.approx(0.8 * gains / most, abs=0.8 / 20)  # in steps of 1/41
+
+
 @pytest.mark.parametrize("study", ["architectures", "trainings"])
-def test_radar_shows_mean_gains(results, study):
+def test_radar_shows_mean_accuracies_of_the_source_too(results, study):
     rows = results.studies[study].rows
-    frame = figures.radar(rows).frame()
-    for spoke, method, gain in frame.select("spoke", "method", "gain").iter_rows():
+    figure = figures.radar(rows)
+    for spoke, method, accuracy in figure.frame().select("spoke", "method", "accuracy").iter_rows():
         ours = rows.filter(model=spoke, method=method).to_dicts()
-        base = rows.filter(model=spoke, method="Source").to_dicts()
-        expected = mean_of_means(ours, "accuracy") - mean_of_means(base, "accuracy")
-        assert gain == pytest.approx(100 * expected)
+        assert accuracy == pytest.approx(100 * mean_of_means(ours, "accuracy"))
+    means = figure.frame().group_by("method", maintain_order=True).agg(pl.col("accuracy").mean())
+    assert list(figure.legend) == [f"{name} {mean:.1f}" for name, mean in means.iter_rows()]
+    assert len(figure.plot().axes[0].lines) == len(SIX)
+
+
+def test_spokes_of_the_kernels_are_networks_where_there_are_three(results):
+    rows = results.studies["architectures"].rows
+    assert set(figures.kernels(rows).frame()["spoke"]) == set(rows["model"])
+    few = figures.kernels(results.studies["kernels"].rows)
+    assert set(few.frame()["spoke"]) == set(TEST)
+    assert "these are the scenarios" in few.caption
+    assert "these are the scenarios" not in figures.kernels(rows).caption
 
 
 def test_a_radar_needs_three_spokes(results):
@@ -146,6 +187,40 @@ def test_curves_end_at_the_accuracy(main):
         assert entropy == pytest.approx(
             main.filter(scenario=scenario, method=method)["entropy"].mean()
         )
+
+
+def test_a_strip_shows_the_classes_of_the_stream(results):
+    rows = results.studies["rates"].rows
+    labels = np.repeat(np.arange(10), 50)
+    asked = []
+    figure = figures.curves(rows, classes=lambda name: asked.append(name) or labels)
+    assert asked == [rows["fingerprint"][0]]
+    strips = figure.frame().filter(quantity="class")
+    assert list(dict.fromkeys(strips["scenario"])) == ["i.i.d.", "VID"]
+    sorted_strip = strips.filter(scenario="VID")
+    assert sorted_strip["value"].to_list() == [labels[i - 1] for i in sorted_strip["samples"]]
+    shuffled = strips.filter(scenario="i.i.d.")["value"].to_numpy()
+    assert np.mean(shuffled[1:] == shuffled[:-1]) < 0.3
+    first = figure.plot().axes[0]
+    widths = [path.get_extents().width for c in first.collections for path in c.get_paths()]
+    assert sum(widths) == pytest.approx(2 * len(labels))  # no gap in either strip
+    unknown = figures.curves(rows, classes=lambda _: None)
+    assert "class" not in set(unknown.frame()["quantity"])
+    assert "The class of" not in unknown.caption
+
+
+def test_a_caption_says_what_the_paper_has_more_of(main):
+    assert "The paper's Figure 4 has 10 runs (here 5)." in figures.boxes(main).caption
+    ten = [main.with_columns(pl.col("seed") + 5 * i) for i in range(2)]
+    assert "The paper's" not in figures.boxes(pl.concat(ten)).caption
+
+
+def test_lines_that_cover_each_other_are_told_apart():
+    lines = {"Source": [1.0, 2, 3, 4], "TENT": [1, 2, 3, 9], "LAME": [5, 6, 7, 8]}
+    lines |= {"AdaBN": [1, 2, np.nan, np.nan]}
+    dashes = {name: mark.dashes for name, mark in apart(marks(lines), [lines]).items()}
+    assert dashes["Source"] == dashes["LAME"] == ()
+    assert len({dashes[name] for name in ("Source", "TENT", "AdaBN")}) == 3
 
 
 def test_long_streams_are_thinned_and_lose_nothing_at_the_end():

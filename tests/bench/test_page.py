@@ -98,6 +98,7 @@ def test_the_page_says_everything(page, results, drawn):
         assert figure.caption in text
     for said in ("packages torch", "2.9", "lametta run experiment.toml -o results", "k = 5"):
         assert said in text
+    assert f"lametta run {results.folder}/experiment.toml -o {results.folder}" in text
     for section in STUDIES:
         assert section in page.ids
     assert "were not run" not in text
@@ -116,7 +117,7 @@ def test_figures_and_tables_are_files_too(report, drawn):
         for suffix in ("svg", "pdf", "csv"):
             assert (report / "figures" / f"{name}.{suffix}").stat().st_size > 100
     names = {path.stem for path in (report / "tables").iterdir()}
-    assert names == {"ranking", "streams", "selected", "paper", *STUDIES} - {"cost"}
+    assert names == {"ranking", "streams", "selected", "datasets", "paper", *STUDIES} - {"cost"}
     for name in names:
         assert (report / "tables" / f"{name}.md").read_text().startswith("| ")
         assert (report / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")

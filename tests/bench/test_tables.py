@@ -19,6 +19,8 @@ from lametta.bench.results import read_results
 from lametta.bench.tables import Entry, Table
 from tests.bench.made_up import SIX, TEST, mean_of_means, part_of
 
+RADAR = ["RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
+
 
 def test_results_agree_with_means_by_hand(main):
     table = tables.accuracies(main)
@@ -57,10 +59,13 @@ def test_models_have_rows_or_columns(results):
     assert list(by_row.header[:2]) == ["model", "method"]
     assert len(by_row.rows) == 5 * len(SIX)
     by_column = tables.accuracies(rows, columns="model")
-    assert list(by_column.header) == ["method", "RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
+    assert list(by_column.header) == ["method", *RADAR, "mean"]
     means = by_row.data.filter(scenario="mean", model="ViT-B", method="LAME")["accuracy"]
     same = by_column.data.filter(model="ViT-B", method="LAME")["accuracy"]
     assert means.item() == pytest.approx(same.item())
+    overall = by_column.data.filter(model="mean", method="LAME")["accuracy"].item()
+    each = [by_column.data.filter(model=name, method="LAME")["accuracy"].item() for name in RADAR]
+    assert overall == pytest.approx(statistics.mean(each))
 
 
 def test_ranking_has_the_best_first_and_the_worst_of_each(main):
@@ -82,6 +87,36 @@ def test_ranking_has_the_best_first_and_the_worst_of_each(main):
         assert low == pytest.approx(min(means.values()))
         assert means[where] == pytest.approx(low)
         assert above == sum(mean > 1e-12 for mean in means.values())
+
+
+def test_ranking_tells_how_far_others_are_behind_the_first(main):
+    data = tables.ranking(main).data
+    first = data["method"][0]
+    assert data["behind"][0] == 0
+    other = data["method"][1]
+    per_seed = [
+        main.filter(method=first, seed=seed)["accuracy"].mean()
+        - main.filter(method=other, seed=seed)["accuracy"].mean()
+        for seed in range(5)
+    ]
+    low, high = stats.t.interval(0.95, 4, statistics.mean(per_seed), stats.sem(per_seed))
+    assert data["behind"][1] == pytest.approx((low + high) / 2)
+    assert data["behind_ci"][1] == pytest.approx((high - low) / 2)
+
+
+def test_with_one_seed_scenarios_tell_how_sure_that_is(main):
+    data = tables.ranking(main.filter(seed=0)).data
+    first, other = data["method"][:2]
+    one = main.filter(seed=0)
+    differences = [
+        one.filter(method=first, scenario=name)["accuracy"].item()
+        - one.filter(method=other, scenario=name)["accuracy"].item()
+        for name in TEST
+    ]
+    half = stats.t.ppf(0.975, len(TEST) - 1) * stats.sem(differences)
+    assert data["behind_ci"][1] == pytest.approx(half)
+    alone = tables.ranking(main.filter(seed=0, scenario="VID")).data
+    assert alone["behind_ci"].null_count() == len(alone)
 
 
 def test_the_csv_holds_the_numbers(main):

@@ -98,6 +98,17 @@ TENT_MATRIX: tuple[tuple[float, ...], ...] = (
 )
 """Gains of TENT: row i is tuned on `VALIDATION` i, column j is tested on `VALIDATION` j."""
 
+FIGURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
+    "curves": (1, {"runs": 5, "samples a batch": 16}),
+    "cross_shift": (3, {"scenarios": 12, "runs": 3}),
+    "boxes": (4, {"scenarios": 7, "runs": 10, "samples a batch": 64}),
+    "radar": (5, {"scenarios": 7, "runs": 10, "samples a batch": 16}),
+    "runtime": (6, {"networks": 5}),
+    "kernels": (7, {"networks": 5, "scenarios": 7, "runs": 10}),
+    "batch_size": (8, {"scenarios": 7, "runs": 10, "networks": 1}),
+}
+"""The number of each figure, and what it is drawn from."""
+
 _SYNONYMS = {"resnet": "rn", "efficientnet": "en", "vitb16": "vitb", "shotim": "shot"}
 _STUDIES: Mapping[str, tuple[str, str, tuple[object, ...], Numbers]] = {
     "radar_trainings": ("accuracy (%)", "training", TRAININGS, BY_TRAINING),
@@ -119,6 +130,38 @@ def plain(name: str) -> str:
     for long, short in _SYNONYMS.items():
         letters = letters.replace(long, short)
     return letters
+
+
+def differences(figure: str, frame: pl.DataFrame) -> str:
+    """What a figure of the paper is drawn from, where these rows have less or more.
+
+    It is a sentence to follow another, or nothing.
+
+    Parameters
+    ----------
+    figure : str
+        A name in `FIGURES`.
+    frame : DataFrame
+        One row a cell.
+
+    Examples
+    --------
+    >>> rows = pl.DataFrame({"model": "net", "scenario": ["a", "b"], "seed": 0, "batch_size": 64})
+    >>> print("Accuracies." + differences("boxes", rows))
+    Accuracies. The paper's Figure 4 has 7 scenarios (here 2), 10 runs (here 1).
+    """
+    number, facts = FIGURES[figure]
+    columns = {"scenarios": "scenario", "runs": "seed", "networks": "model"}
+    ours = {
+        name: {frame[columns[name]].n_unique()} if name in columns else {*frame["batch_size"]}
+        for name in facts
+    }
+    other = [
+        f"{count} {name} (here {' and '.join(map(str, sorted(ours[name])))})"
+        for name, count in facts.items()
+        if ours[name] != {count}
+    ]
+    return f" The paper's Figure {number} has {', '.join(other)}." if other else ""
 
 
 def published() -> pl.DataFrame:

@@ -130,12 +130,15 @@ class Results:
         architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
         trainings = {name: spec.training or spec.label for name, spec in models.items()}
         iid = [name for name, spec in scenarios.items() if spec.is_iid]
+        priors = {name: spec.scenario(1, 0).parameters["prior"] for name, spec in scenarios.items()}
+        shifted = [name for name, prior in priors.items() if prior["kind"] != "as_is"]
         return rows.with_columns(
             pl.col("model").replace(_labels(models)),
             pl.col("scenario").replace(_labels(scenarios)),
             architecture=pl.col("model").replace(architectures),
             training=pl.col("model").replace(trainings),
             iid=pl.col("scenario").is_in(iid),
+            prior_shift=pl.col("scenario").is_in(shifted),
         )
 
 

@@ -14,7 +14,8 @@ class View:
     draws : tuple of str
         The functions that draw, as ``"module:function"`` in `lametta.bench.figures`: by name, so
         that a file is checked without what draws. Each takes the rows of the study and, if it has
-        parameters of these names, the ``source`` and the ``style``, and gives a ``Figure``.
+        parameters of these names, the ``source``, the ``style`` and ``classes``, which gives those
+        of a stream by its fingerprint, and gives a ``Figure``.
     models : str
         The column that models are named by.
     columns : str or None
@@ -41,7 +42,7 @@ VIEWS = {
     "radar_trainings": View("Trainings", ("radars:radar",), "training", "model"),
     "batch_size": View("Batch size", ("accuracy:batch_size",), columns="batch_size"),
     "runtime": View("Time and memory", ("cost:runtime",), columns=None, timed=True),
-    "kernels": View("Kernels", ("radars:kernels",)),
+    "kernels": View("Kernels", ("radars:kernels",), "architecture", "model"),
     "curves": View("Along the stream", ("courses:curves",)),
 }
 """What ``figure`` of a study may say. Another figure is a function in `lametta.bench.figures` and a

@@ -1,5 +1,6 @@
 """Figures of accuracies: of every run, and against the batch size."""
 
+import textwrap
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -7,22 +8,24 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.rows import MEANS, averages, place
-from lametta.bench.figures.style import Marks, pick
+from lametta.bench.figures.rows import MEANS, averages, heights
+from lametta.bench.figures.style import Mark, Marks, apart, pick
+from lametta.bench.paper import differences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
-    """The accuracy of each run, by scenario: the paper's Figure 4.
+    """The accuracy of each run, one panel a kind of scenario: the paper's Figure 4.
 
     Parameters
     ----------
     frame : DataFrame
-        One row a cell. Scenarios and methods are drawn in the order in which they come.
+        One row a cell. Scenarios and methods are drawn in the order in which they come. Where it
+        has the columns ``iid`` and ``prior_shift``, scenarios of a kind share a panel.
     source : str
-        The baseline; its mean is drawn as a line through all methods.
+        The baseline; its mean is drawn as a line through the methods of a scenario.
     style : mapping of str to Mark, optional
         How each method is drawn.
 
@@ -30,51 +33,108 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
     --------
     >>> cells = {"model": "net", "scenario": "video", "batch_size": 64}
     >>> rows = [cells | {"method": "LAME", "seed": s, "accuracy": 0.5 + s / 8} for s in range(2)]
-    >>> boxes(pl.DataFrame(rows)).frame()["accuracy"].to_list()
-    [50.0, 62.5]
+    >>> boxes(pl.DataFrame(rows)).frame().select("accuracy", "average").rows()
+    [(50.0, 56.25), (62.5, 56.25)]
     """
     runs = frame.select(
-        panel=place(frame),
-        method="method",
-        seed="seed",
-        accuracy=100 * pl.col("accuracy"),
+        _panel(frame), "scenario", "method", "seed", accuracy=100 * pl.col("accuracy")
     )
-    n = runs["method"].n_unique()
+    keys = ["panel", "method"]
+    means = runs.group_by(*keys, "scenario").agg(pl.col("accuracy").mean())
+    means = means.group_by(keys).agg(average=pl.col("accuracy").mean())
+    runs = runs.join(means, on=keys, how="left", maintain_order="left")
+    panels = runs.partition_by("panel")
+    n_boxes = max((panel.select("scenario", "method").n_unique() for panel in panels), default=0)
+    present, ends = pick(frame["method"], style), _ends(runs["accuracy"])
     return Figure(
         "boxes",
         "Accuracy over runs",
-        "A dot is a run; the bar holds the middle half of the runs, the thin line all of them, and "
-        f"the tick is their median. The dashed line is the mean of {source}, on the same streams.",
+        "A dot is a run; the box holds the middle half of the runs, the thin line all of them, and "
+        f"the tick is their median. The dashed line is the mean of {source}, on the same streams. "
+        "Beside each method stands its average over the scenarios of the panel; all panels have "
+        f"one axis.{differences('boxes', frame)}",
         runs,
-        partial(_draw_boxes, source=source, style=pick(frame["method"], style)),
-        size=(3.1, 0.75 + 0.21 * n),
+        partial(_draw_boxes, source=source, style=present, ends=ends),
+        size=(min(max(3.5, 0.7 + 0.16 * n_boxes), 7.0), 3.5),
         columns=3,
     )
 
 
-def _draw_boxes(axes: "Axes", rows: pl.DataFrame, source: str, style: Marks) -> None:
+def _panel(frame: pl.DataFrame) -> pl.Expr:
+    """The kind of a scenario, after the model and the batch size where there are several."""
+    kind = pl.lit("all scenarios")
+    if {"iid", "prior_shift"} <= {*frame.columns}:
+        kind = pl.when(~pl.col("iid")).then(pl.lit("non-i.i.d."))
+        kind = (
+            kind.when("prior_shift").then(pl.lit("i.i.d., prior shift")).otherwise(pl.lit("i.i.d."))
+        )
+    varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
+    return pl.concat_str(*varying, kind, separator=" · ").alias("panel")
+
+
+def _ends(accuracy: pl.Series) -> tuple[float, float]:
+    """The ends of an axis that holds them all, with some room."""
+    if accuracy.is_empty():
+        return 0.0, 100.0
+    low, high = np.quantile(accuracy.to_numpy(), (0, 1))
+    room = 0.04 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _draw_boxes(
+    axes: "Axes", rows: pl.DataFrame, source: str, style: Marks, ends: tuple[float, float]
+) -> None:
+    scenarios = list(dict.fromkeys(rows["scenario"]))
     methods = list(dict.fromkeys(rows["method"]))
-    for y, method in enumerate(methods):
-        values = rows.filter(method=method)["accuracy"].to_numpy()
-        if method == source:
-            axes.axvline(values.mean(), color=style[source].color, lw=1, ls="--", zorder=1)
-        low, first, median, third, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
-        color = style[method].color
-        axes.plot((low, high), (y, y), color=color, lw=1)
-        axes.plot((first, third), (y, y), color=color, lw=8, alpha=0.4, solid_capstyle="butt")
-        axes.plot(values, np.full(len(values), y), "o", color=color, ms=2.6, alpha=0.9, mew=0)
-        axes.plot(median, y, "|", color=color, ms=10, mew=2)
-    axes.set_yticks(range(len(methods)), methods)
-    axes.set_ylim(len(methods) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.spines["left"].set_visible(False)
-    axes.margins(x=0.08)
-    axes.set_xlabel("accuracy (%)")
+    step = 0.84 / len(methods)
+    for x, scenario in enumerate(scenarios):
+        for i, method in enumerate(methods):
+            values = rows.filter(scenario=scenario, method=method)["accuracy"].to_numpy()
+            if not len(values):
+                continue
+            color, place = style[method].color, x + (i - (len(methods) - 1) / 2) * step
+            if method == source:
+                mean, around = values.mean(), (x - 0.46, x + 0.46)
+                axes.plot(around, (mean, mean), color=color, lw=1, ls="--", zorder=1)
+            low, first, median, third, high = np.quantile(values, (0, 0.25, 0.5, 0.75, 1))
+            axes.plot((place, place), (low, high), color=color, lw=1)
+            axes.bar(place, third - first, 0.7 * step, first, color=color, alpha=0.4)
+            axes.plot(np.full(len(values), place), values, "o", color=color, ms=2.2, mew=0)
+            across = (place - 0.4 * step, place + 0.4 * step)
+            axes.plot(across, (median, median), color=color, lw=2, solid_capstyle="butt")
+    label = partial(textwrap.fill, width=max(7, 44 // len(scenarios)))
+    upright = len(scenarios) > 5
+    axes.set_xticks(
+        range(len(scenarios)),
+        scenarios if upright else map(label, scenarios),
+        rotation=90 if upright else 0,
+    )
+    axes.set_xlim(-0.5, len(scenarios) - 0.5)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    axes.set_ylim(ends)
+    axes.set_ylabel("accuracy (%)")
+    axes.set_xlabel("scenario")
+    average = dict(rows.select("method", "average").iter_rows())
+    handles = [
+        Mark(style[name].color, filled=True).handle(f"{name} {average[name]:.1f}")
+        for name in methods
+    ]
+    columns = 3 if max(map(len, methods)) < 14 else 2
+    axes.legend(
+        handles=handles,
+        ncols=columns,
+        loc="lower left",
+        bbox_to_anchor=(-0.04, 0.98),
+        fontsize=7.5,
+        handlelength=1,
+        columnspacing=1,
+    )
+    axes.set_title(rows["panel"][0], pad=8 + 11 * -(-len(methods) // columns))
 
 
 def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
-    """The mean accuracy against the batch size.
+    """The mean accuracy against the batch size: the paper's Figure 8.
 
     Parameters
     ----------
@@ -93,15 +153,17 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
     >>> batch_size(pl.DataFrame(rows)).frame()["accuracy"].to_list()
     [16.0, 64.0]
     """
-    means = averages(frame, source, "model", "method", "batch_size")
+    means = averages(frame, source, "model", "method", "batch_size").sort(
+        "batch_size", maintain_order=True
+    )
     data = means.select(pl.col("model").alias("panel"), "batch_size", *MEANS)
-    present = pick(data["method"], style)
+    present = apart(pick(data["method"], style), heights(data, "accuracy"))
     whiskers = f"; whiskers are 95 % intervals of the gain over {source}, paired by seed"
     sure = data["gain_ci"].is_not_null().any()
     return Figure(
         "batch_size",
         "Accuracy against batch size",
-        f"The mean over scenarios{whiskers if sure else ''}.",
+        f"The mean over scenarios{whiskers if sure else ''}.{differences('batch_size', frame)}",
         data,
         partial(_draw_batch_size, style=present),
         present,
@@ -111,7 +173,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
 
 def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
     for i, (method, mark) in enumerate(style.items()):
-        line = rows.filter(method=method).sort("batch_size")
+        line = rows.filter(method=method)
         axes.errorbar(
             line["batch_size"] * 1.02 ** (i - len(style) / 2),  # whiskers stand side by side
             line["accuracy"],

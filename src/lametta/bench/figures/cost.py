@@ -7,6 +7,7 @@ import polars as pl
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import Mark
+from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def runtime(frame: pl.DataFrame) -> Figure:
     return Figure(
         "runtime",
         "Time and memory",
-        f"The mean time of a batch after the first, by stage, and the most memory in use{unknown}.",
+        f"The mean time of a batch after the first, by stage, and the most memory in use{unknown}. "
+        f"The paper draws the times of LAME and TENT, and no memory."
+        + differences("runtime", frame),
         data,
         _draw_bars,
         {stage: mark for stage, mark in _MARKS.items() if stage in data["stage"]},
@@ -89,7 +92,12 @@ def _draw_bars(axes: "Axes", rows: pl.DataFrame) -> None:
             left += value
         beside = (3, 0)  # points to the right
         axes.annotate(
-            f"{left:.3g}", (left, y), beside, textcoords="offset points", va="center", size=7.5
+            f"{left:,.0f}" if left >= 1000 else f"{left:.3g}",
+            (left, y),
+            beside,
+            textcoords="offset points",
+            va="center",
+            size=7.5,
         )
     axes.set_yticks(places, names)
     axes.set_ylim(places[-1] + 0.6, places[0] - 0.6)

@@ -1,29 +1,39 @@
-"""The course of a stream: accuracy so far, and how sure the predictions are."""
+"""The course of a stream: its classes, how sure the predictions are, and accuracy so far."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from lametta.bench import metrics
 from lametta.bench.columns import COLUMNS
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.rows import place, variants
-from lametta.bench.figures.style import Marks, pick
+from lametta.bench.figures.rows import heights, place, variants
+from lametta.bench.figures.style import Marks, apart, pick
+from lametta.bench.paper import differences
+from lametta.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _N_POINTS = 60  # of a line: more are no sharper on a page
+_N_CELLS = 150  # of a strip
 _QUANTITIES = {
-    "online_accuracy": f"accuracy so far ({COLUMNS['accuracy'].unit})",
     "entropy": COLUMNS["entropy"].title,
+    "online_accuracy": f"accuracy so far ({COLUMNS['accuracy'].unit})",
 }
 
+Classes: TypeAlias = Callable[[str], Array | None]
+"""From a fingerprint to the class of each sample of the stream, [M]; None if it is not known."""
 
-def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
-    """Online accuracy and entropy along the stream: the paper's Figure 1.
+
+def curves(
+    frame: pl.DataFrame, style: Marks | None = None, classes: Classes | None = None
+) -> Figure:
+    """The stream, and entropy and online accuracy along it: the paper's Figure 1.
 
     Parameters
     ----------
@@ -31,6 +41,8 @@ def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
         One row a cell. Configurations of one method are lines of their own.
     style : mapping of str to Mark, optional
         How each method is drawn.
+    classes : callable, optional
+        Gives the classes of a stream, to be shown as a strip beside those of an i.i.d. stream.
 
     Examples
     --------
@@ -39,35 +51,66 @@ def curves(frame: pl.DataFrame, style: Marks | None = None) -> Figure:
     >>> steps |= {"step_entropy": [[0.5, 0.25]], "step_diversity": [[0.6, 0.5]]}
     >>> rows = pl.DataFrame(cell | steps | {"batch_size": 2})
     >>> curves(rows).frame().select("samples", "quantity", "value").rows()
-    [(2, 'online_accuracy', 100.0), (4, 'online_accuracy', 75.0),
-     (2, 'entropy', 0.5), (4, 'entropy', 0.25)]
+    [(2, 'entropy', 0.5), (4, 'entropy', 0.25),
+     (2, 'online_accuracy', 100.0), (4, 'online_accuracy', 75.0)]
     """
     data = _thinned(
         metrics.curves(variants(frame).with_columns(scenario=place(frame)))
     ).with_columns(
         panel=pl.col("scenario") + pl.lit(": ") + pl.col("quantity").replace(_QUANTITIES)
     )
-    present = pick(data["method"], style)
+    present = apart(pick(data["method"], style), heights(data, "value"))
+    strips = _strips(frame, classes) if classes else data.clear()
+    first = "The class of each sample, of the stream and of an i.i.d. one of the same samples; "
+    lines = "the mean entropy of the predictions, and the accuracy over all samples so far"
+    caption = lines.capitalize() if strips.is_empty() else first + lines
     return Figure(
         "curves",
         "Along the stream",
-        "The accuracy over all samples so far, and the mean entropy of the predictions; the mean "
-        "over seeds. Entropy that falls while accuracy falls too is collapse.",
-        data,
-        partial(_draw_lines, style=present),
+        f"{caption}; the mean over seeds. Entropy that falls while accuracy falls too is collapse."
+        + differences("curves", frame),
+        pl.concat([strips.select(data.columns), data]),
+        partial(_draw, style=present),
         present,
-        size=(3.8, 2.2),
+        size=(3.8 if strips.is_empty() else 3.5, 2.2),
+        columns=2 if strips.is_empty() else 3,
     )
 
 
-def widest(frame: pl.DataFrame, source: str, style: Marks | None = None, n: int = 3) -> Figure:
+def _strips(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
+    """The class of samples at equal distances along a stream of each scenario, if it is known."""
+    parts: list[tuple[str, Array]] = []
+    streams = frame.unique("scenario", keep="first", maintain_order=True)
+    for scenario, fingerprint in streams.select("scenario", "fingerprint").iter_rows():
+        if (labels := classes(fingerprint)) is not None and len(labels):
+            parts.append((scenario, labels))
+    if parts and "i.i.d." not in dict(parts):
+        parts.insert(0, ("i.i.d.", np.random.default_rng(0).permutation(parts[0][1])))
+    rows = [
+        ("streams", scenario, "", int(i) + 1, "class", float(labels[i]))
+        for scenario, labels in parts
+        for i in np.unique(np.linspace(0, len(labels) - 1, _N_CELLS).astype(int))
+    ]
+    names = ("panel", "scenario", "method", "samples", "quantity", "value")
+    schema = dict.fromkeys(names, pl.String()) | {"samples": pl.Int64(), "value": pl.Float64()}
+    return pl.DataFrame(rows, schema, orient="row")
+
+
+def widest(
+    frame: pl.DataFrame,
+    source: str,
+    style: Marks | None = None,
+    n: int = 3,
+    *,
+    streams: Classes | None = None,
+) -> Figure:
     """The same for the ``n`` scenarios where methods are furthest apart."""
     means = metrics.summary(metrics.gains(frame, source), ["scenario", "method"])
     spread = means.group_by("scenario", maintain_order=True).agg(
         pl.col("accuracy").max() - pl.col("accuracy").min()
     )
     chosen = spread.top_k(n, by="accuracy")["scenario"]
-    figure = curves(frame.filter(pl.col("scenario").is_in(chosen.implode())), style)
+    figure = curves(frame.filter(pl.col("scenario").is_in(chosen.implode())), style, streams)
     if len(chosen) == len(spread):
         return figure
     these = "is the scenario" if n == 1 else f"are the {n} scenarios"
@@ -96,6 +139,37 @@ def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
         .drop_nulls("value")
         .sort(pl.col("scenario").cast(pl.Enum(scenarios)), maintain_order=True)
     )
+
+
+def _draw(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
+    if rows["quantity"][0] == "class":
+        _draw_strips(axes, rows)
+    else:
+        _draw_lines(axes, rows, style)
+
+
+def _draw_strips(axes: "Axes", rows: pl.DataFrame) -> None:
+    """A strip a stream, whose colors are the classes."""
+    from matplotlib import colormaps
+
+    strips = rows.partition_by("scenario", maintain_order=True)
+    kinds = np.unique(rows["value"])
+    for y, strip in enumerate(strips):
+        labels, places = strip["value"].to_numpy(), strip["samples"].to_numpy()
+        last = np.append(labels[1:] != labels[:-1], True)  # of samples of one class in a row
+        ends = places[last]
+        starts = np.append(0, ends[:-1])
+        for label, share in zip(kinds, np.linspace(0.08, 0.92, len(kinds)), strict=True):
+            mine = labels[last] == label
+            spans = [*zip(starts[mine], (ends - starts)[mine], strict=True)]
+            color = colormaps["turbo"](share)
+            axes.broken_barh(spans, (y - 0.38, 0.76), facecolors=[color], linewidth=0)
+    axes.set_yticks(range(len(strips)), [strip["scenario"][0] for strip in strips])
+    axes.set_ylim(len(strips) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("samples, colored by class")
 
 
 def _draw_lines(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:

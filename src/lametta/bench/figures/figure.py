@@ -104,7 +104,8 @@ class Figure:
         columns = min(columns, len(panels))
         lines = -(-len(panels) // columns)
         width = self.size[0] * columns
-        entries = max(1, int(width / 1.25))
+        longest = max(map(len, legend), default=0) if legend else 0
+        entries = max(1, int(width / max(1.25, 0.6 + 0.075 * longest)))
         above = 0.25 * -(-len(legend or ()) // entries)
         with matplotlib.rc_context(RC):
             canvas = Canvas((width, self.size[1] * lines + above), layout="constrained")

@@ -1,4 +1,4 @@
-"""Radar charts of gains: over models, and of LAME's kernels over scenarios."""
+"""Radar charts of accuracies: of methods and of LAME's kernels, over networks."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.rows import MEANS, averages, variants
-from lametta.bench.figures.style import GRID, Marks, pick
+from lametta.bench.figures.rows import MEANS, averages, heights, variants
+from lametta.bench.figures.style import GRID, Marks, apart, pick
+from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def radar(
     source: str = "Source",
     style: Marks | None = None,
 ) -> Figure:
-    """The mean gain of each method, one spoke a model: the paper's Figure 5.
+    """The mean accuracy of each method, one spoke a model: the paper's Figure 5.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def radar(
     spokes : str
         The column whose values are the spokes; what else varies is averaged over.
     source : str
-        The baseline, which is the circle at 0; its accuracy is written at each spoke.
+        The baseline.
     style : mapping of str to Mark, optional
         How each method is drawn.
 
@@ -41,58 +42,64 @@ def radar(
     >>> cells |= {"fingerprint": "5f1c"}
     >>> runs = [("Source", 0.5), ("LAME", 0.75)]
     >>> rows = [cells | {"model": m, "method": x, "accuracy": a} for m in "abc" for x, a in runs]
-    >>> radar(pl.DataFrame(rows)).frame()["gain"].to_list()
-    [0.0, 25.0, 0.0, 25.0, 0.0, 25.0]
+    >>> figure = radar(pl.DataFrame(rows))
+    >>> figure.frame()["accuracy"].to_list(), list(figure.legend)
+    ([50.0, 75.0, 50.0, 75.0, 50.0, 75.0], ['Source 50.0', 'LAME 75.0'])
     """
+    return _radar("radar", frame, spokes, source, style)
+
+
+def _radar(kind: str, frame: pl.DataFrame, spokes: str, source: str, style: Marks | None) -> Figure:
     means = averages(frame, source, spokes, "method")
     if (n := means[spokes].n_unique()) < 3:
         raise LamettaError(f"frame must have at least 3 values of {spokes} for a radar, got {n}")
-    data = means.select(pl.lit("gain (points)").alias("panel"), pl.col(spokes), *MEANS)
-    present = pick(data["method"], style)
+    data = means.select(pl.lit("accuracy (%)").alias("panel"), pl.col(spokes), *MEANS)
+    data = data.rename({spokes: "spoke"})
+    present = apart(pick(data["method"], style), heights(data, "accuracy"))
     over = "" if spokes == "scenario" else ", the mean over scenarios"
+    overall = dict(data.group_by("method").agg(pl.col("accuracy").mean()).iter_rows())
     return Figure(
-        "radar",
-        "Gain over the source",
-        f"Gain over {source} in points{over}; further out is better. The gray circle is {source}, "
-        "whose accuracy stands at each spoke.",
-        data.rename({spokes: "spoke"}),
-        partial(_draw_radar, source=source, style=present),
-        present,
+        kind,
+        f"Accuracy by {spokes}",
+        f"Accuracy in percent{over}; further out is better, and the center is not 0. The numbers "
+        f"beside the names are the means over the spokes.{differences(kind, frame)}",
+        data,
+        partial(_draw_radar, style=present),
+        {f"{name} {overall[name]:.1f}": mark for name, mark in present.items()},
         size=(3.9, 3.3),
         polar=True,
     )
 
 
-def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, source: str, style: Marks) -> None:
+def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    base = dict(rows.filter(method=source).select("spoke", "accuracy").iter_rows())
-    angles = np.linspace(0, 2 * np.pi, len(base), endpoint=False)
-    around = np.linspace(0, 2 * np.pi, 181)
+    spokes = list(dict.fromkeys(rows["spoke"]))
+    angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
     for method, mark in style.items():
-        gains = dict(rows.filter(method=method).select("spoke", "gain").iter_rows())
-        radii = np.array([gains.get(spoke, np.nan) for spoke in base])
+        values = dict(rows.filter(method=method).select("spoke", "accuracy").iter_rows())
+        radii = np.array([values.get(spoke, np.nan) for spoke in spokes])
         closed = np.append(angles, angles[0]), np.append(radii, radii[0])
-        if method == source:
-            axes.plot(around, np.zeros_like(around), color=mark.color, lw=1.6)
-        else:
-            axes.plot(*closed, color=mark.color, ls=mark.line, marker=mark.marker, ms=3.5)
+        axes.plot(*closed, color=mark.color, ls=mark.line, marker=mark.marker, ms=3.5)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
-    axes.set_xticks(angles, [f"{spoke}\n{value:.1f} %" for spoke, value in base.items()])
+    axes.set_xticks(angles, spokes)
     for angle, label in zip(angles, axes.get_xticklabels(), strict=True):
         side = round(float(np.sin(angle)), 1)  # right of, above or left of the center
         label.set_horizontalalignment("left" if side > 0 else "right" if side < 0 else "center")
-    gain = rows["gain"].to_numpy()
-    ticks = MaxNLocator(5).tick_values(min(0.0, gain.min()), max(1.0, gain.max()))
+    accuracy = rows["accuracy"].to_numpy()
+    low, high = accuracy.min(), accuracy.max()
+    ticks = MaxNLocator(5).tick_values(low - 0.2 * max(high - low, 1.0), high)
     axes.set_yticks(ticks[1:])
     axes.set_ylim(ticks[0], ticks[-1])
-    axes.set_rlabel_position(180 / len(base))
+    axes.set_rlabel_position(180 / len(spokes))
     axes.spines["polar"].set_color(GRID)
 
 
 def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
-    """The gain of each kernel, one spoke a scenario: the paper's kernel comparison.
+    """The mean accuracy of each kernel, one spoke a model: the paper's Figure 7.
+
+    With fewer than three models the spokes are the scenarios.
 
     Parameters
     ----------
@@ -105,15 +112,17 @@ def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = N
 
     Examples
     --------
-    >>> cells = {"model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
+    >>> cells = {"scenario": "video", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
     >>> runs = [("Source", "{}"), ("LAME", '{"affinity":"knn"}'), ("LAME", '{"affinity":"rbf"}')]
     >>> rows = [
-    ...     cells | {"method": m, "config": c, "scenario": s, "accuracy": 0.5}
+    ...     cells | {"method": m, "config": c, "model": x, "accuracy": 0.5}
     ...     for m, c in runs
-    ...     for s in "abc"
+    ...     for x in "abc"
     ... ]
     >>> list(kernels(pl.DataFrame(rows)).legend)
-    ['Source', 'LAME knn', 'LAME rbf']
+    ['Source 50.0', 'LAME knn 50.0', 'LAME rbf 50.0']
     """
-    figure = radar(variants(frame), "scenario", source, style)
-    return replace(figure, name="kernels", title="Kernels of LAME")
+    few = frame["model"].n_unique() < 3
+    figure = _radar("kernels", variants(frame), "scenario" if few else "model", source, style)
+    why = " Its spokes are the networks, which are too few here: these are the scenarios."
+    return replace(figure, title="Kernels of LAME", caption=figure.caption + why * few)

@@ -1,6 +1,7 @@
 """Rows made ready to be drawn: averaged, and named."""
 
 import json
+from collections.abc import Iterator
 
 import polars as pl
 
@@ -14,6 +15,12 @@ def averages(frame: pl.DataFrame, source: str, *by: str) -> pl.DataFrame:
     """Means by these columns, in percent, and gains over the source, in points."""
     means = summary(gains(frame, source), by)
     return means.with_columns(pl.col("accuracy", "accuracy_ci", "gain", "gain_ci") * 100)
+
+
+def heights(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]]:
+    """The values of each method in the order of the rows, panel by panel."""
+    for rows in frame.partition_by("panel", maintain_order=True):
+        yield dict(rows.group_by("method", maintain_order=True).agg(column).iter_rows())
 
 
 def place(frame: pl.DataFrame) -> pl.Expr:

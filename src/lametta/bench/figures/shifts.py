@@ -1,6 +1,7 @@
 """The cross-shift matrices: what a configuration tuned on one scenario does in the others."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import polars as pl
 from lametta.bench import select
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import GAIN, INK, LOSS
+from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -24,8 +26,9 @@ def cross_shift(
 ) -> Figure:
     """A matrix for each method: tuned on the row's scenario, tested on the column's.
 
-    It is the paper's Figure 3. The diagonal is what a method can do when it is tuned on the very
-    scenario it is tested on; the rest is what happens otherwise.
+    It is the paper's Figure 3, with one linear scale of colors for all matrices. The diagonal is
+    what a method can do when it is tuned on the very scenario it is tested on; the rest is what
+    happens otherwise.
 
     Parameters
     ----------
@@ -59,21 +62,26 @@ def cross_shift(
         )
         for method in methods
     ).select("panel", "method", "tuned_on", "scenario", "gain", "config")
+    # Means of rows are no further from 0 than what they are the means of.
+    most = max(1.0, float(np.abs(data["gain"].to_numpy()).max()))
     side = 0.7 + 0.065 * max(map(len, scenarios)) + 0.215 * (len(scenarios) + 1)
     return Figure(
         "cross_shift",
         "Tuned on one scenario, tested on another",
         "Gain over the source in points. Each row is the configuration that is best in its "
-        "scenario; the outlined diagonal is a method tested where it was tuned, the last column "
-        "the mean of the row.",
+        "scenario; the outlined diagonal is a method tested where it was tuned, the last column, "
+        "which the paper has not, the mean of the row. All matrices share one scale of colors."
+        + differences("cross_shift", frame),
         data,
-        _draw_matrix,
-        size=(side + 0.1, side),
+        partial(_draw_matrix, most=most),
+        size=(side + 0.55, side),
     )
 
 
-def _draw_matrix(axes: "Axes", rows: pl.DataFrame) -> None:
+def _draw_matrix(axes: "Axes", rows: pl.DataFrame, most: float) -> None:
+    from matplotlib.cm import ScalarMappable
     from matplotlib.collections import PatchCollection
+    from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
     from matplotlib.patches import Rectangle
 
     scenarios = list(dict.fromkeys(rows["tuned_on"]))
@@ -81,16 +89,16 @@ def _draw_matrix(axes: "Axes", rows: pl.DataFrame) -> None:
     gains = select.matrix(rows)
     values = np.column_stack([gains, gains.mean(axis=1)])
     x, y = np.meshgrid([*range(n), n + 0.3], range(n))  # the mean stands apart
-    # The root shows a loss of one point beside a loss of sixty.
-    strength = np.sqrt(np.abs(values) / max(np.abs(values).max(), 1.0)).ravel()
+    # Seen through, so that they suit a white page and a black one.
+    ends = [to_rgba(LOSS, 0.8), to_rgba(LOSS, 0.0), to_rgba(GAIN, 0.0), to_rgba(GAIN, 0.8)]
+    places = [0.0, 0.5, 0.5, 1.0]
+    colors = LinearSegmentedColormap.from_list("gain", [*zip(places, ends, strict=True)], 41)
+    scale = ScalarMappable(Normalize(-most, most), colors)
     cells = [
         Rectangle((i - 0.47, j - 0.47), 0.94, 0.94) for i, j in zip(x.flat, y.flat, strict=True)
     ]
-    colors = [
-        (GAIN if value > 0 else LOSS, 0.75 * alpha)
-        for value, alpha in zip(values.flat, strength, strict=True)
-    ]
-    axes.add_collection(PatchCollection(cells, facecolors=colors, linewidths=0))
+    shades = scale.to_rgba(values.ravel())
+    axes.add_collection(PatchCollection(cells, facecolors=shades, linewidths=0))
     diagonal = [cell for cell, i, j in zip(cells, x.flat, y.flat, strict=True) if i == j]
     axes.add_collection(
         PatchCollection(diagonal, facecolors="none", edgecolors=INK, linewidths=0.9)
@@ -98,6 +106,9 @@ def _draw_matrix(axes: "Axes", rows: pl.DataFrame) -> None:
     for i, j, value in zip(x.flat, y.flat, values.flat, strict=True):
         text = axes.text(i, j, _short(value), ha="center", va="center", size=6.3)
         text.set_in_layout(False)  # it is inside the axes, and there are many
+    bar = axes.figure.colorbar(scale, cax=axes.inset_axes((1.02, 0, 0.03, 1)))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=6.3, length=2, pad=1)
     axes.set_xlim(-0.6, n + 0.9)
     axes.set_ylim(n - 0.4, -0.6)
     axes.set_aspect("equal")

@@ -1,9 +1,11 @@
 """How figures look: one color a series in every figure, readable on white and on black."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import cycle, product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, cycle, product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
 
 from lametta.bench.paper import plain
 
@@ -30,6 +32,8 @@ _KNOWN = {
 }
 _MARKERS = "osD^vPX"
 _DASHES = ((), (5.0, 1.5), (1.5, 1.2))
+_GAPS = ((), (4.0, 4.0), (1.5, 4.5), (0.7, 6.0))  # of a line over none, one, two or more others
+_AS_WIDE = 0.015  # as a line, of the height of a panel
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -136,3 +140,34 @@ def pick(names: Iterable[str], style: Marks | None = None) -> dict[str, Mark]:
     if style is None or len(set(known)) < len(unique):
         style = marks(unique)
     return {name: style[name] for name in unique}
+
+
+def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, Mark]:
+    """The marks with gaps in lines that would cover others, drawn in the order of the style.
+
+    Parameters
+    ----------
+    style : mapping of str to Mark
+        How each line is drawn.
+    panels : iterable of mapping of str to sequence of float
+        The heights of each line, at the same places.
+
+    Examples
+    --------
+    >>> lines = {"Source": [1, 2, 3], "TENT": [1, 2, 3.01], "LAME": [4, 5, 6]}
+    >>> {name: mark.dashes for name, mark in apart(marks(lines), [lines]).items()}
+    {'Source': (), 'TENT': (4.0, 4.0), 'LAME': ()}
+    """
+    above = dict.fromkeys(style, 0)
+    for lines in panels:
+        known = {name: np.asarray(lines[name], dtype=float) for name in style if name in lines}
+        heights = np.concatenate([*known.values()])
+        span = np.nanmax(heights) - np.nanmin(heights)
+        for (below, a), (name, b) in combinations(known.items(), 2):
+            n = min(len(a), len(b))
+            if np.mean(np.abs(a[:n] - b[:n]) <= _AS_WIDE * span) >= 0.25:  # NaN is nowhere
+                above[name] = max(above[name], above[below] + 1)
+    return {
+        name: replace(mark, dashes=mark.dashes or _GAPS[min(above[name], len(_GAPS) - 1)])
+        for name, mark in style.items()
+    }

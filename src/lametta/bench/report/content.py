@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pkgutil import resolve_name
 
 import polars as pl
@@ -15,6 +16,7 @@ from lametta.bench.experiment import canonical
 from lametta.bench.figures import Figure
 from lametta.bench.figures.courses import widest
 from lametta.bench.figures.style import Marks
+from lametta.bench.report.data import count_datasets, stream_classes
 from lametta.bench.results import Results
 from lametta.bench.select import Selection, select
 from lametta.bench.tables import Table, percent
@@ -22,7 +24,7 @@ from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
 
 # Of sections, tables and figures that are no study's.
-_OWN_NAMES = {"validation", "selected", "cross_shift", "paper", "ranking", "streams"}
+_OWN_NAMES = {"validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Section:
         return (
             len(self.figures) == len(self.tables) == 1
             and self.figures[0].frame()["panel"].n_unique() == 1
-            and len(self.tables[0].header) <= 6
+            and len(self.tables[0].header) <= 5
         )
 
 
@@ -87,12 +89,23 @@ def make_report(results: Results, *, paper: bool | None = None) -> Report:
 
 
 def headline(ranking: pl.DataFrame, source: str) -> str:
-    """What the numbers say, in a sentence.
+    """What the numbers say, in a sentence, and no more than their intervals carry.
+
+    Methods that are behind the best by no more than half the width of the interval of that
+    difference, which is paired by seed, lead together with it.
+
+    Parameters
+    ----------
+    ranking : DataFrame
+        As the table of `lametta.bench.tables.ranking` has it.
+    source : str
+        The baseline.
 
     Examples
     --------
     >>> rows = {"method": ["LAME", "Source"], "accuracy": [0.56, 0.52], "gain": [0.04, 0.0]}
-    >>> headline(pl.DataFrame(rows | {"gain_ci": [0.01, None], "scenarios": 7}), "Source")
+    >>> rows |= {"gain_ci": [0.01, None], "behind": [0.0, 0.04], "behind_ci": [0.0, 0.01]}
+    >>> headline(pl.DataFrame(rows | {"scenarios": 7}), "Source")
     'LAME is best: right in 56.0 % on average over 7 scenarios, +4.0 ± 1.0 points over Source.'
     """
     others = ranking.filter(pl.col("method") != source)
@@ -106,7 +119,15 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
         return f"No method is better than {source} {where}; closest is {best['method']}, {gain}."
     right = f"right in {percent(best['accuracy'])} % {where}"
     caution = ", which may be chance" if best["gain"] <= (best["gain_ci"] or 0) else ""
-    return f"{best['method']} is best: {right}, {gain}{caution}."
+    near = others.filter(pl.col("behind") <= pl.col("behind_ci"))["method"].to_list()
+    rivals = [name for name in near if name != best["method"]]
+    if rivals:
+        lead = f"{', '.join([best['method'], *rivals[:-1]])} and {rivals[-1]} lead"
+        between = "the difference between them is" if len(rivals) == 1 else "what parts them is"
+        return f"{lead}: {best['method']} is {right}, {gain}{caution}; {between} within the noise."
+    unsure = len(others) > 1 and best["behind_ci"] is None
+    alone = ", from one run, which tells nothing of chance" if unsure else ""
+    return f"{best['method']} is best: {right}, {gain}{caution or alone}."
 
 
 def sections(results: Results) -> Iterator[Section]:
@@ -117,6 +138,17 @@ def sections(results: Results) -> Iterator[Section]:
         yield _study(results, name, style, names)
     if results.validation.total:
         yield _validation(results, style, names)
+    counts = count_datasets(results)
+    yield Section(
+        "datasets", "Data sets", tables=(tables.datasets(counts),), notes=_unknown(counts)
+    )
+
+
+def _unknown(counts: pl.DataFrame) -> tuple[str, ...]:
+    names = counts.filter(pl.col("classes").is_null())["dataset"].to_list()
+    if not names:
+        return ()
+    return (f"Classes and groups are not known for {', '.join(names)}, whose banks are not here",)
 
 
 class _FileNames:
@@ -139,20 +171,22 @@ def _study(results: Results, name: str, style: Marks, names: _FileNames) -> Sect
     view = VIEWS[study.figure]
     heading = view.title if study.title == name else study.title
     notes = [part.lack] if part.lack else []
-    file = names.take(name)
+    file, classes = names.take(name), partial(stream_classes, results)
     drawn: list[Figure] = []
     shown: list[Table] = []
     if not part.rows.is_empty():
         rows = _with_models_by(view.models, part.rows)
         for function in view.draws:
             with _noted(notes):
-                figure = _draw(function, rows, source=results.source, style=style)
+                figure = _draw(function, rows, source=results.source, style=style, classes=classes)
                 own = names.take(f"{file}_{figure.name}") if drawn else file
                 drawn.append(replace(figure, name=own))
         if view.columns:
-            by = view.models if view.columns == "model" else view.columns
+            few = view.columns == "model" and rows["model"].n_unique() == 1
+            columns = "scenario" if few else view.columns
+            by = view.models if columns == "model" else columns
             with _noted(notes):
-                table = tables.accuracies(rows, results.source, view.columns)
+                table = tables.accuracies(rows, results.source, columns)
                 title = f"Accuracy (%) by {by.replace('_', ' ')}"
                 shown.append(replace(table, name=file, title=title))
     return Section(file, heading, tuple(drawn), tuple(shown), tuple(notes))
@@ -204,7 +238,8 @@ def _rates(
     if len(configs) > 1:
         own = (pl.col("method") == method) & pl.col("config").is_in(configs)
         shown = rows.filter(own | (pl.col("method") == results.source))
-        figure = widest(shown, results.source, style, n=1)
+        classes = partial(stream_classes, results)
+        figure = widest(shown, results.source, style, n=1, streams=classes)
         title = f"{method} at several learning rates"
         yield replace(figure, name=names.take("rates"), title=title)
 

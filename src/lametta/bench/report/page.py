@@ -2,7 +2,10 @@
 
 import base64
 import re
+import shlex
 from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -74,6 +77,7 @@ def _render(report: Report, streams: Table) -> str:
         sections=report.sections,
         details=[tables.details(rows, scenario) for scenario in scenarios],
         environment=_flat(results.environment),
+        commands=_commands(results),
         streams=streams,
         experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
         percent=percent,
@@ -86,6 +90,30 @@ def _streams(results: Results) -> Table:
     columns = ("scenario", "seed", "batch_size", "n", "fingerprint")
     rows = results.frame.select(columns).unique().sort(columns)
     return tables.as_table("streams", "Streams", rows.rename({"n": "samples"}))
+
+
+def _commands(results: Results) -> list[str]:
+    """What makes these results again, from the file that lies beside them."""
+    folder, environment = str(results.folder), results.environment
+    again = ["lametta", "run", str(results.folder / "experiment.toml"), "-o", folder]
+    if root := _data_root(str(environment.get("command", ""))):
+        again += ["--data", root]
+    if (device := str(environment.get("device", "cpu"))) != "cpu":
+        again += ["--device", device]
+    return [shlex.join(again), shlex.join(["lametta", "report", folder])]
+
+
+def _data_root(command: str) -> str | None:
+    """The data root that a command names."""
+    words: list[str] = []
+    with suppress(ValueError):  # a command is kept as it was, with quotes in names or not
+        words = shlex.split(command)
+    for word, following in pairwise([*words, ""]):
+        if word.startswith("--data="):
+            return word.removeprefix("--data=")
+        if word == "--data" and following:
+            return following
+    return None
 
 
 def _flat(content: Mapping[str, object], prefix: str = "") -> dict[str, str]:

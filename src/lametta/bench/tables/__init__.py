@@ -2,6 +2,7 @@
 
 from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
+from lametta.bench.tables.datasets import datasets
 from lametta.bench.tables.paper import ours_and_papers
 from lametta.bench.tables.table import Entry, Table, as_table, number, percent
 
@@ -10,6 +11,7 @@ __all__ = [
     "Table",
     "accuracies",
     "as_table",
+    "datasets",
     "details",
     "number",
     "ours_and_papers",

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from lametta.bench.columns import COLUMNS, names
+from lametta.bench.columns import COLUMNS, STREAM, names
 from lametta.bench.metrics import gains, summary, worst_drop
 from lametta.bench.tables.table import Entry, Table, percent
 
@@ -40,8 +40,8 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
     ]
     keys = [*varying, "method"]
     data = summary(paired, [*keys, columns]).with_columns(pl.col(columns).cast(str))
-    if columns == "scenario" and data[columns].n_unique() > 1:
-        mean = summary(paired, keys).with_columns(scenario=pl.lit("mean"))
+    if columns in ("scenario", "model") and data[columns].n_unique() > 1:
+        mean = summary(paired, keys).with_columns(pl.lit("mean").alias(columns))
         data = pl.concat([data, mean], how="diagonal")
     best = data.with_columns(
         best=pl.col("accuracy") == pl.col("accuracy").max().over(*varying, columns)
@@ -71,6 +71,9 @@ def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
 def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     """What each method gains over the source on average and at worst, the best first.
 
+    The numbers behind it also have ``behind``, by how much a method is less often right than the
+    first, and ``behind_ci``, half the width of the 95 % interval of that.
+
     Examples
     --------
     >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
@@ -91,6 +94,7 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     worst = worst_drop(paired).select("method", worst_gain="gain", worst_scenario="scenario")
     data = summary(paired).join(worst, on="method").join(above, on="method")
     data = data.sort("accuracy", descending=True, maintain_order=True)
+    data = data.join(_behind(frame, data["method"]), on="method", maintain_order="left")
     rows = []
     for row in data.with_columns(best=pl.col("accuracy") == data["accuracy"][0]).to_dicts():
         gain, low = row["gain"], row["worst_gain"]
@@ -104,6 +108,23 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
         rows.append([Entry(row["method"]), _accuracy(row, True), *shown])
     header = ["method", "accuracy", "gain", "worst gain", "in", f"scenarios above {source}"]
     return Table("ranking", "At a glance", header, rows, data)
+
+
+def _behind(frame: pl.DataFrame, ranked: pl.Series) -> pl.DataFrame:
+    """How far each method is behind the first, and how sure that is, on the streams of both.
+
+    The interval is over seeds or, where there is one seed, over scenarios. It is null where there
+    is one of either, and where the first has several configurations.
+    """
+    first = frame.filter(method=ranked[0])
+    rows = frame.join(first, on=STREAM, how="semi", maintain_order="left")
+    if first.select(STREAM).is_duplicated().any():
+        nothing = pl.lit(None, pl.Float64)
+        return pl.DataFrame({"method": ranked}).with_columns(behind=nothing, behind_ci=nothing)
+    paired = gains(rows, ranked[0])
+    if rows["seed"].n_unique() == 1:
+        paired = paired.with_columns(seed=pl.col("scenario").rank("dense"), scenario=pl.lit(""))
+    return summary(paired).select("method", behind=-pl.col("gain"), behind_ci="gain_ci")
 
 
 def details(frame: pl.DataFrame, scenario: str) -> Table:
