@@ -300,19 +300,20 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
 def test_list_counts_what_was_published(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
-    folder = tmp_path / "imagenet_v2/imagenetv2-matched-frequency-format-val/7"
-    folder.mkdir(parents=True)
-    (folder / "a.jpeg").touch()
+    folder = tmp_path / "tiny-imagenet-200/val"
+    (folder / "images").mkdir(parents=True)
+    (folder.parent / "wnids.txt").write_text("n01443537")
+    rows = [f"val_{i}.JPEG n01443537\n" for i in range(10_000)]
+    (folder / "val_annotations.txt").write_text(rows[0])
     (tmp_path / "ilsvrc12/val").mkdir(parents=True)
     (tmp_path / "ilsvrc12/val/ILSVRC2012_val_00000001.JPEG").touch()
     shown = " ".join(run("list", "datasets", "--data", tmp_path, "--count").stdout.split())
-    assert "imagenet_v2 has 1 images where 10,000 were published" in shown
+    assert "tiny_imagenet has 1 images where 10,000 were published" in shown
     assert "must hold <class>/<image>, got ILSVRC2012_val_00000001.JPEG" in shown
     assert "were published" not in run("list", "datasets", "--data", tmp_path).stdout
-    for i in range(1, 10_000):
-        (folder / f"{i}.jpeg").touch()
+    (folder / "val_annotations.txt").write_text("".join(rows))
     shown = " ".join(run("list", "datasets", "--data", tmp_path, "--count").stdout.split())
-    assert "10,000 samples of 1,000 classes, as published" in shown
+    assert "10,000 samples of 1 classes, as published" in shown
     assert run("list", "datasets", "--count").exit_code == 2
     assert run("list", "models", "--count").exit_code == 2
 

@@ -71,11 +71,10 @@ def test_drawn_severities_are_as_many_as_one(tmp_path):
 
 
 def test_what_was_published_does_not_differ(tmp_path):
-    folder = tmp_path / "imagenet_v2/imagenetv2-matched-frequency-format-val/7"
-    folder.mkdir(parents=True)
-    for i in range(10_000):
-        (folder / f"{i}.jpeg").touch()
-    assert catalog.differs("imagenet_v2", catalog.load("imagenet_v2", tmp_path)) == ""
+    _, folder, _ = plant_tiny(tmp_path)
+    rows = [f"val_{i}.JPEG\tn01443537\n" for i in range(10_000)]
+    (folder / "val_annotations.txt").write_text("".join(rows))
+    assert catalog.differs("tiny_imagenet", catalog.load("tiny_imagenet", tmp_path)) == ""
 
 
 def test_catalog_looks_for_every_corruption(tmp_path):
