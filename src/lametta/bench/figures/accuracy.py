@@ -120,7 +120,7 @@ def _draw_boxes(
         Mark(style[name].color, filled=True).handle(f"{name} {average[name]:.1f}")
         for name in methods
     ]
-    columns = 3 if max(map(len, methods)) < 14 else 2
+    columns = 3 if max(map(len, methods)) < 12 else 2
     axes.legend(
         handles=handles,
         ncols=columns,

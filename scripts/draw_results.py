@@ -1,0 +1,40 @@
+"""Draw the figures of docs/results.md: python scripts/draw_results.py results/cifar10 ...
+
+Each folder is one that ``lametta run`` wrote. Files go to docs/img/<experiment>_<figure>.svg.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from lametta.bench.figures import cross_shift
+from lametta.bench.report import make_report
+from lametta.bench.results import read_results
+
+IMAGES = Path(__file__).parents[1] / "docs" / "img"
+SHOWN = ("main", "architectures", "batch_size", "kernels", "runtime", "curves")
+
+
+def draw(folder: str) -> None:
+    """Write the figures of a folder of results."""
+    results = read_results(folder)
+    figures = {f.name: f for part in make_report(results).sections for f in part.figures}
+    rows = results.validation.rows
+    both = rows.filter(pl.col("method").is_in([results.source, "LAME", "TENT"]))
+    order = {name: results.experiment.configs(name) for name in ("LAME", "TENT")}
+    chosen = [figures[name] for name in SHOWN]
+    chosen.append(cross_shift(both, source=results.source, order=order))
+    for figure in chosen:
+        name = f"{results.experiment.name}_{figure.name}"
+        svg, pdf = replace(figure, name=name).save(IMAGES)
+        pdf.unlink()
+        # Words are dark, and the page may be.
+        text = svg.read_text(encoding="utf-8")
+        svg.write_text(text.replace("<svg ", '<svg style="background: #fff" ', 1), "utf-8")
+        print(f"{svg.stat().st_size / 1024:4.0f} KiB  {svg}")
+
+
+for argument in sys.argv[1:]:
+    draw(argument)
