@@ -200,6 +200,7 @@ def test_a_dry_run_imports_nothing_of_strangers(tmp_path, monkeypatch, before, a
     (tmp_path / "stranger.py").write_text(STRANGE)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY.replace(before, after))
+    (tmp_path / "w.pth").touch()
     result = invoke("run", tmp_path / "tiny.toml", "--dry-run", "--data", tmp_path)
     assert result.exit_code == 0, result.output
     assert "cells, each counted once" in result.stdout

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lametta.bench.probe import Speed
 from lametta.cli import app
+from lametta.torch.preprocess import Preprocess
 from tests.bench.test_run import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -39,12 +41,29 @@ def test_run_then_report_then_compare(file, tmp_path):
     assert invoke("compare", tmp_path / "a", tmp_path / "b").exit_code == 0
 
 
-def test_dry_run_shows_cells_and_what_is_missing(tmp_path):
-    result = invoke("run", ROOT / "experiments" / "paper.toml", "--dry-run", "--data", tmp_path)
-    assert result.exit_code == 0
-    assert re.search(r"validation +TENT +1944", result.stdout)
+def test_dry_run_shows_cells_costs_and_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(  # half a second forward, a second backward, for each of 1000 images
+        "lametta.bench.dry_run.probe",
+        lambda *_: Speed(5e-4, 1e-3, 3048, Preprocess(resize=256), 224 * 224),
+    )
+    paper = ROOT / "experiments" / "paper.toml"
+    result = invoke("run", paper, "--dry-run", "--data", tmp_path)
+    assert result.exit_code == 1
+    assert re.search(r"validation +TENT +1,944", result.stdout)
     assert re.search(r"data set +imagenet_val +no", result.stdout)
+    assert re.search(r"TENT +185,674,000 +92,837,000", result.stdout)
+    assert re.search(r"rn18 +11,976,164 +5,606,740 +0.5 +1 +3.22", result.stdout)
+    assert "decoded images 46.2 GB; another 75.3 GB would be" in result.stdout
     assert list(tmp_path.iterdir()) == []
+    without = invoke("run", paper, "--dry-run", "--data", tmp_path, "--image-cache", 0)
+    assert "decoded images 0 GB; another 121 GB would be" in without.stdout
+
+
+def test_dry_run_with_all_there(file):
+    result = invoke("run", file, "--dry-run")
+    assert result.exit_code == 0
+    assert "missing" not in result.stdout
+    assert re.search(r"about [0-9.e-]+ hours on cpu with --jobs 1", result.stdout)
 
 
 def test_bad_input_exits_with_2(file, tmp_path):

@@ -34,15 +34,11 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     """
     experiment = workspace.experiment
     scenario = experiment.scenarios[cell.scenario]
-    method = find(cell.kind)
-    outputs_only = not method.needs_network
-    with _set_up(workspace, cell, scenario.dataset, outputs_only) as setup:
-        arriving = scenario.scenario(cell.batch_size, cell.seed)
-        stream = arriving(setup.labels, setup.groups, keys=setup.keys)
-        adapter = method.build(setup.model, cell.params)
+    with set_up(workspace, cell) as setup:
+        stream, adapter = setup.stream, find(cell.kind).build(setup.model, cell.params)
         tally = Tally(setup.n_classes)
         try:
-            steps = list(_steps(adapter, stream, setup, tally))
+            steps = list(_steps(adapter, setup, tally))
         finally:
             adapter.reset()
     row = {
@@ -62,35 +58,40 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
 
 
 @dataclass(frozen=True)
-class _Setup:
-    """What a cell runs on: the model, a function from a stream to its inputs, and the labels."""
+class Setup:
+    """What a cell runs on: the model, the stream, and the labels of all samples.
+
+    ``batches`` gives the model's inputs for each batch of the stream.
+    """
 
     model: Model
-    inputs: Callable[[Stream], Iterable[Array]]
+    stream: Stream
     labels: Array
-    groups: Array
-    keys: tuple[str, ...]
     n_classes: int
-    ahead: bool = False  # make the inputs of a batch while the step before it runs
+    batches: Callable[[], Iterable[Array]]
+    ahead: bool = False  # make the inputs of a batch while a GPU works on the one before
 
 
 @contextmanager
-def _set_up(workspace: Workspace, cell: Cell, dataset: str, outputs_only: bool) -> Iterator[_Setup]:
+def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
+    """Make what a cell runs on; its adapter is built on the model."""
+    scenario = workspace.experiment.scenarios[cell.scenario]
+    arriving = scenario.scenario(cell.batch_size, cell.seed)
+    outputs_only = not find(cell.kind).needs_network
     if outputs_only and not cell.live:
-        bank = workspace.bank(cell.model, dataset)
-        yield _Setup(
-            bank, lambda stream: stream, bank.labels, bank.groups, bank.keys, bank.n_classes
-        )
+        bank = workspace.bank(cell.model, scenario.dataset)
+        stream = arriving(bank.labels, bank.groups, keys=bank.keys)
+        yield Setup(bank, stream, bank.labels, bank.n_classes, lambda: stream)
         return
-    data = workspace.samples(cell.model, dataset)
+    data = workspace.samples(cell.model, scenario.dataset)
+    stream = arriving(data.labels, data.groups, keys=data.keys)
     with workspace.classifier(cell.model, data.class_map) as network:
-        yield _Setup(
+        yield Setup(
             _Timed(network) if outputs_only else network,
-            partial(workspace.inputs, cell.model, data),
+            stream,
             np.asarray(data.labels),
-            data.groups,
-            data.keys,
             len(data.classes),
+            partial(workspace.inputs, cell.model, data, stream),
             ahead=workspace.device != "cpu" and not cell.live,
         )
 
@@ -109,9 +110,9 @@ class _Timed:
             return self.model(x)
 
 
-def _steps(adapter: Adapter, stream: Stream, setup: _Setup, tally: Tally) -> Iterator[_Step]:
+def _steps(adapter: Adapter, setup: Setup, tally: Tally) -> Iterator[_Step]:
     """One plain row a batch."""
-    for index, x in _arriving(stream, setup):
+    for index, x in _arriving(setup):
         y = setup.labels[index]
         start = time.perf_counter()
         prediction = adapter.step(x)
@@ -129,15 +130,15 @@ def _steps(adapter: Adapter, stream: Stream, setup: _Setup, tally: Tally) -> Ite
         }
 
 
-def _arriving(stream: Stream, setup: _Setup) -> Iterator[tuple[Array, Array]]:
+def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
     """The positions of each batch, and its inputs."""
     if not setup.ahead:
-        yield from zip(stream, setup.inputs(stream), strict=True)
+        yield from zip(setup.stream, setup.batches(), strict=True)
         return
-    batches = iter(setup.inputs(stream))
+    batches = iter(setup.batches())
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, batches, None)
-        for index in stream:
+        for index in setup.stream:
             x = coming.result()
             coming = reader.submit(next, batches, None)
             yield index, x

@@ -1,17 +1,27 @@
-"""What an experiment would run, and what of it is on disk."""
+"""What an experiment would run, what of it is on disk, and what it costs."""
 
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from lametta import networks
 from lametta._files import PathLike
-from lametta.bench.experiment import Cell, Experiment
+from lametta._packages import load_object
+from lametta.bench.estimate import Estimate, estimate
+from lametta.bench.experiment import Experiment
+from lametta.bench.probe import Speed, is_strange, probe
+from lametta.bench.specs import DatasetSpec, ModelSpec
+from lametta.bench.workspace import IMAGE_CACHE, as_specified
 from lametta.data import catalog
+from lametta.data.dataset import Dataset
+from lametta.types import LamettaError
+
+# Readers of lametta's own that are asked for by a path, or need none.
+_FAMILIES = ("embedded", "folder", "videos")
 
 
 class Count(NamedTuple):
@@ -23,11 +33,14 @@ class Count(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What has to be there: its kind, its name, whether it is there, and where it is or goes."""
+    """What has to be there: its kind, its name, whether it is, and where, or why it is not.
+
+    Whether something is there that only the code of others can say is not known, which is None.
+    """
 
     kind: str
     name: str
-    found: bool
+    found: bool | None
     where: str
 
 
@@ -43,25 +56,32 @@ class DryRun:
         Data sets, files of weights and packages.
     n_cells : int
         All cells, each once.
-
-    Examples
-    --------
-    >>> DryRun((), (Need("weights", "net", False, "weights/net.pth"),), 0).missing[0].name
-    'net'
+    cost : Estimate
+        Images through networks, room on the disk, hours.
     """
 
     counts: tuple[Count, ...]
     needs: tuple[Need, ...]
     n_cells: int
+    cost: Estimate
 
     @property
     def missing(self) -> tuple[Need, ...]:
         """What is needed and not there."""
-        return tuple(need for need in self.needs if not need.found)
+        return tuple(need for need in self.needs if need.found is False)
 
 
-def dry_run(experiment: Experiment, root: PathLike | None = None) -> DryRun:
-    """Say what an experiment would run and what that needs, and neither run nor read anything.
+def dry_run(
+    experiment: Experiment,
+    root: PathLike | None = None,
+    *,
+    device: str | None = None,
+    image_cache: float = IMAGE_CACHE,
+) -> DryRun:
+    """Say what an experiment would run, what that needs and what it costs, and run nothing of it.
+
+    Data sets are listed by their readers, and a few of their images and all weights are read, so
+    that what is said to be there can be read. Nothing of other packages is imported.
 
     Parameters
     ----------
@@ -70,13 +90,20 @@ def dry_run(experiment: Experiment, root: PathLike | None = None) -> DryRun:
     root : path, optional
         The data root; ``LAMETTA_DATA`` by default. Without both, all that is not embedded is
         missing.
+    device : str, optional
+        Where networks are timed, each on a few batches; by default none is.
+    image_cache : float
+        Gigabytes of decoded images that are kept.
 
     Examples
     --------
     >>> from lametta.bench.experiment import bundled, load
     >>> plan = dry_run(load(bundled("paper")), "/no/data")
-    >>> plan.counts[2], plan.missing[0].where
-    (Count(phase='validation', method='TENT', cells=1944), '/no/data/ilsvrc12/val')
+    >>> plan.counts[2], plan.cost.passes[3]
+    (Count(phase='validation', method='TENT', cells=1944),
+    Passes(method='TENT', forward=185674000, backward=92837000))
+    >>> plan.missing[0].where
+    "data must be a folder, got '/no/data'"
     """
     # Which configuration will be chosen does not change how many cells there are.
     first = {method: experiment.configurations(method)[0] for method in experiment.methods}
@@ -88,34 +115,68 @@ def dry_run(experiment: Experiment, root: PathLike | None = None) -> DryRun:
         for phase, its_cells in phases.items()
         for method, n in Counter(cell.method for cell in its_cells).items()
     )
-    folder = Path(root or os.environ.get("LAMETTA_DATA") or "$LAMETTA_DATA")
-    return DryRun(tuple(counts), tuple(_needs(experiment, cells, folder)), len(cells))
-
-
-def _needs(experiment: Experiment, cells: Iterable[Cell], root: Path) -> Iterator[Need]:
     models = dict.fromkeys(cell.model for cell in cells)
     scenarios = dict.fromkeys(cell.scenario for cell in cells)
-    datasets = dict.fromkeys(experiment.scenarios[name].dataset for name in scenarios)
-    named = {found.name: found for found in catalog.look(root)}
-    for name in datasets:
-        reader = experiment.datasets[name].reader
-        family, _, path = reader.partition(":")
-        if reader in named:
-            yield Need("data set", name, named[reader].found, str(named[reader].where))
-        elif family == "embedded":
-            yield Need("data set", name, True, "in the package")
-        elif family == "python" or not path:  # nothing of theirs is imported to ask
-            yield Need("data set", name, True, "as its reader finds it")
-        else:
-            yield _file("data set", name, root / path)
+    folder = Path(root or os.environ.get("LAMETTA_DATA") or "$LAMETTA_DATA")
+    places = {found.name: str(found.where) for found in catalog.look(folder)}
+    read = {
+        name: _read(name, experiment.datasets[name], folder, places)
+        for name in dict.fromkeys(experiment.scenarios[name].dataset for name in scenarios)
+    }
+    data = {name: found for name, (_, found) in read.items() if found is not None}
+    needs = [need for need, _ in read.values()]
     for name in models:
-        if (weights := experiment.models[name].weights) is not None:
-            yield _file("weights", name, root / weights)
-    yield from _packages(experiment, models, datasets)
+        needs += _weights(name, experiment.models[name], folder)
+    needs += _packages(experiment, models, read)
+
+    def speed(model: str, batch_size: int) -> Speed:
+        if device is None:
+            raise LamettaError("it was not timed")
+        used = (
+            experiment.scenarios[cell.scenario].dataset for cell in cells if cell.model == model
+        )
+        return probe(experiment.models[model], device, batch_size, data.get(next(used)))
+
+    cost = estimate(experiment, cells, data, speed, image_cache)
+    return DryRun(tuple(counts), tuple(needs), len(cells), cost)
 
 
-def _file(kind: str, name: str, path: Path) -> Need:
-    return Need(kind, name, path.exists(), str(path))
+def _read(
+    name: str, spec: DatasetSpec, root: Path, places: Mapping[str, str]
+) -> tuple[Need, Dataset | None]:
+    """List a data set as the experiment would, and look at a few of its samples."""
+    family, _, path = spec.reader.partition(":")
+    if spec.reader not in places and family not in _FAMILIES:
+        return Need("data set", name, None, "its code is not run before the experiment is"), None
+    try:
+        found = catalog.load(spec.reader, root, **spec.options)
+        data = as_specified(name, spec, found)
+        for i in (0, len(data) // 2, len(data) - 1):
+            data.samples[i]
+    except (LamettaError, OSError) as error:
+        return Need("data set", name, False, str(error)), None
+    place = "in the package" if family == "embedded" else str(root / path)
+    difference = catalog.differs(spec.reader, found)
+    where = places.get(spec.reader, place) + (f": {difference}" if difference else "")
+    return Need("data set", name, True, where), data
+
+
+def _weights(name: str, spec: ModelSpec, root: Path) -> Iterator[Need]:
+    """Look for a file of weights, and whether they are the network's."""
+    if spec.weights is None:
+        return
+    network, file = networks.find(spec.zoo), root / spec.weights
+    found: bool | None = file.is_file()
+    where = str(file)
+    lacking = network.package and importlib.util.find_spec(network.package.split()[0]) is None
+    if found and (is_strange(spec) or lacking):
+        found, where = None, f"{file}, which is not read before the experiment runs"
+    elif found:
+        try:
+            load_object(network.loader, "loader")(spec.zoo, file, **network.options)
+        except LamettaError as error:
+            found, where = False, str(error)
+    yield Need("weights", name, found, where)
 
 
 def _packages(

@@ -24,6 +24,7 @@ from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
 from lametta.bench.consistency import check_selected
 from lametta.bench.experiment import Cell
+from lametta.bench.memory import measure_peak
 from lametta.bench.pools import Pool, cluster, local
 from lametta.bench.results import cell_file, read_cell, read_cells
 from lametta.bench.select import read_selection, select, write_selection
@@ -227,6 +228,8 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     note = _note(workspace.folder, cell)
     try:
         row, stream = run_cell(workspace, cell)
+        if workspace.device == "cpu":  # where that of this process says nothing of the cell
+            row["peak_memory"] = measure_peak(workspace, cell) if cell.live else None
         manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
         if not manifest.exists():
             _write_json(manifest, stream.manifest)

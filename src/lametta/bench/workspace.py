@@ -1,6 +1,7 @@
 """What cells share: data sets, networks, banks of outputs and decoded images, each made once."""
 
 import hashlib
+import multiprocessing
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -102,12 +103,20 @@ class Workspace:
 
         _, preprocess = self.network(model)
         batches: Iterable[torch.Tensor]
-        if preprocess is None or hasattr(samples.samples, "dtype"):  # an array
+        if hasattr(samples.samples, "dtype"):  # an array, whose rows are read together
+            batches = (torch.from_numpy(samples.samples[np.asarray(index)]) for index in stream)
+        elif preprocess is None:
             rows = (np.stack([samples.samples[int(i)] for i in index]) for index in stream)
             batches = map(torch.from_numpy, rows)
         else:
-            workers = decoders(self.device, self.jobs)
-            found = load_batches(samples, stream, preprocess.pixels, workers=workers)
+            found = load_batches(
+                samples,
+                stream,
+                preprocess.pixels,
+                workers=decoders(self.device, self.jobs),
+                # The platform's own, also in a process of joblib, which has another by default.
+                context=multiprocessing.get_all_start_methods()[0],
+            )
             batches = (batch.x for batch in found)
         for batch in batches:
             x = batch.to(self.device)  # as bytes, a fourth of what they are as floats
@@ -132,10 +141,11 @@ class Workspace:
         file.parent.mkdir(parents=True, exist_ok=True)
         with self.classifier(model, None) as network, torch.no_grad():
             extract(
-                lambda x: network(x.to(self.device, non_blocking=True)),
+                network,
                 data,
                 preprocess,
                 file,
+                device=self.device,
                 workers=0 if preprocess is None else max(1, decoders(self.device)),
                 header=header,
                 progress=progress,

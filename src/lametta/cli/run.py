@@ -27,6 +27,7 @@ from lametta.cli.report import output_folder, report
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
+    from lametta.bench.estimate import Estimate, Network
     from lametta.bench.experiment import Experiment
     from lametta.bench.run import OnState, State
     from lametta.bench.workspace import Workspace
@@ -62,8 +63,21 @@ def run(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where networks run: cpu, cuda, ...")] = "cpu",
+    image_cache: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="GB",
+            help="Decoded images to keep in RESULTS, shared by networks that see the same pixels; "
+            "what goes beyond is decoded for each cell. 0 keeps none.",
+        ),
+    ] = 100,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the cells, and what is on disk, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show the cells, what they cost on DEVICE and what is missing, and stop.",
+        ),
     ] = False,
 ) -> None:
     """Run an experiment: validation, selection, studies.
@@ -72,8 +86,11 @@ def run(
     parameters on a stream) is a file, whole or not there. A second run in the same folder waits for
     the first. An experiment is a program: it may name code, which then runs.
 
-    Exit status: 0 if all went well, 1 if cells failed, 2 if the input is wrong, 130 if it was
-    interrupted.
+    A dry run lists data sets and reads weights, but imports nothing that the file names; it times
+    each network on a few batches, with the images a second that all cells take then.
+
+    Exit status: 0 if all went well, 1 if cells failed or a dry run finds something missing, 2 if
+    the input is wrong, 130 if it was interrupted.
 
     Example: lametta run experiments/cifar10.toml --data /data --jobs 2
     """
@@ -86,12 +103,12 @@ def run(
         with typed(path="EXPERIMENT"):
             loaded = load(path, check="ours" if dry_run else "all")
         root = _root(data)
-        if dry_run:
-            _show_plan(loaded, root)
-            return
         check_device(device)
+        if dry_run:
+            _show_plan(loaded, root, device, jobs, image_cache)
+            return
         folder = output_folder(output, Path("results", loaded.name))
-        workspace = Workspace(loaded, folder, root, device)
+        workspace = Workspace(loaded, folder, root, device, image_cache=image_cache)
         _run(workspace, path, jobs, ray)
     say(f"now: lametta report {workspace.folder}")
 
@@ -175,17 +192,50 @@ def _progress() -> Iterator["OnState"]:
         yield show
 
 
-def _show_plan(experiment: "Experiment", data: Path | None) -> None:
+def _show_plan(
+    experiment: "Experiment", data: Path | None, device: str, jobs: int, image_cache: float
+) -> None:
     from lametta.bench.dry_run import dry_run
 
-    plan = dry_run(experiment, data)
-    counts = ((phase, method, f"{cells}") for phase, method, cells in plan.counts)
+    plan = dry_run(experiment, data, device=device, image_cache=image_cache)
+    counts = ((phase, method, f"{cells:,}") for phase, method, cells in plan.counts)
     show_table("phase", "method", Column("cells", justify="right"), rows=counts)
     say(f"{plan.n_cells} cells, each counted once\n")
-    needs = (
-        (kind, name, Text("yes", "green") if found else Text("no", "red"), where)
-        for kind, name, found, where in plan.needs
-    )
+    _show_cost(plan.cost, device, jobs)
+    signs = {True: Text("yes", "green"), False: Text("no", "red"), None: Text("?", "yellow")}
+    needs = ((kind, name, signs[found], where) for kind, name, found, where in plan.needs)
     show_table("needs", "name", "there", Column("where", overflow="fold"), rows=needs)
     if plan.missing:
         say(f"{len(plan.missing)} missing")
+        raise typer.Exit(1)
+
+
+def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:
+    passes = ((method, f"{f:,}", f"{b:,}") for method, f, b in cost.passes)
+    show_table("through networks", *_numbers("images forward", "backward"), rows=passes)
+    say("")
+    columns = _numbers("images forward", "backward", "ms forward", "ms backward", "hours")
+    show_table("network", *columns, rows=map(_row, cost.networks))
+    say(
+        f"\nabout {cost.hours(device, jobs):.3g} hours on {device} with --jobs {jobs}: networks, "
+        f"and {cost.decoding:.3g} hours of one core that decodes images"
+    )
+    banks, kept, beyond = (f"{n / 1e9:.3g} GB" for n in (cost.banks, cost.images, cost.beyond))
+    say(
+        f"on the disk: banks {banks}, decoded images {kept}; "
+        f"another {beyond} would be decoded for each cell"
+    )
+    for line in cost.uncounted:
+        say(f"not counted: {line}")
+    say("")
+
+
+def _numbers(*names: str) -> list[Column]:
+    return [Column(name, justify="right") for name in names]
+
+
+def _row(network: "Network") -> Iterator[str]:
+    yield from (network.model, f"{network.forward:,}", f"{network.backward:,}")
+    speed = network.speed
+    times = (1e3 * speed.forward, 1e3 * speed.backward, network.hours) if speed else (None,) * 3
+    yield from ("?" if time is None else f"{time:.3g}" for time in times)

@@ -2,8 +2,8 @@
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -80,21 +80,38 @@ class Clock:
             # What max_memory_allocated reads, without the hundred other figures it puts in order.
             figures = torch.cuda.memory_stats_as_nested_dict(self.device)
             return self.seconds | {"peak_memory": figures["allocated_bytes"]["all"]["peak"]}
-        peak = _resident_peak()
+        peak = _resident("VmHWM")
         return self.seconds if peak is None else self.seconds | {"peak_memory": peak}
+
+
+def peak_above(work: Callable[[], object]) -> int | None:
+    """Do some work, and give the most bytes that this process had above what it had before.
+
+    Memory that the process was given earlier and has free counts as its own, so that only a fresh
+    process tells the truth. None where the system does not tell: only Linux does.
+    """
+    before = _resident("VmRSS")
+    forgotten = _forget_peak()
+    work()
+    peak = _resident("VmHWM")
+    return None if before is None or peak is None or not forgotten else max(0, peak - before)
 
 
 _PROCESS = Path("/proc/self")
 
 
-def _forget_peak() -> None:
-    with suppress(OSError):  # not Linux, or forbidden: then the peak is that of the past
-        (_PROCESS / "clear_refs").write_text("5")
-
-
-def _resident_peak() -> int | None:
+def _forget_peak() -> bool:
+    """Make the peak what is in use now, and say whether that went well."""
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())
+        (_PROCESS / "clear_refs").write_text("5")
+    except OSError:  # not Linux, or forbidden: then the peak is that of the past
+        return False
+    return True
+
+
+def _resident(field: str) -> int | None:
+    try:
+        found = re.search(rf"{field}:\s+(\d+) kB", (_PROCESS / "status").read_text())
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None

@@ -1,0 +1,146 @@
+"""How fast a network is on a device, from a few batches."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lametta import networks
+from lametta._packages import load_object, package
+from lametta.bench.specs import ModelSpec
+from lametta.data.dataset import Dataset
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from lametta.torch.preprocess import Preprocess
+
+_ROUNDS = 4  # the first warms up, the fastest of the others counts
+_FEW, _ENOUGH = 2, 0.2  # images on a CPU, or as many as it sees in so many seconds
+
+
+class Speed(NamedTuple):
+    """What was found of a network: seconds an image, and what it gives for each."""
+
+    forward: float  # seconds of a forward pass
+    backward: float  # seconds that an update takes beside its two forward passes
+    outputs: int  # features and logits, which a bank keeps
+    preprocess: "Preprocess | None"  # None where samples are the input
+    pixels: int  # of an image that it sees
+
+
+def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = None) -> Speed:
+    """Time a network, forward and in a step of TENT, on images of its size.
+
+    Its weights are random, since time does not depend on them. Nothing that belongs to others is
+    imported, and nothing is asked for over a network.
+
+    Parameters
+    ----------
+    spec : ModelSpec
+        The network.
+    device : str
+        Where it runs.
+    batch_size : int
+        Of what it is timed on; on a CPU less will do.
+    data : Dataset, optional
+        What it runs on, which says how large its inputs are, unless the network does.
+
+    Raises
+    ------
+    LamettaError
+        With the reason, where it cannot be timed.
+
+    Examples
+    --------
+    >>> probe(ModelSpec(zoo="torch:someone.nets:large"), "cpu", 64)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: its code is not run before the experiment is
+    """
+    import torch
+
+    from lametta.torch import Classifier, tent
+
+    net, preprocess = _build(spec)
+    x = _inputs(preprocess, batch_size, data).to(device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a cell runs
+    try:
+        with Classifier(net.to(device).eval()) as network:
+            if device == "cpu":  # on which many images take as long each as a few
+                x = x[
+                    : max(_FEW, int(_FEW * _ENOUGH / _fastest(lambda: network(x[:_FEW]), device)))
+                ]
+            output = network(x)
+            forward = _fastest(lambda: network(x), device)
+            try:
+                step = _fastest(partial(tent(network).step, x), device)
+            except LamettaError:  # nothing in it adapts
+                step = 2 * forward
+    finally:
+        torch.set_num_threads(threads)
+    return Speed(
+        forward / len(x),
+        max(0.0, step - 2 * forward) / len(x),
+        output.features.shape[1] + output.logits.shape[1],
+        preprocess,
+        math.prod(x.shape[2:]),
+    )
+
+
+def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
+    from lametta.torch.preprocess import Preprocess
+
+    network = networks.find(spec.zoo)
+    family, _, name = spec.zoo.partition(":")
+    if is_strange(spec):
+        raise LamettaError("its code is not run before the experiment is")
+    if family == "hf":
+        raise LamettaError("its files are not asked for before the experiment runs")
+    if network.package == "timm":  # with random weights, since its own may have to come from afar
+        net = package("timm", "timm", "it").create_model(network.options.get("model", name))
+        options = network.options.get("preprocess")
+        if options is None:
+            raise LamettaError("the size of its images is known once it is loaded")
+        return net, Preprocess(**options)
+    made: tuple[nn.Module, Preprocess | None] = load_object(network.loader, "loader")(
+        spec.zoo, None, **network.options
+    )
+    return made
+
+
+def is_strange(spec: ModelSpec) -> bool:
+    """Whether to make a network runs code that is not lametta's or a known package's."""
+    return spec.zoo.startswith("torch:") and not spec.zoo.startswith("torch:lametta.")
+
+
+def _inputs(preprocess: "Preprocess | None", n: int, data: Dataset | None) -> "torch.Tensor":
+    import torch
+
+    if preprocess is not None and preprocess.crop is not None:
+        return torch.rand(n, 3, preprocess.crop, preprocess.crop)
+    if preprocess is not None and isinstance(preprocess.resize, tuple):
+        return torch.rand(n, 3, *preprocess.resize)
+    if data is None:
+        raise LamettaError("the size of its images is that of data which are missing")
+    x = data.samples[0]
+    one = torch.from_numpy(np.asarray(x)) if preprocess is None else preprocess(x)
+    return one.expand(n, *one.shape).clone()
+
+
+def _fastest(work: Callable[[], object], device: str) -> float:
+    import torch
+
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        work()
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
