@@ -104,10 +104,11 @@ class Workspace:
         _, preprocess = self.network(model)
         batches: Iterable[torch.Tensor]
         if hasattr(samples.samples, "dtype"):  # an array, whose rows are read together
-            batches = (torch.from_numpy(samples.samples[np.asarray(index)]) for index in stream)
+            array: Any = samples.samples
+            batches = (torch.from_numpy(array[np.asarray(index)]) for index in stream)
         elif preprocess is None:
             rows = (np.stack([samples.samples[int(i)] for i in index]) for index in stream)
-            batches = map(torch.from_numpy, rows)
+            batches = map(torch.from_numpy, stacked)
         else:
             found = load_batches(
                 samples,
