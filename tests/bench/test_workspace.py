@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from lametta import LamettaError
-from lametta.bench.experiment import load
+from lametta.bench.experiment import bundled, load
 from lametta.bench.results import read_cells
 from lametta.bench.run import run
 from lametta.bench.specs import DatasetSpec
@@ -160,3 +160,17 @@ def test_most_samples_are_the_same_wherever_they_lie():
     backward = as_specified("photos", spec, data.take(np.arange(90)[::-1]))
     assert set(backward.keys) == set(some.keys)
     assert as_specified("photos", DatasetSpec(reader="folder:photos", most=90), data) is data
+
+
+def test_samples_in_a_list_are_stacked(workspace):
+    """Where a network takes samples as they are, and they are no array."""
+    one = np.arange(64, dtype="float32").reshape(1, 8, 8)
+    listed = Dataset(
+        "list", [one, 2 * one, 3 * one], np.array([0, 1, 0]), ("a", "b"), ("0", "1", "2")
+    )
+    digits = replace(workspace, experiment=load(bundled("demo")))
+    (first, second) = digits.inputs("digits", listed, [[2, 0], [1]])
+    assert torch.equal(first, torch.from_numpy(np.stack([3 * one, one])))
+    assert torch.equal(second, torch.from_numpy(2 * one)[None])
+    whole = replace(listed, samples=np.stack([one, 2 * one, 3 * one]))
+    assert torch.equal(next(digits.inputs("digits", whole, [[2, 0]])), first)

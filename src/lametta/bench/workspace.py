@@ -108,7 +108,7 @@ class Workspace:
             batches = (torch.from_numpy(array[np.asarray(index)]) for index in stream)
         elif preprocess is None:
             rows = (np.stack([samples.samples[int(i)] for i in index]) for index in stream)
-            batches = map(torch.from_numpy, stacked)
+            batches = map(torch.from_numpy, rows)
         else:
             found = load_batches(
                 samples,
