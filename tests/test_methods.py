@@ -98,6 +98,7 @@ def test_the_options_of_an_affinity_stand_beside_it():
     assert own.affinity is np.abs
 
 
+@pytest.mark.slow
 def test_whatever_is_joined_runs(net):
     x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     for name in ["source", "lame", SHARPEN]:

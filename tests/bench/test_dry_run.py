@@ -190,6 +190,7 @@ def test_what_others_have_is_not_known(tmp_path):
     assert "someone" not in sys.modules
 
 
+@pytest.mark.slow
 def test_dry_run_names_packages(monkeypatch):
     installed = {"torch"}
     monkeypatch.setattr(

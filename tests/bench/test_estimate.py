@@ -128,6 +128,7 @@ def test_decoding_may_be_what_a_gpu_waits_for(monkeypatch):
     assert (cost.hours("cuda"), cost.hours("cpu", 2), cost.hours("cpu", 64)) == (2.0, 4.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_probe_times_and_leaves_no_trace():
     threads = torch.get_num_threads()
     data = types.SimpleNamespace(samples=np.zeros((4, 1, 8, 8), "float32"))

@@ -228,6 +228,7 @@ def paths(content, prefix=()):
             yield from paths(value, (*prefix, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(list(paths(tiny()))), _values)
 def test_whatever_a_file_says(tmp_path_factory, path, value):

@@ -28,6 +28,7 @@ def predictions(n=500, n_classes=7, seed=0, scale=2.0):
     return softmax(logits), labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
 def test_agrees_with_other_libraries(seed, scale):

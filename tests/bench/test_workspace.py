@@ -74,6 +74,7 @@ def accuracies(workspace):
     return read_cells(workspace.folder).select("accuracy", "n").rows()
 
 
+@pytest.mark.slow
 def test_a_second_run_sees_what_was_changed_after_the_first(workspace, tmp_path):
     """Also in one process, which keeps banks and images open for the cells of a run."""
     assert accuracies(workspace) == [(1.0, 4)] * 2
@@ -144,6 +145,7 @@ def test_networks_share_images_within_a_bound(workspace, tmp_path):
         assert others.equals(rows)
 
 
+@pytest.mark.slow
 def test_images_that_are_not_kept_are_seen_as_they_are_now(workspace, tmp_path):
     workspace = replace(workspace, image_cache=0.0)
     assert accuracies(workspace) == [(1.0, 4)] * 2

@@ -63,6 +63,7 @@ def full(_):
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no /dev/stdout")
 @pytest.mark.parametrize("kind", ["pipe", "file"])
 def test_a_map_goes_to_standard_output(tmp_path, kind):

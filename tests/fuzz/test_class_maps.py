@@ -57,6 +57,7 @@ words = st.sampled_from(["dog", "animal", "red panda", "n02129604", "tiger.n.02"
 lists = st.lists(words | st.sampled_from(NAMES) | st.text(max_size=5), max_size=3)
 
 
+@pytest.mark.slow
 @SOME
 @given(lists.map("\n".join).map(lambda x: x.encode(errors="surrogatepass")) | st.binary(max_size=9))
 def test_lists_of_targets(content):

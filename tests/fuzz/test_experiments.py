@@ -133,6 +133,7 @@ def place():
     FOLDER.cleanup()
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(experiments())
 def test_experiments(content):

@@ -35,6 +35,7 @@ def solve_one(features, probs, **options):
     return tuple(tensor[0] for tensor in solve(features[None], probs[None], **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "n_classes", "d", "k"),
     [

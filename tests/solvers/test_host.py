@@ -35,6 +35,7 @@ def neighbors(features, k, weight=1.0):
     return Neighbors(lametta.knn(k).neighbors(features).index, weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [100, 1000])
 @pytest.mark.parametrize("n", [16, 64, 200])
@@ -52,6 +53,7 @@ def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
     assert float(result.energy) == pytest.approx(energy, rel=1e-6, abs=4 * tol * n)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 160),

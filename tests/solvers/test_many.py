@@ -59,6 +59,7 @@ def farther_than_the_nearest(features, found):
     return np.abs(np.sort(own, axis=1) - np.sort(nearest, axis=1)).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "offset"), [(20, 0.0), (9, 3.0)])
 def test_neighbors_are_those_of_the_definition(d, offset, stages):
     features = make_batch(N, 3, d)[0] + offset
@@ -68,6 +69,7 @@ def test_neighbors_are_those_of_the_definition(d, offset, stages):
     assert max(stages) > 0
 
 
+@pytest.mark.slow
 def test_what_rounding_leaves_open_is_sought_again(stages, monkeypatch):
     """Two tight bunches: float16 cannot tell their members apart."""
     monkeypatch.setattr(many, "_MORE_GROUPS", 1)

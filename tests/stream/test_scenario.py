@@ -29,6 +29,7 @@ from tests.stream.cases import ORDERS, batch_sizes, data_sets, every_order, make
 from tests.stream.golden import GOLDEN, golden
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.sampled_from(ORDERS), data_sets(), seeds, batch_sizes)
 def test_nothing_is_lost_or_doubled(order, data, seed, batch_size):
@@ -42,6 +43,7 @@ def test_nothing_is_lost_or_doubled(order, data, seed, batch_size):
         assert 1 <= own[-1] <= batch_size
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.sampled_from(ORDERS), data_sets(), seeds, batch_sizes, st.integers(1, 50))
 def test_limit_cuts_what_is_in_order(order, data, seed, batch_size, limit):

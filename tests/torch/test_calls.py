@@ -111,6 +111,7 @@ def test_a_call_inside_a_call_keeps_its_own_features():
     assert torch.equal(inner[0].features, small.features)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_dropped_wraps_leave_nothing_on_the_network():
     net = Net()
@@ -173,6 +174,7 @@ def test_arguments_are_passed_on():
         model(scale=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_wrappers_are_looked_through():
     expected = wrap(Net())(INPUTS)
@@ -256,6 +258,7 @@ def test_nan_is_refused_before_anything_changes(method):
     assert torch.isfinite(model(INPUTS)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Dynamo detected")
 def test_tol_0_compiles_exports_and_maps():
     """What runs a fixed number of updates has no control flow that depends on data."""

@@ -180,6 +180,7 @@ def test_what_is_not_finite_is_found():
         check_finite("logits", x)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_line(tmp_path):
     pytest.importorskip("resource")
     code = """

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.results import Results
-from lametta.bench.tables.datasets import describe
+from lametta.bench.tables.used import describe
 from lametta.bench.workspace import Workspace
 from lametta.data.bank.bank import Bank
 from lametta.types import Array, LamettaError

@@ -2,9 +2,9 @@
 
 from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
-from lametta.bench.tables.datasets import datasets
 from lametta.bench.tables.paper import ours_and_papers
 from lametta.bench.tables.table import Entry, Table, as_table, number, percent
+from lametta.bench.tables.used import datasets
 
 __all__ = [
     "Entry",
