@@ -58,7 +58,7 @@ def test_peak_above():
     small = peak_above(lambda: None)
     large = peak_above(lambda: np.ones(2**24))
     assert small < 2**22
-    assert 2**27 - 2**20 < large < 2**27 + 2**22  # some pages were free before
+    assert 0.95 * 2**27 < large < 1.05 * 2**27  # other threads give and take a few pages
 
 
 def test_where_the_system_does_not_tell(monkeypatch, tmp_path):
