@@ -205,6 +205,19 @@ def test_weights_hash_sees_every_tensor(net):
     assert len(seen) == 1 + len(net.state_dict()) + 3
 
 
+def test_a_model_may_use_its_memory_again(tmp_path):
+    out = np.empty((4, 2), "float32")
+
+    def model(x):
+        out[: len(x)] = x.numpy()
+        return Output(out[: len(x)], out[: len(x)])
+
+    rows = np.arange(20, dtype="float32").reshape(10, 2)
+    data = arrays(rows, [0] * 10)
+    bank = extract(model, data, None, tmp_path / "b.safetensors", batch_size=4, workers=0)
+    assert np.array_equal(bank(np.arange(10)).logits, rows)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gives_what_the_processor_gives(tmp_path):
     photos = [image(i) for i in range(40)]

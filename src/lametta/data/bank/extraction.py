@@ -174,7 +174,8 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str
 def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
     """Begin to copy an array to the host, and give a function that waits for the copy."""
     if not getattr(array, "is_cuda", False):
-        return lambda: to_numpy(array)
+        rows = to_numpy(array).copy()  # now, since a model may use the memory again for the next
+        return lambda: rows
     import torch
 
     # Queued here, right behind the model: asked for later, it would wait for the next batch.
@@ -184,8 +185,8 @@ def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
 
     def wait() -> NDArray[Any]:
         done.synchronize()
-        rows: NDArray[Any] = copy.numpy()
-        return rows
+        copied: NDArray[Any] = copy.numpy()
+        return copied
 
     return wait
 
