@@ -20,37 +20,37 @@ Batch: TypeAlias = tuple[Any, ...]
 
 def check_rows(method: Method, stream: Sequence[Batch]) -> None:
     """Predictions must be rows of probabilities."""
-    method = _fresh(method)
+    method = fresh(method)
     for batch in stream:
         _check_rows(_run(method, copy.deepcopy(batch)), len(batch[0]), "a batch")
 
 
 def check_inputs_are_kept(method: Method, stream: Sequence[Batch]) -> None:
     """Inputs must not be changed."""
-    method = _fresh(method)
+    method = fresh(method)
     for batch in stream:
         given = copy.deepcopy(batch)
         _run(method, given)
-        _same(given, batch, "inputs must not be changed")
+        same(given, batch, "inputs must not be changed")
 
 
 def check_reset_is_exact(method: Method, stream: Sequence[Batch]) -> None:
     """A reset and a replay must give the same bits."""
-    method = _fresh(method)
-    expected = _play(method, stream)
+    method = fresh(method)
+    expected = play(method, stream)
     method.reset()
-    _same(_play(method, stream), expected, "reset() and a replay must give the same bits")
+    same(play(method, stream), expected, "reset() and a replay must give the same bits")
 
 
 def check_copies_continue(method: Method, stream: Sequence[Batch]) -> None:
     """A copy in mid-stream must continue alike, whatever the original does meanwhile."""
-    half, one = len(stream) // 2, _fresh(method)
-    expected = _play(_fresh(method), stream)[half:]
-    _play(one, stream[:half])
-    resumed = pickle.loads(pickle.dumps(one)) if _is_picklable(one) else copy.deepcopy(one)
-    _play(one, stream[::-1])
-    continued = _play(resumed, stream[half:])
-    _same(continued, expected, "a copy in mid-stream must continue alike, on its own")
+    half, one = len(stream) // 2, fresh(method)
+    expected = play(fresh(method), stream)[half:]
+    play(one, stream[:half])
+    resumed = pickle.loads(pickle.dumps(one)) if is_picklable(one) else copy.deepcopy(one)
+    play(one, stream[::-1])
+    continued = play(resumed, stream[half:])
+    same(continued, expected, "a copy in mid-stream must continue alike, on its own")
 
 
 def check_order_plays_no_part(method: Method, stream: Sequence[Batch]) -> None:
@@ -58,7 +58,7 @@ def check_order_plays_no_part(method: Method, stream: Sequence[Batch]) -> None:
     first = stream[0]
     order = np.random.default_rng(0).permutation(len(first[0]))
     permuted = tuple(_take(array, order) for array in first)
-    (expected,), (found,) = _play(_fresh(method), [first]), _play(_fresh(method), [permuted])
+    (expected,), (found,) = play(fresh(method), [first]), play(fresh(method), [permuted])
     gap = np.abs(found - expected[order]).max(initial=0)
     require(
         np.allclose(found, expected[order], atol=1e-4),
@@ -80,7 +80,7 @@ def check_edge(method: Method, edge: str, batch: Batch) -> None:
     """An unusual batch must work, or be refused by an error that names the argument."""
     what = edge.replace("_", " ")
     try:
-        prediction = _run(_fresh(method), batch)
+        prediction = _run(fresh(method), batch)
     except LamettaError as error:
         require(
             any(word in str(error) for word in ("features", "probs", "x ", "batch")),
@@ -102,7 +102,7 @@ def check_library(corrector: Corrector, library: str) -> None:
         if library == "jax" and dtype == xp.float64 and xp.zeros(0, float).dtype != dtype:
             continue  # JAX has float64 only where the user switched it on
         features, probs = (xp.asarray(array.copy(), dtype=dtype) for array in make_batch(16, 0))
-        found = _fresh(corrector).correct(features, probs).probs
+        found = fresh(corrector).correct(features, probs).probs
         require(type(found) is type(probs), f"probs must stay {type(probs)}, got {type(found)}")
         require(found.dtype == dtype, f"probs must stay {probs.dtype}, got {found.dtype}")
         require(device(found) == device(probs), f"probs must stay on {device(probs)}")
@@ -110,25 +110,25 @@ def check_library(corrector: Corrector, library: str) -> None:
 
 def check_model_is_given_back(adapter: Adapter, stream: Sequence[Batch]) -> None:
     """After a reset the model under the adapter must give the same bits as before."""
-    adapter = _fresh(adapter)
+    adapter = fresh(adapter)
     model: Any = adapter
     while not callable(model):
         model = getattr(model, "base", None) or getattr(model, "model", None)
         if model is None:
             return
     before = model(*stream[0])
-    _play(adapter, stream)
+    play(adapter, stream)
     adapter.reset()
     after = model(*stream[0])
     for name in ("features", "logits"):
         message = f"reset() must give back the model exactly, its {name} differ"
-        _same(getattr(after, name), getattr(before, name), message)
+        same(getattr(after, name), getattr(before, name), message)
 
 
 def _check_rows(prediction: object, n: int, name: str) -> None:
     if not isinstance(prediction, Prediction):
         raise AssertionError(f"{name}: got {type(prediction)}, not a Prediction")
-    probs = _values(prediction.probs)
+    probs = values(prediction.probs)
     require(probs.ndim == 2, f"{name}: probs must be 2-D [N, K], got shape {probs.shape}")
     require(len(probs) == n, f"{name}: probs must have {n} rows, got {len(probs)}")
     require(np.isfinite(probs).all(), f"{name}: probs must be finite")
@@ -170,7 +170,8 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def _fresh(method: Any) -> Any:
+def fresh(method: Any) -> Any:
+    """A copy of the method, reset."""
     method = copy.deepcopy(method)
     method.reset()
     return method
@@ -183,12 +184,13 @@ def _run(method: Any, batch: Batch) -> Prediction:
     return prediction
 
 
-def _play(method: Any, stream: Sequence[Batch]) -> list[NDArray[Any]]:
+def play(method: Any, stream: Sequence[Batch]) -> list[NDArray[Any]]:
+    """The answers to all batches."""
     # On copies, since one check is all that shall find a method that writes to its inputs.
-    return [_values(_run(method, copy.deepcopy(batch)).probs) for batch in stream]
+    return [values(_run(method, copy.deepcopy(batch)).probs) for batch in stream]
 
 
-def _is_picklable(method: object) -> bool:
+def is_picklable(method: object) -> bool:
     """Whether pickle can take it; a model that is a local function is no fault of the method."""
     try:
         pickle.dumps(method)
@@ -204,17 +206,18 @@ def _take(array: Array, order: NDArray[np.intp]) -> Array:
     return xp.take(array, xp.asarray(order, device=device(array)), axis=0)
 
 
-def _values(array: Array) -> NDArray[Any]:
+def values(array: Array) -> NDArray[Any]:
     """The values as NumPy has them, wide enough to compare."""
-    values: NDArray[Any] = to_numpy(array)
-    return values.astype(np.result_type(values, np.float32), copy=False)
+    found: NDArray[Any] = to_numpy(array)
+    return found.astype(np.result_type(found, np.float32), copy=False)
 
 
-def _same(found: Any, expected: Any, message: str) -> None:
+def same(found: Any, expected: Any, message: str) -> None:
+    """Raise unless these arrays, or sequences of arrays, are equal bit for bit."""
     if isinstance(expected, list | tuple):
         for one, other in zip(found, expected, strict=True):
-            _same(one, other, message)
+            same(one, other, message)
         return
-    one, other = _values(found), _values(expected)
+    one, other = values(found), values(expected)
     gap = np.abs(one - other).max(initial=0) if one.shape == other.shape else np.inf
     require(np.array_equal(one, other), f"{message} (by up to {gap:.2g})")

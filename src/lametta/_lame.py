@@ -140,7 +140,7 @@ def lame(
     """
     xp = namespace(features=features, probs=probs)
     check_options(affinity, weight, max_iter, tol)
-    _check_shapes(xp, features, probs)
+    check_shapes(xp, features, probs)
     if probs.shape[0] == 0:
         return LameResult(probs, 0, True, xp.sum(widen(xp, probs)))
     problem = Problem(xp, features, probs, affinity, weight, max_iter, tol)
@@ -221,7 +221,8 @@ def check_options(affinity: object, weight: object, max_iter: object, tol: objec
     check_number("tol", tol, 0)
 
 
-def _check_shapes(xp: ModuleType, features: Array, probs: Array) -> None:
+def check_shapes(xp: ModuleType, features: Array, probs: Array) -> None:
+    """Raise unless these are features [N, d] and probs [N, K], of whatever values."""
     if features.ndim == probs.ndim == 3:
         raise LamettaError(
             f"features must be 2-D [N, d], got shape {tuple(features.shape)}; "
@@ -246,7 +247,7 @@ def _check_streams(xp: ModuleType, features: Array, probs: Array, lengths: Array
     n_streams = features.shape[0]
     if n_streams == 0:
         raise LamettaError("features must hold a stream or more, got none")
-    _check_shapes(xp, features[0, :, :], probs[0, :, :])
+    check_shapes(xp, features[0, :, :], probs[0, :, :])
     if lengths is None:
         return
     listed = lengths.tolist() if hasattr(lengths, "tolist") else lengths

@@ -31,6 +31,7 @@ class Source:
 
     needs_network: ClassVar[bool] = False  # outputs of any model will do
     stateful: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
 
     def step(self, x: Any, /) -> Prediction:
         """Predict one batch."""

@@ -13,14 +13,14 @@ it. Where two parts have one of the same name, ``lame.weight`` tells which is me
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from lametta._checks import check_choice, did_you_mean
+from lametta._checks import did_you_mean
 from lametta._packages import load_object, plugins
-from lametta._signatures import Parameter, parameters_of
+from lametta._parts import Part
+from lametta._signatures import Parameter
 from lametta.adapters import Corrected
-from lametta.affinity import AFFINITIES, Affinity
+from lametta.affinity import Affinity
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
 GROUP = "lametta.methods"
@@ -33,6 +33,7 @@ METHODS = {
     "shot_im": "lametta.torch:shot_im",
     "pseudo_label": "lametta.torch:pseudo_label",
     "adabn": "lametta.torch:adabn",
+    "average": "lametta.correctors:Average",
 }
 """The methods that come with lametta, and where they are; imported when they are used."""
 
@@ -62,14 +63,13 @@ def find(name: str, argument: str = "method") -> "Method":
     --------
     >>> find("lame").needs_network, [part.name for part in find("tent+lame").parts]
     (False, ['tent', 'lame'])
-    >>> find("tant")
+    >>> find("tant")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    lametta.types.LamettaError: method must be one of 'source', 'lame', 'tent', 'shot_im',
-    'pseudo_label', 'adabn', several with + between them, or python:package.module:Name, got 'tant';
-    did you mean 'tent'?
+    lametta.types.LamettaError: method must be one of 'source', 'lame', ..., several with + between
+    them, or python:package.module:Name, got 'tant'; did you mean 'tent'?
     """
     check_name(name, argument)
-    return Method(name, tuple(_Part(part, _load(part)) for part in name.split("+")))
+    return Method(name, tuple(Part(part, _load(part)) for part in name.split("+")))
 
 
 def check_name(name: str, argument: str = "method") -> None:
@@ -87,52 +87,6 @@ def check_name(name: str, argument: str = "method") -> None:
 def is_ours(name: str) -> bool:
     """Whether all parts of a name come with lametta, so that finding it runs no other code."""
     return all(part in METHODS for part in name.split("+"))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One of the methods that a name joins."""
-
-    name: str
-    make: Callable[..., Any]
-
-    @property
-    def is_corrector(self) -> bool:
-        return callable(getattr(self.make, "correct", None))
-
-    @cached_property
-    def own(self) -> dict[str, Parameter]:
-        """The parameters of the constructor, but for the model of an adapter."""
-        found = list(parameters_of(self.make).items())
-        return dict(found if self.is_corrector else found[1:])
-
-    @cached_property
-    def affinity(self) -> Parameter | None:
-        """The parameter that is an affinity: it may be a name, with its options beside it."""
-        return next((p for p in self.own.values() if p.kind is Affinity), None)
-
-    def options(self, params: Mapping[str, Any]) -> dict[str, Parameter]:
-        """All that may be given; which options an affinity has depends on the one among these."""
-        if self.affinity is None:
-            return dict(self.own)
-        name = self.affinity.name
-        chosen = params.get(f"{self.name}.{name}", params.get(name, self.affinity.default))
-        make, default = _affinity(chosen), type(self.affinity.default).__name__
-        shown = Parameter(name, default, Affinity | str)  # the name says as much as the object
-        return {**self.own, name: shown, **({} if make is None else parameters_of(make))}
-
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the constructor is called with: an affinity instead of its name and options."""
-        own = {name: value for name, value in given.items() if name in self.own}
-        if self.affinity is not None:
-            options = {name: value for name, value in given.items() if name not in own}
-            chosen = own.get(self.affinity.name, self.affinity.default)
-            if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
-                try:
-                    own[self.affinity.name] = make(**options)
-                except TypeError as error:  # a stranger's, of another signature
-                    raise LamettaError(f"affinity must take {options}, got {error}") from None
-        return own
 
 
 @dataclass(frozen=True)
@@ -155,7 +109,7 @@ class Method:
     """
 
     name: str
-    parts: tuple[_Part, ...]
+    parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         for place, part in enumerate(self.parts):
@@ -181,6 +135,11 @@ class Method:
     def stateful(self) -> bool:
         """Whether a batch changes how it predicts the next."""
         return any(getattr(part.make, "stateful", not part.is_corrector) for part in self.parts)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a sample's answer depends on it and on the past alone, not on later ones."""
+        return all(getattr(part.make, "causal", False) for part in self.parts)
 
     @property
     def line(self) -> str:
@@ -242,7 +201,7 @@ class Method:
             )
         return adapter
 
-    def shares(self, params: Mapping[str, Any]) -> list[tuple[_Part, dict[str, Any]]]:
+    def shares(self, params: Mapping[str, Any]) -> list[tuple[Part, dict[str, Any]]]:
         """Give each part its parameters, whose names and types are checked."""
         known = [part.options(params) for part in self.parts]
         shares = [(part, dict[str, Any]()) for part in self.parts]
@@ -273,17 +232,6 @@ def _refuses(method: Method, params: Mapping[str, Any]) -> str:
     except LamettaError as error:
         return str(error)
     return ""
-
-
-def _affinity(chosen: object) -> Callable[..., Affinity] | None:
-    """What makes the affinity of this name, or one like this; None for a callable of a stranger."""
-    if not isinstance(chosen, str):
-        return AFFINITIES[type(chosen).__name__] if type(chosen) in AFFINITIES.values() else None
-    if chosen.startswith("python:"):
-        make: Callable[..., Affinity] = load_object(chosen, "affinity")
-        return make
-    check_choice("affinity", chosen, AFFINITIES)
-    return AFFINITIES[chosen]
 
 
 def _load(name: str) -> Callable[..., Any]:

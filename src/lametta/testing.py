@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from lametta import _contract as contract
+from lametta import _contract_memory as memory
 from lametta._contract import Batch, Method
 from lametta.types import Adapter, Corrector
 
@@ -26,6 +27,11 @@ def check_corrector(corrector: Corrector, /) -> None:
     precision. Inputs stay as they are; a reset and a replay give the same bits; a pickled copy
     continues the stream alike; copies share no state. The order of a batch plays no part, unless
     the corrector says that it is ``ordered``.
+
+    One that says that it is ``stateful`` has to be a `lametta.types.Stateful`: a fresh copy that is
+    given its state continues bit for bit, the state does not grow along the stream, and what is
+    refused (NaN, other numbers of columns, a state that is none) leaves it as it was. One that says
+    that it is ``causal`` answers alike wherever the stream is cut into batches.
 
     Parameters
     ----------
@@ -116,6 +122,12 @@ def yield_checks(
     if not getattr(method, "ordered", False):
         yield _named("check_order_plays_no_part", contract.check_order_plays_no_part, stream=stream)
     if isinstance(method, Corrector):
+        if getattr(method, "stateful", False):
+            for check in memory.WITH_STATE:
+                yield _named(check.__name__, check, stream=stream)
+        if getattr(method, "causal", False):
+            check = memory.check_cuts_play_no_part
+            yield _named(check.__name__, check, stream=stream)
         for edge, *batch in contract.edges():
             yield _named(f"check_{edge}", contract.check_edge, edge=edge, batch=tuple(batch))
         for library in ("numpy", "torch", "jax"):

@@ -69,6 +69,23 @@ class Corrector(Protocol):
 
 
 @runtime_checkable
+class Stateful(Corrector, Protocol):
+    """A corrector that remembers, and whose memory can be stored: arrays by name, no pickle.
+
+    Its memory is bounded, ``reset`` is exact, and ``ordered`` and ``causal`` are True where the
+    order inside a batch is time, and where batches cut anywhere give the same answers.
+    """
+
+    def state_dict(self) -> dict[str, Array]:
+        """Give a copy of what is remembered: no arrays before the first sample."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Array], /) -> None:
+        """Continue from what `state_dict` gave; raise `LamettaError` if it cannot be that."""
+        ...
+
+
+@runtime_checkable
 class Adapter(Protocol):
     """What a benchmark or a server drives."""
 

@@ -64,7 +64,7 @@ def solve(problem: Problem) -> Solution:
         norms = row_norms(np, host_x) if products is None else np.sqrt(products.diagonal())
         norms_fit = squares_fit(np, norms)
         # Where the norms are finite, so are the values they come from.
-        host_q = checked_probs(problem, norms if norms_fit else host_x, host_q, np)
+        host_q = checked_probs(problem.probs.dtype, norms if norms_fit else host_x, host_q, np)
         if products is not None and norms_fit:
             index = nearest_by_products(np, products, affinity.k, 1 / norms)
         else:

@@ -25,7 +25,7 @@ def solve(problem: Problem) -> Solution:
     xp = problem.xp
     x, q = widen(xp, problem.features), widen(xp, problem.probs)
     if problem.tol > 0:
-        q = checked_probs(problem, x, q, xp)
+        q = checked_probs(problem.probs.dtype, x, q, xp)
     return iterate(xp, q, _weights(problem, x, q), problem.max_iter, problem.tol)
 
 

@@ -1,7 +1,7 @@
 """What every solver is given and gives back, and the check of values that two of them share."""
 
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from array_api_compat import is_jax_array
 
@@ -31,13 +31,13 @@ class Solution(NamedTuple):
     energy: Array
 
 
-def checked_probs(problem: Problem, x: Array, q: Array, xp: ModuleType) -> Array:
+def checked_probs(dtype: Any, x: Array, q: Array, xp: ModuleType) -> Array:
     """Return q with rows that sum to 1, or say what is wrong with the values of x or q.
 
-    ``x`` is the features, or their norms, which are finite where the features are; ``q`` is
-    ``problem.probs`` in float32 or float64, both in the namespace ``xp``.
+    ``x`` is the features, or their norms, which are finite where the features are; ``q`` is the
+    probabilities in float32 or float64, which came in ``dtype``; both in the namespace ``xp``.
     """
-    half = str(problem.probs.dtype).endswith("float16")  # bfloat16 too
+    half = str(dtype).endswith("float16")  # bfloat16 too
     slack = 2e-2 if half else 1e-3
     sums = row_sums(xp, q)
     off = xp.max(xp.abs(sums - 1))

@@ -1,5 +1,7 @@
 """Output-only methods: they see features and probabilities, and nothing else."""
 
+from lametta.correctors._state import advance
+from lametta.correctors.average import Average
 from lametta.correctors.lame import LAME
 
-__all__ = ["LAME"]
+__all__ = ["LAME", "Average", "advance"]

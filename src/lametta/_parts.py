@@ -1,0 +1,69 @@
+"""One of the methods that a name joins: what it may be given, and what makes it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lametta._checks import check_choice
+from lametta._packages import load_object
+from lametta._signatures import Parameter, parameters_of
+from lametta.affinity import AFFINITIES, Affinity
+from lametta.types import LamettaError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A single method by its name and what makes it."""
+
+    name: str
+    make: Callable[..., Any]
+
+    @property
+    def is_corrector(self) -> bool:
+        return callable(getattr(self.make, "correct", None))
+
+    @cached_property
+    def own(self) -> dict[str, Parameter]:
+        """The parameters of the constructor, but for the model of an adapter."""
+        found = list(parameters_of(self.make).items())
+        return dict(found if self.is_corrector else found[1:])
+
+    @cached_property
+    def affinity(self) -> Parameter | None:
+        """The parameter that is an affinity: it may be a name, with its options beside it."""
+        return next((p for p in self.own.values() if p.kind is Affinity), None)
+
+    def options(self, params: Mapping[str, Any]) -> dict[str, Parameter]:
+        """All that may be given; which options an affinity has depends on the one among these."""
+        if self.affinity is None:
+            return dict(self.own)
+        name = self.affinity.name
+        chosen = params.get(f"{self.name}.{name}", params.get(name, self.affinity.default))
+        make, default = _affinity(chosen), type(self.affinity.default).__name__
+        shown = Parameter(name, default, Affinity | str)  # the name says as much as the object
+        return {**self.own, name: shown, **({} if make is None else parameters_of(make))}
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the constructor is called with: an affinity instead of its name and options."""
+        own = {name: value for name, value in given.items() if name in self.own}
+        if self.affinity is not None:
+            options = {name: value for name, value in given.items() if name not in own}
+            chosen = own.get(self.affinity.name, self.affinity.default)
+            if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
+                try:
+                    own[self.affinity.name] = make(**options)
+                except TypeError as error:  # a stranger's, of another signature
+                    raise LamettaError(f"affinity must take {options}, got {error}") from None
+        return own
+
+
+def _affinity(chosen: object) -> Callable[..., Affinity] | None:
+    """What makes the affinity of this name, or one like this; None for a callable of a stranger."""
+    if not isinstance(chosen, str):
+        return AFFINITIES[type(chosen).__name__] if type(chosen) in AFFINITIES.values() else None
+    if chosen.startswith("python:"):
+        make: Callable[..., Affinity] = load_object(chosen, "affinity")
+        return make
+    check_choice("affinity", chosen, AFFINITIES)
+    return AFFINITIES[chosen]

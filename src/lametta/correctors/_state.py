@@ -1,0 +1,169 @@
+"""What correctors with memory share: checks, conversion, and state as plain arrays."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from array_api_compat import device
+from numpy.typing import NDArray
+
+from lametta._arrays import namespace, to_numpy, widen
+from lametta._lame import check_shapes
+from lametta._solvers.problem import checked_probs
+from lametta.signals import signals
+from lametta.types import Array, LamettaError, Prediction, Stateful
+
+Floats: TypeAlias = NDArray[Any]
+State: TypeAlias = dict[str, NDArray[Any]]
+
+_SIZES = "sizes"  # the entry of a state that says which d and K its stream has
+
+
+@dataclass
+class Remembering:
+    """A corrector whose answers depend on the samples before; a subclass writes two methods.
+
+    ``_begin(d, k)`` gives the state before the first sample, arrays by name. Their shapes never
+    change, so that memory is bounded. ``_advance(state, features, probs)`` answers a batch of one
+    sample or more, in the order of time, and changes the arrays of the state, in place or by new
+    ones; it gives rows [N, K] and what to add to ``info``. It raises nothing: all that can be wrong
+    with a batch was looked at before. Features and probabilities are NumPy's float32 or float64,
+    not to be written.
+
+    The state lives in host memory, whatever library and device the samples come from.
+    """
+
+    ordered: ClassVar[bool] = True  # the order inside a batch is time
+    stateful: ClassVar[bool] = True
+    causal: ClassVar[bool] = True  # wherever a stream is cut into batches, the answers are the same
+
+    _state: State = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def _begin(self, d: int, k: int) -> State:
+        raise NotImplementedError
+
+    def _advance(
+        self, state: State, features: Floats, probs: Floats
+    ) -> tuple[Floats, dict[str, Any]]:
+        raise NotImplementedError
+
+    def correct(self, features: Array, probs: Array, /) -> Prediction:
+        """Correct the next samples of the stream: features [N, d] and probs [N, K].
+
+        What is refused leaves the state as it was.
+        """
+        xp = namespace(features=features, probs=probs)
+        check_shapes(xp, features, probs)
+        sizes = features.shape[1], probs.shape[1]
+        if self._state:
+            _check_sizes(self._state[_SIZES], sizes)
+        if probs.shape[0] == 0:
+            return Prediction(probs, features)
+        x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
+        q = checked_probs(probs.dtype, x, q, np)
+        if not self._state:
+            self._state = self._first(*sizes)
+        rows, info = self._advance(self._state, x, q)
+        answer = xp.asarray(rows, dtype=probs.dtype, device=device(probs))
+        return Prediction(answer, features, {**info, **signals(rows, q)})
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        self._state = {}
+
+    def state_dict(self) -> State:
+        """Give a copy of what is remembered, as arrays by name; none before the first sample."""
+        return {name: np.array(array, order="C") for name, array in self._state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Array], /) -> None:
+        """Continue from what `state_dict` gave, by a corrector with the same options."""
+        if not isinstance(state, Mapping):
+            raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
+        loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}
+        if loaded:
+            self._check_state(loaded)
+        self._state = loaded
+
+    def _first(self, d: int, k: int) -> State:
+        return {_SIZES: np.array([d, k]), **self._begin(d, k)}
+
+    def _check_state(self, state: State) -> None:
+        sizes = state.get(_SIZES)
+        if sizes is None or sizes.shape != (2,) or sizes.dtype != np.int64 or sizes.min() < 1:
+            raise LamettaError(f"state['{_SIZES}'] must be the integers d and K, got {sizes!r}")
+        try:
+            expected = self._first(*map(int, sizes))
+        except (MemoryError, ValueError):
+            raise LamettaError(
+                f"state['{_SIZES}'] must be d and K of a stream, got {sizes}"
+            ) from None
+        if state.keys() != expected.keys():
+            raise LamettaError(f"state must hold {', '.join(expected)}, got {', '.join(state)}")
+        for name, array in expected.items():
+            got = state[name]
+            if got.shape != array.shape or got.dtype != array.dtype:
+                raise LamettaError(
+                    f"state[{name!r}] must be {array.dtype} of shape {array.shape}, "
+                    f"got {got.dtype} of shape {got.shape}"
+                )
+            if not np.isfinite(got).all():
+                raise LamettaError(f"state[{name!r}] must be finite, got NaN or infinity")
+
+
+def advance(
+    corrector: Stateful, state: Mapping[str, Array], features: Array, probs: Array, /
+) -> tuple[dict[str, Array], Prediction]:
+    """Correct the next samples of a stream whose state is kept elsewhere: nothing is changed.
+
+    This is the form that stream processors ask for: state in, state out.
+
+    Parameters
+    ----------
+    corrector : Stateful
+        Only its options count, not what it remembers.
+    state : mapping of str to array
+        What the call before gave; empty at the start of a stream.
+    features, probs
+        As for `lametta.Corrector.correct`.
+
+    Returns
+    -------
+    state : dict of str to array
+        The state after these samples.
+    prediction : Prediction
+        What the corrector says.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lametta.correctors import Average, advance
+    >>> state, probs = {}, np.array([[0.9, 0.1], [0.3, 0.7]])
+    >>> for row in probs:
+    ...     state, prediction = advance(Average(), state, row[None], row[None])
+    >>> prediction.probs
+    array([[0.6, 0.4]])
+    """
+    own = copy.deepcopy(corrector)
+    own.load_state_dict(state)
+    prediction = own.correct(features, probs)
+    return own.state_dict(), prediction
+
+
+def _values(name: str, array: Array) -> Floats:
+    try:
+        values: Floats = to_numpy(array)
+    except Exception as error:
+        # Whatever a library raises for an array without values, as under jax.jit.
+        raise LamettaError(f"{name} must have values, got {type(array).__name__}") from error
+    return values
+
+
+def _check_sizes(known: NDArray[np.int64], sizes: tuple[int, int]) -> None:
+    for name, before, now in zip(("features", "probs"), known, sizes, strict=True):
+        if before != now:
+            raise LamettaError(
+                f"{name} must have {before} columns as before in this stream, got {now}; "
+                "reset() begins another"
+            )
