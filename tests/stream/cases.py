@@ -7,18 +7,24 @@ import pytest
 from hypothesis import strategies as st
 
 from lametta.stream import (
+    alone,
     as_is,
     by_class,
     by_group,
     dirichlet,
     effective_classes,
+    few_classes,
     gradual,
     iid,
     interleaved,
+    label_shift,
+    long_tail,
+    markov,
     mixed,
     ratios,
     recorded,
     recurring,
+    tracks,
     zipf,
 )
 
@@ -42,8 +48,22 @@ ORDERS = [
     gradual(1, shuffle_inside=False, sequence="given"),
     recurring(),
     recurring(3, shuffle_inside=False),
+    markov(),
+    markov(0.2, stay_domain=0.85),
+    markov(None, stay_domain=1),
+    label_shift(),
+    label_shift("square", contrast=0.5),
+    label_shift("sinusoidal", period=7),
+    label_shift("bernoulli"),
+    alone(),
+    alone(shuffle_inside=True, sequence="random"),
+    tracks(3),
+    few_classes(1, 2, size=5),
 ]
-PRIORS = [as_is(), zipf(), zipf(1.5, "test"), ratios([1, 2, 1]), effective_classes(2)]
+PRIORS = [
+    *(as_is(), zipf(), zipf(1.5, "test"), ratios([1, 2, 1])),
+    *(long_tail(), long_tail(2, 3), effective_classes(2)),
+]
 KEPT = [recorded(), *(o for o in ORDERS if getattr(o, "shuffle_inside", None) is False)]
 every_order = pytest.mark.parametrize("order", ORDERS, ids=repr)
 every_prior = pytest.mark.parametrize("prior", PRIORS, ids=repr)

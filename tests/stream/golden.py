@@ -6,6 +6,9 @@ from lametta.stream import (
     Scenario,
     effective_classes,
     gradual,
+    label_shift,
+    long_tail,
+    markov,
     orders,
     ratios,
     zipf,
@@ -25,6 +28,13 @@ GOLDEN = {
     "zipf test": "969f58ccbe61784f",
     "ratios": "0ee70c244755c9cc",
     "effective": "0428bc766242c27e",
+    "markov": "d41133123afa496c",
+    "label_shift": "05067ef90437a808",
+    "alone": "3b4195a5bc8d97fd",
+    "tracks": "ae9af3ddc24f857a",
+    "few_classes": "cfd7fd3746b1d498",
+    "long tail": "38e5705f90b642b0",
+    "sine": "e68dd4feaa5dba9e",
 }
 
 
@@ -37,6 +47,8 @@ def golden():
     scenarios["zipf"] = Scenario("by_group", "zipf", batch_size=16)
     scenarios["zipf test"] = Scenario("dirichlet", zipf(variant="test"), batch_size=16)
     scenarios["ratios"] = Scenario(prior=ratios({3: 0.5, 4: 0.25}))
+    scenarios["long tail"] = Scenario(markov(0.8, stay_domain=0.5), long_tail(10, 5))
+    scenarios["sine"] = Scenario(label_shift("sinusoidal"), batch_size=16)
     scenarios["effective"] = Scenario(gradual(sequence="given"), effective_classes(5))
     return {
         name: scenario(labels, groups, keys=keys).fingerprint[:16]

@@ -32,6 +32,6 @@ def test_uniform_and_permutation():
 def test_only_raw_integers_are_drawn(order, prior):
     labels, groups = make_data()
     rng = SimpleNamespace(bit_generator=np.random.PCG64(0))  # no distributions of NumPy
-    chosen = prior(labels, rng)
+    chosen = prior(labels, rng, *([groups] if getattr(prior, "grouped", False) else []))
     assert chosen.tolist() == sorted(chosen)
     order(labels[chosen], groups[chosen], rng)

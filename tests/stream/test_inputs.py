@@ -9,12 +9,17 @@ from lametta.stream import (
     by_group,
     dirichlet,
     effective_classes,
+    few_classes,
     gradual,
     iid,
     interleaved,
+    label_shift,
+    long_tail,
+    markov,
     orders,
     ratios,
     recurring,
+    tracks,
     zipf,
 )
 from tests.stream.cases import make_data
@@ -34,7 +39,7 @@ def test_types_of_the_input_do_not_matter():
     assert one.fingerprint == two.fingerprint
 
 
-NEED_GROUPS = ["by_group", "interleaved", "mixed", "gradual", "recurring"]
+NEED_GROUPS = ["by_group", "interleaved", "alone", "mixed", "gradual", "recurring"]
 
 
 @pytest.mark.parametrize("order", NEED_GROUPS)
@@ -48,6 +53,10 @@ def test_groups_are_asked_for_only_where_needed():
         Scenario(order)([0, 1])
     with pytest.raises(LamettaError, match="groups must be given for the order 'dirichlet'"):
         Scenario(dirichlet(within_groups=True))([0, 1])
+    with pytest.raises(LamettaError, match="groups must be given for the order 'markov'"):
+        Scenario(markov(stay_domain=1))([0, 1])
+    with pytest.raises(LamettaError, match="groups must be given for the prior 'long_tail'"):
+        Scenario(prior=long_tail(1, 5))([0, 1])
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,19 @@ def test_groups_are_asked_for_only_where_needed():
         (lambda: recurring(sequence=("a", "a")), "sequence must name each group once"),
         (lambda: gradual(1.5), "overlap must be a finite number >= 0 and <= 1, got 1.5"),
         (lambda: interleaved(inside=interleaved()), "inside must be an order of one stream"),
+        (lambda: markov(1.5), "stay must be a finite number >= 0 and <= 1, got 1.5"),
+        (lambda: markov(stay_domain="1"), "stay_domain must be a finite number .* got '1'"),
+        (lambda: label_shift("sine"), "shape must be one of .*'sinusoidal'.* got 'sine'"),
+        (lambda: label_shift(contrast=2), "contrast must be a finite number >= 0 and <= 1, got 2"),
+        (lambda: label_shift(period=0), "period must be an integer >= 1, got 0"),
+        (lambda: tracks(0), "length must be an integer >= 1, got 0"),
+        (lambda: few_classes(3, 2), "most must be >= least, 3, got 2"),
+        (lambda: few_classes(size=0), "size must be an integer >= 1, got 0"),
+        (lambda: long_tail(0.5), "imbalance must be a finite number >= 1, got 0.5"),
+        (
+            lambda: Scenario(interleaved(1, inside=tracks()))([0, 1], ["a", "b"]),
+            "inside must be an order of one stream, got tracks",
+        ),
         (lambda: interleaved(inside="iid"), "inside must be an order of one stream, got 'iid'"),
         (lambda: zipf(1), "a must be a finite number > 1 and <= 100, got 1"),
         (lambda: zipf(variant="train"), "variant must be one of .* got 'train'"),

@@ -18,14 +18,25 @@ from lametta.cli.correct import _batches, _streams
 from lametta.data import Dataset
 from lametta.stream import (
     Scenario,
+    alone,
     by_group,
+    few_classes,
     iid,
     interleaved,
     orders,
     priors,
     recorded,
+    tracks,
 )
-from tests.stream.cases import ORDERS, batch_sizes, data_sets, every_order, make_data, seeds
+from tests.stream.cases import (
+    ORDERS,
+    batch_sizes,
+    data_sets,
+    every_order,
+    make_data,
+    runs,
+    seeds,
+)
 from tests.stream.golden import GOLDEN, golden
 
 
@@ -41,6 +52,8 @@ def test_nothing_is_lost_or_doubled(order, data, seed, batch_size):
         own = [len(b) for b, name in zip(stream, stream.ids, strict=True) if name == camera]
         assert all(size == batch_size for size in own[:-1])
         assert 1 <= own[-1] <= batch_size
+    if isinstance(order, alone | tracks | few_classes):  # a stream has ended when another begins
+        assert len(runs(stream.ids)) == len(set(stream.ids))
 
 
 @pytest.mark.slow

@@ -1,25 +1,33 @@
 """Streams: which samples arrive, in which order and in which batches."""
 
 from lametta.stream._table import options, orders, priors
+from lametta.stream.apart import alone, few_classes, tracks
+from lametta.stream.chain import markov
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
 from lametta.stream.parallel import interleaved
-from lametta.stream.prior import Prior, as_is, effective_classes, ratios, zipf
+from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, ratios, zipf
 from lametta.stream.scenario import Scenario, Stream
+from lametta.stream.shift import label_shift
 
 __all__ = [
     "Order",
     "Prior",
     "Scenario",
     "Stream",
+    "alone",
     "as_is",
     "by_class",
     "by_group",
     "dirichlet",
     "effective_classes",
+    "few_classes",
     "gradual",
     "iid",
     "interleaved",
+    "label_shift",
+    "long_tail",
+    "markov",
     "mixed",
     "options",
     "orders",
@@ -27,5 +35,6 @@ __all__ = [
     "ratios",
     "recorded",
     "recurring",
+    "tracks",
     "zipf",
 ]

@@ -37,5 +37,11 @@ def below(rng: np.random.Generator, limits: Index) -> Index:
     return (uniform(rng, len(limits)) * limits).astype(np.int64)
 
 
+def weighted(draw: float, weights: Index) -> int:
+    """The position that a uniform number falls on, where each has room for its integer weight."""
+    up_to = np.cumsum(weights)
+    return int(np.searchsorted(up_to, int(draw * up_to[-1]), side="right"))
+
+
 def _raw(rng: np.random.Generator, n: int) -> npt.NDArray[np.uint64]:
     return rng.bit_generator.random_raw(n)

@@ -41,10 +41,10 @@ def checked_groups(groups: Array, n: int) -> Groups:
     return array
 
 
-def needed_groups(order: str, groups: Groups | None) -> Groups:
-    """Return the groups, or say that this order cannot do without them."""
+def needed_groups(name: str, groups: Groups | None, what: str = "order") -> Groups:
+    """Return the groups, or say that this order or prior cannot do without them."""
     if groups is None:
-        raise LamettaError(f"groups must be given for the order {order!r}, got None")
+        raise LamettaError(f"groups must be given for the {what} {name!r}, got None")
     return groups
 
 

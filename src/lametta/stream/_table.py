@@ -6,10 +6,13 @@ from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from lametta._checks import did_you_mean
+from lametta.stream.apart import alone, few_classes, tracks
+from lametta.stream.chain import markov
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
 from lametta.stream.parallel import interleaved
-from lametta.stream.prior import Prior, as_is, effective_classes, ratios, zipf
+from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, ratios, zipf
+from lametta.stream.shift import label_shift
 from lametta.types import LamettaError
 
 _Table: TypeAlias = Mapping[str, type[Any]]
@@ -18,10 +21,14 @@ _ORDERS: _Table = {
     order.__name__: order
     for order in (
         *(iid, recorded, by_class, by_group, dirichlet),
-        *(interleaved, mixed, gradual, recurring),
+        *(markov, label_shift),
+        *(interleaved, alone, tracks, few_classes),
+        *(mixed, gradual, recurring),
     )
 }
-_PRIORS: _Table = {prior.__name__: prior for prior in (as_is, zipf, ratios, effective_classes)}
+_PRIORS: _Table = {
+    prior.__name__: prior for prior in (as_is, zipf, ratios, long_tail, effective_classes)
+}
 
 
 def orders() -> dict[str, str]:

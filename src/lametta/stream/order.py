@@ -1,13 +1,14 @@
 """Orders: when each sample arrives.
 
-An order is a callable ``order(labels, groups, rng)`` that gives positions [N], or, where several
-cameras arrive side by side, a dict with the positions of each. Labels and groups come in the order
-of the data set, which for recordings is that of time.
+An order is a callable ``order(labels, groups, rng)`` that gives positions [N]; or, where several
+cameras arrive side by side, a dict with the positions of each; or, where several streams come one
+after another, a list of pairs of a name and positions. Labels and groups come in the order of the
+data set, which for recordings is that of time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,13 +25,16 @@ from lametta.stream._groups import (
 )
 from lametta.stream._inputs import needed_groups
 
+Arrival: TypeAlias = Index | Mapping[str, Index] | Sequence[tuple[str, Index]]
+"""The positions of one stream, of streams side by side, or of streams one after another."""
+
 
 class Order(Protocol):
-    """A callable from labels [N], groups [N] or None and a generator to positions [N]."""
+    """A callable from labels [N], groups [N] or None and a generator to an `Arrival`."""
 
     def __call__(
         self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> Index | Mapping[str, Index]: ...
+    ) -> Arrival: ...
 
 
 @dataclass(frozen=True)

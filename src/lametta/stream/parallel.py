@@ -1,6 +1,5 @@
 """Several cameras at once, each a stream of its own."""
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
@@ -55,7 +54,7 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
         streams = {}
         for name, own in zip(names, np.split(grouped, begin[1:]), strict=True):
             inside = self.inside(labels[own], None if groups is None else groups[own], rng)
-            if isinstance(inside, Mapping):
+            if not isinstance(inside, np.ndarray):
                 raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
             streams[str(name)] = own[inside]
         return streams

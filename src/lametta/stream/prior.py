@@ -1,20 +1,22 @@
 """Priors: how often each class occurs.
 
 A prior is a callable ``prior(labels, rng)`` that gives the positions of the samples to stream, in
-the order of the data set; only `zipf` gives some more than once.
+the order of the data set; only `zipf` gives some more than once. One whose class says ``grouped =
+True`` is called with the groups [N], or None, as a third argument.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from lametta._checks import check_choice, check_integer, check_number, is_number
-from lametta.stream._draws import Index, below, permutation, uniform
-from lametta.stream._groups import members, turns
+from lametta.stream._draws import Floats, Groups, Index, below, permutation, uniform
+from lametta.stream._groups import members, numbered, turns
+from lametta.stream._inputs import needed_groups
 from lametta.types import LamettaError
 
 # How many percent of the classes have to hold less than how many percent of the samples.
@@ -172,6 +174,60 @@ class effective_classes:  # noqa: N801
         if self.n > len(classes):
             raise LamettaError(f"n must be <= {len(classes)}, the classes in labels, got {self.n}")
         return np.flatnonzero(permutation(rng, len(classes))[codes] < self.n)
+
+
+@dataclass(frozen=True)
+class long_tail:  # noqa: N801
+    """Classes that get rarer exponentially, and domains too, without repetition.
+
+    The classes are put in random order. The first keeps all its samples, the last one in
+    ``imbalance``, and the shares of those between fall exponentially; who is left out is random.
+    Domains, which are groups, likewise, by a factor of their own. UniTTA (Du et al. 2024) has 10
+    for classes and 5 for domains.
+
+    Parameters
+    ----------
+    imbalance : float
+        How many times as many samples the largest class has as the smallest; 1 leaves them alone.
+    domain_imbalance : float
+        The same for groups.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 100)
+    >>> np.bincount(labels[Scenario(prior=long_tail(4))(labels).index])
+    array([ 25,  50, 100])
+    """
+
+    imbalance: float = 10
+    domain_imbalance: float = 1
+
+    grouped: ClassVar[bool] = True  # it is called with the groups as well
+
+    def __post_init__(self) -> None:
+        check_number("imbalance", self.imbalance, 1)
+        check_number("domain_imbalance", self.domain_imbalance, 1)
+
+    def __call__(
+        self, labels: Index, rng: np.random.Generator, groups: Groups | None = None, /
+    ) -> Index:
+        classes, names = numbered(labels)
+        domains = np.zeros_like(classes)
+        if self.domain_imbalance > 1:
+            domains, _ = numbered(needed_groups("long_tail", groups, what="prior"))
+        share = _tail(classes, self.imbalance, rng) * _tail(domains, self.domain_imbalance, rng)
+        urns, _ = numbered(domains * len(names) + classes)
+        # A little more than the product, whose last bit may differ between machines.
+        kept = np.floor(np.bincount(urns)[urns] * share + 1e-9)
+        return np.flatnonzero(turns(urns, True, rng) < kept)
+
+
+def _tail(codes: Index, imbalance: float, rng: np.random.Generator) -> Floats:
+    """The share of the samples [N] to keep, by the place of their group in a random order."""
+    last = max(int(codes.max()), 1)
+    place = permutation(rng, int(codes.max()) + 1)[codes]
+    return np.asarray(float(imbalance) ** (-place / last))
 
 
 def _zipf_variates(a: float, n: int, rng: np.random.Generator) -> list[int]:

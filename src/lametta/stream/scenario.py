@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from lametta._checks import check_flag, check_integer
 from lametta.stream._draws import Groups, Index, generator
 from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
 from lametta.stream._table import as_order, as_prior, plain
-from lametta.stream.order import Order
+from lametta.stream.order import Arrival, Order
 from lametta.stream.prior import Prior
 from lametta.types import Array, LamettaError
 
@@ -36,7 +36,7 @@ class Stream:
         The size of each batch.
     ids : tuple of str
         The camera, or other stream, that each batch comes from; all are ``"0"`` where there is
-        only one.
+        only one. Streams are independent: nothing that a method keeps of one is of use in another.
     manifest : dict
         What the stream was made of, as plain values for JSON.
 
@@ -160,7 +160,7 @@ class Scenario:
             keys = checked_keys(keys, len(labels))
         if self.split_groups and groups is None:
             raise LamettaError("groups must be given for split_groups, got None")
-        batches = self._batches(self._cameras(labels, groups), groups)
+        batches = self._batches(self._arrival(labels, groups), groups)
         index = np.concatenate([batch for _, batch in batches]).astype(np.int64)
         index.flags.writeable = False
         manifest = {
@@ -175,30 +175,36 @@ class Scenario:
         sizes = tuple(len(batch) for _, batch in batches)
         return Stream(index, sizes, tuple(name for name, _ in batches), manifest)
 
-    def _cameras(self, labels: Index, groups: Groups | None) -> dict[str, Index]:
-        """The positions of all samples in the order of their arrival, for each camera."""
+    def _arrival(self, labels: Index, groups: Groups | None) -> Arrival:
+        """The positions of all samples in the order of their arrival."""
         rng = generator(int(self.seed))
-        chosen = as_prior(self.prior)(labels, rng)
+        prior: Callable[..., Index] = as_prior(self.prior)
+        grouped = getattr(prior, "grouped", False)
+        chosen = prior(labels, rng, groups) if grouped else prior(labels, rng)
         arrival = as_order(self.order)(
             labels[chosen], None if groups is None else groups[chosen], rng
         )
-        cameras = arrival if isinstance(arrival, Mapping) else {"0": arrival}
-        return {name: chosen[positions] for name, positions in cameras.items()}
+        if isinstance(arrival, np.ndarray):
+            return chosen[arrival]
+        if isinstance(arrival, Mapping):
+            return {name: chosen[positions] for name, positions in arrival.items()}
+        return [(name, chosen[positions]) for name, positions in arrival]
 
-    def _batches(
-        self, cameras: Mapping[str, Index], groups: Groups | None
-    ) -> list[tuple[str, Index]]:
-        """Batches of one camera each; the cameras take turns as long as they have samples."""
-        left = sum(map(len, cameras.values()))
+    def _batches(self, arrival: Arrival, groups: Groups | None) -> list[tuple[str, Index]]:
+        """Batches of one stream each; cameras take turns as long as they have samples."""
+        if isinstance(arrival, np.ndarray):
+            arrival = {"0": arrival}
+        streams = arrival.items() if isinstance(arrival, Mapping) else arrival
+        cut = [[(name, batch) for batch in self._cut(index, groups)] for name, index in streams]
+        turns = itertools.zip_longest(*cut) if isinstance(arrival, Mapping) else cut
+        left = sum(len(index) for _, index in streams)
         if self.limit is not None:
             left = min(left, self.limit)
         batches: list[tuple[str, Index]] = []
-        cut = [self._cut(index, groups) for index in cameras.values()]
-        for turn in itertools.zip_longest(*cut):
-            for name, index in zip(cameras, turn, strict=True):
-                if index is not None and len(batch := index[:left]):
-                    left -= len(batch)
-                    batches.append((name, batch))
+        for name, index in filter(None, itertools.chain.from_iterable(turns)):
+            if len(batch := index[:left]):
+                left -= len(batch)
+                batches.append((name, batch))
         return batches
 
     def _cut(self, index: Index, groups: Groups | None) -> list[Index]:

@@ -1,0 +1,165 @@
+"""Many short streams, one after another: a method begins each of them anew."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from lametta._checks import check_integer
+from lametta.stream._draws import Groups, Index, below, permutation, uniform, weighted
+from lametta.stream._groups import (
+    GroupOrder,
+    check_count,
+    check_grouping,
+    members,
+    numbered,
+    turns,
+)
+from lametta.stream._inputs import needed_groups
+from lametta.stream.order import by_group
+from lametta.types import LamettaError
+
+_Streams: TypeAlias = list[tuple[str, Index]]
+"""The id of each stream and its positions, one stream after another."""
+
+
+@dataclass(frozen=True)
+class alone:  # noqa: N801 - read as a value: order=alone()
+    """A video at a time: each group is a stream of its own, one after another.
+
+    Its samples are those of `by_group` in the same order. But no batch holds samples of two groups,
+    the group's name is the stream id, and a method begins each group anew.
+
+    Parameters
+    ----------
+    shuffle_inside, sequence
+        As in `by_group`.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> stream = Scenario(alone(sequence="given"), batch_size=2)([0] * 5, ["a", "b", "a", "b", "a"])
+    >>> [(name, batch.tolist()) for name, batch in zip(stream.ids, stream)]
+    [('a', [0, 2]), ('a', [4]), ('b', [1, 3])]
+    """
+
+    _: KW_ONLY
+    shuffle_inside: bool = False
+    sequence: GroupOrder = "appearance"
+
+    def __post_init__(self) -> None:
+        check_grouping(self.shuffle_inside, self.sequence)
+
+    def __call__(
+        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
+    ) -> _Streams:
+        groups = needed_groups("alone", groups)
+        order = by_group(shuffle_inside=self.shuffle_inside, sequence=self.sequence)
+        arrival = order(labels, groups, rng)
+        ends = np.flatnonzero(groups[arrival[1:]] != groups[arrival[:-1]]) + 1
+        return [(str(groups[part[0]]), part) for part in np.split(arrival, ends)]
+
+
+@dataclass(frozen=True)
+class tracks:  # noqa: N801
+    """Pseudo-tracks: samples of one class, as if they were one object, each track a stream.
+
+    The samples of each class are dealt at random to tracks of equal length; the last track of a
+    class may be shorter. The tracks come in random order.
+
+    Parameters
+    ----------
+    length : int
+        The samples of a track.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([3, 4], [4, 2])
+    >>> stream = Scenario(tracks(length=2))(labels)
+    >>> [(name, labels[batch].tolist()) for name, batch in zip(stream.ids, stream)]
+    [('0', [3, 3]), ('1', [4, 4]), ('2', [3, 3])]
+    """
+
+    length: int = 5
+
+    def __post_init__(self) -> None:
+        check_count("length", self.length)
+
+    def __call__(
+        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
+    ) -> _Streams:
+        codes, names = numbered(labels)
+        turn = turns(codes, True, rng)
+        track, found = numbered((turn // self.length) * len(names) + codes)
+        place = permutation(rng, len(found))[track]
+        _, begin, _ = members(place)
+        parts = np.split(np.lexsort((turn, place)), begin[1:])
+        return [(str(i), part) for i, part in enumerate(parts)]
+
+
+@dataclass(frozen=True)
+class few_classes:  # noqa: N801
+    """Batches of few effective classes, each a task of its own.
+
+    A task has a random number of classes and a batch of samples from all that these have left, as
+    in the batch protocol of StatA (Zanella et al. 2025). Classes are drawn by the samples that they
+    have left, and every sample comes once, so that a task is smaller where its classes have fewer
+    left than it would take, and has fewer classes where fewer are left.
+
+    Parameters
+    ----------
+    least, most : int
+        The classes of a task: every number from one to the other is equally likely.
+    size : int
+        The samples of a task; the batch size of the scenario should be no less, since a method
+        sees a batch at a time.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.arange(24) % 6
+    >>> stream = Scenario(few_classes(1, 2, size=6))(labels)
+    >>> [sorted(set(labels[batch].tolist())) for batch in stream]
+    [[2, 5], [1, 3], [1, 2], [0, 4], [5], [4], [3]]
+    """
+
+    least: int = 1
+    most: int = 4
+    _: KW_ONLY
+    size: int = 64
+
+    def __post_init__(self) -> None:
+        check_integer("least", self.least, 1)
+        check_count("most", self.most)
+        if self.most < self.least:
+            raise LamettaError(f"most must be >= least, {self.least}, got {self.most}")
+        check_count("size", self.size)
+
+    def __call__(
+        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
+    ) -> _Streams:
+        codes, _ = numbered(labels)
+        order = np.lexsort((permutation(rng, len(labels)), codes))
+        left = np.bincount(codes)
+        queues = [own.tolist() for own in np.split(order, np.cumsum(left)[:-1])]
+        tasks: _Streams = []
+        while left.any():
+            chosen = self._classes(left.copy(), rng)
+            own, positions = left[chosen], []
+            for draw in uniform(rng, min(self.size, int(own.sum()))):
+                which = weighted(draw, own)
+                own[which] -= 1
+                positions.append(queues[chosen[which]].pop())
+            left[chosen] = own
+            tasks.append((str(len(tasks)), np.array(positions, np.int64)))
+        return tasks
+
+    def _classes(self, left: Index, rng: np.random.Generator) -> list[int]:
+        """Draw the classes of a task by the samples that they have left."""
+        n = self.least + int(below(rng, np.array([self.most - self.least + 1]))[0])
+        chosen = []
+        for draw in uniform(rng, min(n, int(np.count_nonzero(left)))):
+            chosen.append(weighted(draw, left))
+            left[chosen[-1]] = 0
+        return chosen

@@ -1,0 +1,94 @@
+"""Orders in which one sample says something of the next: a Markov chain."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from lametta._checks import check_number
+from lametta.stream._draws import Floats, Groups, Index, uniform, weighted
+from lametta.stream._groups import numbered, turns
+from lametta.stream._inputs import needed_groups
+
+
+@dataclass(frozen=True)
+class markov:  # noqa: N801 - read as a value: order=markov()
+    """The class of the next sample is likely that of the last, and so is its group.
+
+    Two Markov chains run side by side, as in UniTTA (Du et al. 2024): the next sample is of the
+    same class with probability ``stay``, and of the same domain, which is a group, with probability
+    ``stay_domain``, independently of each other. Otherwise the chain moves to another class or
+    domain, drawn by the samples that each has left: evenly, where they are equally large. Inside a
+    class and domain, samples come in random order.
+
+    Every sample comes once. So a chain also moves on where nothing is left to stay with: a domain
+    that is used up, or a class that is used up in the domain of the sample, for the domain is drawn
+    first.
+
+    Parameters
+    ----------
+    stay : float or None
+        How likely the class stays; None does not look at classes, so that they are i.i.d.
+    stay_domain : float or None
+        How likely the domain stays, up to 1, where one domain comes after another; None does not
+        look at groups.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 6)
+    >>> labels[Scenario(markov(0.8))(labels).index]
+    array([0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 1, 1, 2, 2, 2])
+    """
+
+    stay: float | None = 0.95
+    _: KW_ONLY
+    stay_domain: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stay", "stay_domain"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), 0, 1)
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        classes = domains = np.zeros(len(labels), np.int64)
+        if self.stay is not None:
+            classes, _ = numbered(labels)
+        if self.stay_domain is not None:
+            domains, _ = numbered(needed_groups("markov", groups))
+        shape = int(domains.max()) + 1, int(classes.max()) + 1
+        urns = domains * shape[1] + classes
+        path = self._path(np.bincount(urns, minlength=shape[0] * shape[1]).reshape(shape), rng)
+        # The t-th visit to a state takes the t-th of its samples, which are in random order.
+        visit, turn = turns(path, False, rng), turns(urns, True, rng)
+        arrival = np.empty_like(path)
+        arrival[np.lexsort((visit, path))] = np.lexsort((turn, urns))
+        return arrival
+
+    def _path(self, left: Index, rng: np.random.Generator) -> Index:
+        """The state of each sample [N], a domain and a class in one number; uses up ``left``."""
+        n, n_classes = int(left.sum()), left.shape[1]
+        in_domain = left.sum(axis=1)
+        path = np.empty(n, np.int64)
+        domain = label = -1
+        for t, draws in enumerate(uniform(rng, 4 * n).reshape(n, 4)):
+            domain = _next(domain, in_domain, self.stay_domain, draws[:2])
+            label = _next(label, left[domain], self.stay, draws[2:])
+            in_domain[domain] -= 1
+            left[domain, label] -= 1
+            path[t] = domain * n_classes + label
+        return path
+
+
+def _next(at: int, left: Index, stay: float | None, draws: Floats) -> int:
+    """The next state: this one, or else another by the samples that it has left."""
+    if len(left) == 1:
+        return 0
+    others = left
+    if at >= 0 and stay is not None:
+        if left[at] and draws[0] < stay:
+            return at
+        others = left.copy()
+        others[at] = 0
+        if not others.any():
+            return at
+    return weighted(draws[1], others)

@@ -1,0 +1,89 @@
+"""Online label shift: how often each class occurs changes along the stream."""
+
+import math
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from lametta._checks import check_choice, check_number
+from lametta.stream._draws import Floats, Groups, Index, permutation, uniform
+from lametta.stream._groups import check_count, numbered
+
+_SHAPES = ("monotone", "square", "sinusoidal", "bernoulli")
+
+
+@dataclass(frozen=True)
+class label_shift:  # noqa: N801 - read as a value: order=label_shift()
+    """The shares of the classes move between two distributions, again and again or once.
+
+    Half of the classes, drawn at random, make the first distribution, and the others the second;
+    which is shown when follows the protocols of online label shift (Bai et al. 2022; Baby et al.
+    2023). In a stream of T samples the second one's share
+
+    - ``"monotone"`` rises linearly from 0 to 1;
+    - ``"square"`` is 0 for half a period and 1 for the other half, in turns;
+    - ``"sinusoidal"`` is half of 1 plus a sine;
+    - ``"bernoulli"`` is 0 or 1, and switches with probability ``1 / period`` at each sample.
+
+    Every sample comes once. Where the classes of one half are more than its share of the time has
+    room for, they fill up the other's time evenly.
+
+    Parameters
+    ----------
+    shape : {"monotone", "square", "sinusoidal", "bernoulli"}
+        How the share changes.
+    contrast : float
+        How far apart the two distributions are: at 1 they have no class in common, at 0 they are
+        equal, and the stream is i.i.d.; between them the share moves between ``(1 - contrast) / 2``
+        and ``(1 + contrast) / 2``.
+    period : int, optional
+        In samples; by default the square root of T, rounded down. The protocols count in batches:
+        the period of T / 64 batches is ``64 * (T / 64) ** 0.5`` samples.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.arange(16) % 2
+    >>> labels[Scenario(label_shift("square", period=8))(labels).index]
+    array([1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0])
+    """
+
+    shape: str = "monotone"
+    _: KW_ONLY
+    contrast: float = 1.0
+    period: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("shape", self.shape, _SHAPES)
+        check_number("contrast", self.contrast, 0, 1)
+        if self.period is not None:
+            check_count("period", self.period)
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+        codes, names = numbered(labels)
+        is_second = 2 * permutation(rng, len(names))[codes] >= len(names)
+        share = 0.5 + self.contrast * (self._course(len(labels), rng) - 0.5)
+        # As many times as there are samples, each taken with about the probability of its share.
+        taken = np.argsort(uniform(rng, len(labels)) - share, kind="stable")
+        time_of_second = np.zeros(len(labels), bool)
+        time_of_second[taken[: is_second.sum()]] = True
+        shuffled = permutation(rng, len(labels))
+        arrival = np.empty_like(shuffled)
+        for second in (False, True):
+            arrival[time_of_second == second] = shuffled[is_second[shuffled] == second]
+        return arrival
+
+    def _course(self, n: int, rng: np.random.Generator) -> Floats:
+        """The share [n] of the second distribution at each time.
+
+        A sine may differ between machines in the last bit, which matters only where that bit
+        decides between two samples: in one of 10^12 streams or so.
+        """
+        time, period = np.arange(n), self.period or math.isqrt(n)
+        if self.shape == "monotone":
+            return (time + 0.5) / n
+        if self.shape == "square":
+            return (2 * time // period % 2).astype(np.float64)
+        if self.shape == "sinusoidal":
+            return 0.5 + 0.5 * np.sin(2 * np.pi * (time % period) / period)
+        return (np.cumsum(uniform(rng, n) < 1 / period) % 2).astype(np.float64)
