@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,6 +13,7 @@ import numpy as np
 from lametta._arrays import to_numpy
 from lametta.bench.columns import names
 from lametta.bench.experiment import Cell
+from lametta.bench.kept import adapters
 from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
 from lametta.methods import find
@@ -29,18 +30,18 @@ _Step: TypeAlias = dict[str, float | None]
 def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
     """Run a cell, and give its row, as the results have it, and the stream that it saw.
 
-    Every method sees the identical stream. Those that need outputs alone replay a bank, unless the
-    cell is *live*; the others run on the network.
+    Every method sees the identical stream, and begins anew for each id in it. Those that need
+    outputs alone replay a bank, unless the cell is *live*; the others run on the network.
     """
     experiment = workspace.experiment
     scenario = experiment.scenarios[cell.scenario]
+    method = find(cell.kind)
+    shared = method.needs_network or not method.stateful
     with set_up(workspace, cell) as setup:
-        stream, adapter = setup.stream, find(cell.kind).build(setup.model, cell.params)
-        tally = Tally(setup.n_classes)
-        try:
-            steps = list(_steps(adapter, setup, tally))
-        finally:
-            adapter.reset()
+        stream, tally = setup.stream, Tally(setup.n_classes)
+        make = partial(method.build, setup.model, cell.params)
+        with closing(adapters(make, stream.ids, shared=shared)) as own:
+            steps = list(_steps(own, setup, tally))
     row = {
         "experiment": experiment.name,
         "method": cell.method,
@@ -110,9 +111,9 @@ class _Timed:
             return self.model(x)
 
 
-def _steps(adapter: Adapter, setup: Setup, tally: Tally) -> Iterator[_Step]:
+def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step]:
     """One plain row a batch."""
-    for index, x in _arriving(setup):
+    for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
         y = setup.labels[index]
         start = time.perf_counter()
         prediction = adapter.step(x)
