@@ -16,6 +16,7 @@ def test_files_have_the_columns_that_they_always_had():
     measured = ("entropy", "diversity", "changed", "forward_time", "optimization_time")
     measured += ("inference_time", "step_time", "peak_memory")
     expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
+    expected |= {"causal": pl.Boolean}  # the one that was added
     expected |= dict.fromkeys(measured, pl.Float64)
     expected |= dict.fromkeys(("step_n", "step_hits"), pl.List(pl.Int64))
     expected |= dict.fromkeys(("step_entropy", "step_diversity"), pl.List(pl.Float64))

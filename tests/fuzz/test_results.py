@@ -59,7 +59,7 @@ def make_results(folder):
 
 def frame(cell):
     """The row that a cell might have."""
-    values = {"String": "a", "Int64": 3, "Float64": 0.5}
+    values = {"String": "a", "Int64": 3, "Float64": 0.5, "Boolean": True}
     made_up = {name: values.get(str(kind), [1, 2]) for name, kind in SCHEMA.items()}
     names = ("method", "config", "model", "scenario", "seed", "batch_size")
     return pl.DataFrame([made_up | {name: getattr(cell, name) for name in names}], schema=SCHEMA)

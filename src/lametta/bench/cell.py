@@ -53,6 +53,7 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
         "batch_size": cell.batch_size,
         "fingerprint": stream.fingerprint,
         **tally.values(),
+        "causal": method.causal,
         **_summary(steps),
     }
     return row, stream

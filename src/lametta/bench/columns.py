@@ -45,7 +45,7 @@ class Column:
         return "" if value is None else f"{self.scale * value:.{self.digits}f}"
 
 
-_TEXT, _COUNT, _NUMBER = pl.String(), pl.Int64(), pl.Float64()
+_TEXT, _COUNT, _NUMBER, _FLAG = pl.String(), pl.Int64(), pl.Float64(), pl.Boolean()
 
 COLUMNS = {
     column.name: column
@@ -64,6 +64,7 @@ COLUMNS = {
         Column("nll", "metric", _NUMBER, "NLL", "nats"),
         Column("ece", "metric", _NUMBER, "ECE", "%", 100, 2),
         Column("n", "note", _COUNT),
+        Column("causal", "note", _FLAG),  # whether the method never looks ahead in a batch
         Column("entropy", "signal", _NUMBER, "entropy", "nats"),
         Column("diversity", "signal", _NUMBER, "diversity", "nats"),
         Column("changed", "signal", _NUMBER, "changed", "%", 100, 1),

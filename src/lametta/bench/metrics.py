@@ -149,6 +149,65 @@ def worst_drop(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataF
     )
 
 
+def risk(
+    frame: pl.DataFrame, source: str = "Source", by: Sequence[str] = ("method",)
+) -> pl.DataFrame:
+    """What may go wrong with each method, beside what it gains on average.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row for each cell; see `check_cells` for what it must hold.
+    source : str
+        The baseline, on each stream.
+    by : sequence of str
+        The columns whose groups get a row each, in the order in which they come.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``by``; ``streams``, how many there are, each seed by itself; ``gain``, the
+        mean as `summary` has it; ``worst_gain``, the lowest of a single stream, and
+        ``worst_scenario``, where that was; ``below``, the share of the streams on which the method
+        is less often right than the source; ``tail_accuracy``, the expected tail accuracy: the
+        mean of the worst tenth of the runs of a scenario, one at least, averaged over scenarios;
+        and, where they were measured, ``nll_change`` and ``ece_change``, the mean difference to the
+        source's on the same stream.
+
+    Examples
+    --------
+    >>> runs = [("Source", 0, 0.5, 1.0), ("Source", 1, 0.5, 1.0)]
+    >>> runs += [("LAME", 0, 0.75, 0.75), ("LAME", 1, 0.375, 1.75)]
+    >>> frame = pl.DataFrame(runs, schema=["method", "seed", "accuracy", "nll"], orient="row")
+    >>> same = {"config": "{}", "model": "net", "scenario": "video", "batch_size": 64}
+    >>> same |= {"fingerprint": "5f1c"}
+    >>> frame = frame.with_columns(**{name: pl.lit(x) for name, x in same.items()})
+    >>> row = risk(frame).row(1, named=True)
+    >>> row["gain"], row["worst_gain"], row["below"], row["tail_accuracy"], row["nll_change"]
+    (0.0625, -0.125, 0.5, 0.375, 0.25)
+    """
+    paired = gains(frame, source)
+    require(paired, *by)
+    measured = [name for name in ("nll", "ece") if name in frame.columns]
+    changes = [f"{name}_change" for name in measured]
+    for name, change in zip(measured, changes, strict=True):
+        theirs = pl.col(name).filter(pl.col("method") == source).first().over(STREAM)
+        paired = paired.with_columns((pl.col(name) - theirs).alias(change))
+    settings = [name for name in CELL if name != "seed"]
+    runs = paired.group_by(list(dict.fromkeys([*by, *settings])), maintain_order=True).agg(
+        pl.col("gain", *changes).mean(),
+        tail_accuracy=pl.col("accuracy").sort().head((pl.len() + 9) // 10).mean(),
+    )
+    streams = paired.group_by(by, maintain_order=True).agg(
+        streams=pl.len(),
+        worst_gain=pl.col("gain").min(),
+        worst_scenario=pl.col("scenario").get(pl.col("gain").arg_min()),
+        below=(pl.col("gain") < 0).mean(),
+    )
+    means = _means(runs, by, ["gain", "tail_accuracy", *changes])
+    return streams.join(means, on=list(by), maintain_order="left")
+
+
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
     """The course of each run: one row for each batch of each cell.
 

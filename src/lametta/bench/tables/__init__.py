@@ -3,6 +3,7 @@
 from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
 from lametta.bench.tables.paper import ours_and_papers
+from lametta.bench.tables.risk import risk
 from lametta.bench.tables.table import Entry, Table, as_table, number, percent
 from lametta.bench.tables.used import datasets
 
@@ -17,6 +18,7 @@ __all__ = [
     "ours_and_papers",
     "percent",
     "ranking",
+    "risk",
     "selected",
     "words",
 ]

@@ -7,6 +7,7 @@ import polars as pl
 
 from lametta.bench.columns import COLUMNS, STREAM, names
 from lametta.bench.metrics import gains, summary, worst_drop
+from lametta.bench.tables.ahead import marked
 from lametta.bench.tables.table import Entry, Table, percent
 
 
@@ -51,13 +52,17 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
         for row in best.iter_rows(named=True)
     }
     labels = list(dict.fromkeys(data[columns]))
+    named, footnote = marked(frame, source)
     rows = [
-        [*(Entry(str(name)) for name in key), *(entries.get((*key, x), Entry("")) for x in labels)]
+        [
+            *(Entry(str(name)) for name in key[:-1]),
+            *(named[key[-1]], *(entries.get((*key, x), Entry("")) for x in labels)),
+        ]
         for key in dict.fromkeys(data.select(keys).iter_rows())
     ]
     title = "Accuracy (%) by method and " + columns.replace("_", " ")
     header = [*(key.replace("_", " ") for key in keys), *labels]
-    return Table("accuracies", title, header, rows, data)
+    return Table("accuracies", title, header, rows, data, footnote)
 
 
 def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
@@ -95,6 +100,8 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     data = summary(paired).join(worst, on="method").join(above, on="method")
     data = data.sort("accuracy", descending=True, maintain_order=True)
     data = data.join(_behind(frame, data["method"]), on="method", maintain_order="left")
+    named, footnote = marked(frame, source)
+    calibration = [COLUMNS[name] for name in ("nll", "ece") if name in data.columns]
     rows = []
     for row in data.with_columns(best=pl.col("accuracy") == data["accuracy"][0]).to_dicts():
         gain, low = row["gain"], row["worst_gain"]
@@ -105,9 +112,11 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
             Entry(f"{row['scenarios_above']} of {row['scenarios']}"),
         ]
         shown = [Entry("")] * len(others) if row["method"] == source else others
-        rows.append([Entry(row["method"]), _accuracy(row, True), *shown])
+        shown += [Entry(column.text(row[column.name])) for column in calibration]
+        rows.append([named[row["method"]], _accuracy(row, True), *shown])
     header = ["method", "accuracy", "gain", "worst gain", "in", f"scenarios above {source}"]
-    return Table("ranking", "At a glance", header, rows, data)
+    header += [column.title for column in calibration]
+    return Table("ranking", "At a glance", header, rows, data, footnote)
 
 
 def _behind(frame: pl.DataFrame, ranked: pl.Series) -> pl.DataFrame:

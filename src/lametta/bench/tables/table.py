@@ -11,7 +11,7 @@ from lametta.bench.spreadsheet import to_csv
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "·": r"$\cdot$", "…": r"\dots{}"}
+    | {"±": r"$\pm$", "·": r"$\cdot$", "…": r"\dots{}", "†": r"$\dagger$"}
 )
 
 
@@ -45,6 +45,8 @@ class Table:
         What is shown.
     data : DataFrame
         The numbers, one row each.
+    footnote : str
+        What there is to know of marks in it.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[Entry]]
     data: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
+    footnote: str = ""
 
     @property
     def numeric(self) -> tuple[bool, ...]:
@@ -77,14 +80,15 @@ class Table:
         """A table as GitHub's Markdown has it."""
         rule = f"|{'|'.join('---:' if right else '---' for right in self.numeric)}|"
         head, *body = (f"| {' | '.join(line)} |" for line in self._lines(_markdown, "**{}**"))
-        return "\n".join([head, rule, *body])
+        return "\n".join([head, rule, *body, *(["", self.footnote] if self.footnote else [])])
 
     def latex(self) -> str:
         """A tabular with the rules of booktabs."""
         head, *body = (rf"{' & '.join(line)} \\" for line in self._lines(_latex, r"\textbf{{{}}}"))
         columns = "".join("r" if right else "l" for right in self.numeric)
         begin = rf"\begin{{tabular}}{{{columns}}}"
-        end = (r"\bottomrule", r"\end{tabular}")
+        end = [r"\bottomrule", r"\end{tabular}"]
+        end += ["", _latex(self.footnote)] if self.footnote else []
         return "\n".join([begin, r"\toprule", head, r"\midrule", *body, *end])
 
     def csv(self) -> str:

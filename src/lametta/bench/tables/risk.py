@@ -1,0 +1,85 @@
+"""What a method may cost: the worst streams, the tail, likelihood and calibration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from lametta.bench import metrics
+from lametta.bench.tables.ahead import looks_ahead
+from lametta.bench.tables.table import Entry, Table, percent
+
+_AHEAD = {True: "yes", False: "no", None: ""}
+
+
+def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
+    """What each method gains on average, and what it costs where it is wrong.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a cell, in the order to be shown. With a column ``iid``, streams that are i.i.d. and
+        those that are not also have rows of their own.
+    source : str
+        The baseline; changes of NLL and ECE are over it, on the same stream.
+
+    Examples
+    --------
+    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
+    >>> runs = [("Source", "a", 0.5), ("Source", "b", 0.6), ("LAME", "a", 0.4), ("LAME", "b", 0.9)]
+    >>> rows = [cells | {"method": m, "scenario": s, "accuracy": a} for m, s, a in runs]
+    >>> print(risk(pl.DataFrame(rows)).markdown())
+    | streams | method | gain | worst gain | in | below Source | tail accuracy |
+    |---|---|---:|---:|---|---:|---:|
+    | all | Source |  |  |  |  | 55.0 |
+    | all | LAME | +10.0 | -10.0 | a | 1 of 2 | 65.0 |
+    """
+    kinds = {"all": frame}
+    if "iid" in frame.columns and frame["iid"].n_unique() == 2:
+        kinds |= {"i.i.d.": frame.filter("iid"), "correlated": frame.filter(~pl.col("iid"))}
+    data = pl.concat(
+        metrics.risk(part, source).select(pl.lit(kind).alias("kind"), pl.all())
+        for kind, part in kinds.items()
+    )
+    ahead = looks_ahead(frame)
+    data = data.with_columns(
+        looks_ahead=pl.col("method").replace_strict(ahead, default=None, return_dtype=pl.Boolean)
+    )
+    header = ["streams", "method", "gain", "worst gain", "in", f"below {source}", "tail accuracy"]
+    optional = {"nll_change": "NLL (nats)", "ece_change": "ECE (points)"}
+    shown = [name for name in optional if name in data.columns]
+    header += [optional[name] for name in shown]
+    header += ["looks ahead"] if ahead else []
+    rows = [
+        [
+            *(Entry(row["kind"]), Entry(row["method"])),
+            *_gains(row, row["method"] == source),
+            Entry(percent(row["tail_accuracy"])),
+            *(_change(row, name, row["method"] == source) for name in shown),
+            *([Entry(_AHEAD[row["looks_ahead"]])] if ahead else []),
+        ]
+        for row in data.iter_rows(named=True)
+    ]
+    return Table("risk", "Gains and risks, over single streams", header, rows, data)
+
+
+def _gains(row: Mapping[str, Any], is_source: bool) -> list[Entry]:
+    if is_source:
+        return [Entry("")] * 4
+    gain, low = row["gain"], row["worst_gain"]
+    return [
+        Entry(percent(gain, signed=True), 100 * gain),
+        Entry(percent(low, signed=True), 100 * low),
+        Entry(row["worst_scenario"]),
+        Entry(f"{round(row['below'] * row['streams'])} of {row['streams']}"),
+    ]
+
+
+def _change(row: Mapping[str, Any], name: str, is_source: bool) -> Entry:
+    """A change over the source: less is better."""
+    change = row[name]
+    if is_source or change is None:
+        return Entry("")
+    if name == "ece_change":
+        return Entry(percent(change, signed=True), -100 * change)
+    return Entry(f"{round(change, 3) + 0.0:+.3f}", -20 * change)
