@@ -2,8 +2,9 @@
 
 Decoding runs in worker processes ahead of the network, so that extraction should take about as long
 as the larger of the two. All three run in turns in one process, and the best time of each counts.
-``--device cuda`` extracts from JPEG files of mixed sizes with a ResNet on a GPU instead, where a
-process a core decodes, and compares with the plain forward pass on a batch that stays there.
+``--device cuda`` extracts from JPEG files of mixed sizes with networks on a GPU instead, where a
+process a core decodes, and compares with decoding alone and with the plain forward pass on a batch
+that stays there. Rates are those once a tenth is done; *in all* is the start and the end as well.
 ``--quick`` is for the tests.
 """
 
@@ -13,17 +14,16 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
-from lametta import LamettaError, Model, Output
+import extract_gpu
+from lametta import LamettaError, Model
 from lametta.data.bank import Bank, extract
 from lametta.data.bank.store import write_blocks
 from lametta.data.dataset import Dataset
@@ -114,63 +114,6 @@ def extraction(n: int, rounds: int) -> None:
             )
 
 
-def draw(path: Path, shortest: int, longest: int, seed: int) -> None:
-    """Write a JPEG file of smooth noise, as hard to decode as a photograph of its size."""
-    rng = np.random.default_rng(seed)
-    width, height = rng.integers(shortest, longest, size=2, endpoint=True)
-    coarse = rng.integers(256, size=(height // 8, width // 8, 3), dtype=np.uint8)
-    image = Image.fromarray(coarse).resize((int(width), int(height)), Image.Resampling.BICUBIC)
-    image.save(path, quality=90)
-
-
-def on_gpu(device: str, n: int, sizes: tuple[int, int], layers: int) -> None:
-    """Images a second of decoding, of the plain forward pass and of extraction."""
-    cores, batch = os.cpu_count() or 1, 64
-    readers = max(1, cores - 1)  # one core launches kernels and writes rows
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(cores) as pool:
-        Path(folder, "photos", "a").mkdir(parents=True)
-        paths = [Path(folder, "photos", "a", f"{i:06}.jpg") for i in range(n)]
-        list(pool.map(draw, paths, *([size] * n for size in sizes), range(n), chunksize=64))
-        data, prepare = image_folder(Path(folder, "photos")), Preprocess()
-        index = [range(i, min(i + batch, n)) for i in range(0, n, batch)]
-        read = partial(load_batches, data, index, prepare.pixels, workers=readers)
-        decode = timed(lambda: [len(batch) for batch in read()])
-        net = ResNet(layers).eval().to(device)
-        x = torch.randn(batch, 3, 224, 224, device=device)
-        event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
-        busy: list[tuple[Any, Any]] = []
-
-        def forward(x: torch.Tensor) -> Output:
-            start, end = event(), event()
-            start.record()
-            output = model(x)
-            end.record()
-            busy.append((start, end))
-            return output
-
-        with Classifier(net) as model, torch.no_grad():
-            for _ in range(10):
-                model(x)
-            torch.cuda.synchronize()
-
-            def plainly() -> None:
-                for _ in index:
-                    model(x)
-                torch.cuda.synchronize()
-
-            plain = timed(plainly)
-            path = Path(folder, "bank.safetensors")
-            run = partial(extract, batch_size=batch, workers=readers, device=device)
-            both = timed(lambda: run(forward, data, prepare, path))
-        worked = sum(start.elapsed_time(end) for start, end in busy) / 1000
-        rates = [n / seconds for seconds in (decode, plain, both)]
-        print(
-            f"ResNet-{layers:<5}{sizes[0]:>5} to {sizes[1]:<5}"
-            + "".join(f"{rate:>12.0f}" for rate in rates)
-            + f"{100 * (1 - worked / both):>14.0f} %{both / max(decode, plain):>15.2f}"
-        )
-
-
 def write_bank(path: Path, n: int) -> None:
     rng = np.random.default_rng(0)
     block = {
@@ -231,15 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.device != "cpu":
-        n = options.images
-        print(f"{n} JPEG files, {os.cpu_count()} cores, images a second")
-        print(
-            f"{'network':<12}{'pixels':>12}{'decode':>12}{'forward':>12}{'extract':>12}"
-            f"{'GPU waits':>16}  to the larger"
-        )
-        on_gpu(options.device, n, (300, 640), 50)
-        on_gpu(options.device, n // 4, (160, 256), 50)
-        on_gpu(options.device, n // 4, (160, 256), 101)
+        extract_gpu.main(options.device, options.images)
         return
     extraction(n=16 if options.quick else 320, rounds=1 if options.quick else 5)
     reading(n=2048 if options.quick else 131072)

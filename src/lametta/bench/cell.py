@@ -71,7 +71,7 @@ class Setup:
     labels: Array
     n_classes: int
     batches: Callable[[], Iterable[Array]]
-    ahead: bool = False  # make the inputs of a batch while a GPU works on the one before
+    ahead: str | None = None  # the GPU that works on a batch while the inputs of the next are made
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         yield Setup(bank, stream, bank.labels, bank.n_classes, lambda: stream)
         return
-    data = workspace.samples(cell.model, scenario.dataset)
+    data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
     with workspace.classifier(cell.model, data.class_map) as network:
         yield Setup(
@@ -94,7 +94,7 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
             np.asarray(data.labels),
             len(data.classes),
             partial(workspace.inputs, cell.model, data, stream),
-            ahead=workspace.device != "cpu" and not cell.live,
+            ahead=workspace.device if on_gpu and not cell.live else None,
         )
 
 
@@ -134,15 +134,26 @@ def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step
 
 def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
     """The positions of each batch, and its inputs."""
-    if not setup.ahead:
+    if setup.ahead is None:
         yield from zip(setup.stream, setup.batches(), strict=True)
         return
-    batches = iter(setup.batches())
+    import torch
+
+    # In a stream of its own: in that of the steps, a copy would wait for the step under way.
+    batches, side = iter(setup.batches()), torch.cuda.Stream(setup.ahead)  # type: ignore[no-untyped-call]
+
+    def make() -> Array:
+        with torch.cuda.stream(side):
+            x = next(batches, None)
+            side.synchronize()
+        return x
+
     with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, batches, None)
+        coming = reader.submit(make)
         for index in setup.stream:
             x = coming.result()
-            coming = reader.submit(next, batches, None)
+            x.record_stream(torch.cuda.current_stream(setup.ahead))
+            coming = reader.submit(make)
             yield index, x
 
 

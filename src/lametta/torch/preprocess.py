@@ -112,7 +112,8 @@ class Preprocess:
             )
         x = (x.flip(-1) if self.bgr else x).float()
         if self.scale == 1:
-            x = x / 255
+            # By a tensor: a GPU would multiply with the inverse of a number, and round otherwise.
+            x = x / _constant((255.0,), x.device)
         x = (x - _constant(tuple(self.mean), x.device)) / _constant(tuple(self.std), x.device)
         return x.movedim(-1, -3).contiguous()
 

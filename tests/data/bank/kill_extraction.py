@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -77,7 +78,11 @@ def dies(folder, event):
             if count > event:
                 os._exit(9)
 
-    return os.waitpid(forked(folder, lambda: sys.setprofile(profile)), 0)[1] != 0
+    def watch():
+        sys.setprofile(profile)
+        threading.setprofile(profile)  # the thread that writes
+
+    return os.waitpid(forked(folder, watch), 0)[1] != 0
 
 
 def check(folder, what):

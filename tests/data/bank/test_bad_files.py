@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 import tracemalloc
 import zipfile
 
@@ -17,6 +15,7 @@ from lametta import ClassMap, LamettaError
 from lametta.data.bank import Bank, open_images
 from lametta.data.bank.files import check_finite, read_arrays
 from lametta.data.bank.store import encode_columns, write_blocks
+from tests import processes
 
 GOOD = {"features": np.ones((4, 3), np.float32), "logits": np.ones((4, 2), np.float32)}
 
@@ -196,9 +195,7 @@ try:
 except LamettaError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
+    done = processes.run("-c", code, cwd=tmp_path)
     assert done.stdout.startswith("file must be written whole, got "), done.stderr
     assert "File too large" in done.stdout
     assert not (tmp_path / "bank.safetensors").exists()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from lametta import LamettaError, Output
 from lametta.data import arrays, image_folder, load_batches
 from lametta.data.bank import extract
 from lametta.data.bank.extraction import weights_hash
+from lametta.data.bank.shards import Shards
 from lametta.torch import Classifier, zoo
 from lametta.torch.preprocess import Preprocess
 from tests.conftest import shared
@@ -216,6 +218,30 @@ def test_a_model_may_use_its_memory_again(tmp_path):
     data = arrays(rows, [0] * 10)
     bank = extract(model, data, None, tmp_path / "b.safetensors", batch_size=4, workers=0)
     assert np.array_equal(bank(np.arange(10)).logits, rows)
+
+
+def test_rows_after_some_that_cannot_be_written_are_not(tmp_path, monkeypatch):
+    def slowly(self, *rows, add=Shards.add):
+        time.sleep(0.1)  # the batches after it are computed meanwhile
+        add(self, *rows)
+
+    monkeypatch.setattr(Shards, "add", slowly)
+    data, path = arrays(np.ones((12, 2), "float32"), [0] * 12), tmp_path / "b.safetensors"
+    sizes, seen = [1.0, 1e9, 1.0], []
+
+    def model(x):
+        seen.append(x)
+        return Output(x, x * sizes[len(seen) - 1])
+
+    with pytest.raises(LamettaError, match="dtype must be wide enough for logits up to 1e"):
+        run(model, data, path, dtype="float16")
+    assert len(seen) == 3
+    done = []
+    bank = run(
+        lambda x: Output(x, x), data, path, dtype="float16", progress=lambda n, _: done.append(n)
+    )
+    assert done == [4, 8, 12]
+    assert len(bank) == 12
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

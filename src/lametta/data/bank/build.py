@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +24,10 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     import torch
 
-    Rows: TypeAlias = Mapping[str, NDArray[Any]]
-    Compute: TypeAlias = Callable[[torch.Tensor], Callable[[], Rows]]
+    Wait: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
+    Compute: TypeAlias = Callable[[torch.Tensor], Wait]
 
-T = TypeVar("T")
+_AHEAD = 8  # batches whose rows may wait while others are written
 
 OnProgress: TypeAlias = Callable[[int, int], object]
 """Told how many samples are done, and how many there are."""
@@ -51,8 +53,8 @@ def build(
     Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
     on after a kill. The file then comes out the same, byte for byte. The file ``<path>.lock`` keeps
     others from making it at the same time. ``compute`` begins with a batch of inputs and gives a
-    function that waits for the rows of each array, so that a GPU has the next batch while these are
-    written; ``header`` is what the file says of itself, in addition to the data set and the
+    function that waits for the rows of each array, so that a GPU has the next batches while these
+    are written; ``header`` is what the file says of itself, in addition to the data set and the
     transform; ``pin`` is that of `load_batches`. All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
@@ -104,31 +106,34 @@ def _fill(
     done = n - sum(map(len, asked))
     tell(done, n)
     batches = load_batches(dataset, asked, transform, workers=workers, pin=pin, on_error=on_error)
-    begun = (
-        (part, len(missing), batch.index, compute(batch.x) if len(batch) else dict)
-        for part, missing, batch in zip(parts, asked, batches, strict=True)
-    )
-    try:
-        for part, count, index, rows in _one_ahead(begun):
-            shards.add(part.stop, *known.merged(part, index, rows()))
+    under_way = deque[tuple[int, Future[None]]]()
+    last: Future[None] | None = None
+
+    def write(before: Future[None] | None, part: range, index: NDArray[Any], rows: "Wait") -> None:
+        if before is not None:
+            before.result()  # raises: a gap would pass for images that cannot be read
+        shards.add(part.stop, *known.merged(part, index, rows()))
+
+    def settle(most: int) -> None:
+        nonlocal done
+        while under_way and (len(under_way) > most or under_way[0][1].done()):
+            count, written = under_way.popleft()
+            written.result()
             done += count
             tell(done, n)
+
+    try:
+        with ThreadPoolExecutor(1) as writer:
+            try:
+                for part, missing, batch in zip(parts, asked, batches, strict=True):
+                    rows = compute(batch.x) if len(batch) else dict
+                    last = writer.submit(write, last, part, batch.index, rows)
+                    under_way.append((len(missing), last))
+                    settle(_AHEAD)
+            finally:
+                settle(0)  # what was begun is kept, also after an error
     finally:
         shards.close()
-
-
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each once the next has been made."""
-    waiting: list[T] = []
-    try:
-        for item in items:
-            waiting.append(item)
-            if len(waiting) > 1:
-                yield waiting.pop(0)
-    except (Exception, KeyboardInterrupt):  # what was begun before is kept
-        yield from waiting
-        raise
-    yield from waiting
 
 
 def _join(shards: Shards, path: Path, dataset: Dataset) -> None:
