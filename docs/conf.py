@@ -65,11 +65,12 @@ def _write_tables() -> None:
 
     folder = Path(__file__).with_name("_generated")
     folder.mkdir(exist_ok=True)
-    rows = [("name", "needs", "state", "ordered", "what it is", "options")]
+    rows = [("name", "needs", "state", "ordered", "looks ahead", "what it is", "options")]
     for name in methods.METHODS:
         found = methods.find(name)
         traits = ("network" if found.needs_network else "outputs",)
-        traits += tuple("yes" if trait else "no" for trait in (found.stateful, found.ordered))
+        flags = (found.stateful, found.ordered, not found.causal)
+        traits += tuple("yes" if flag else "no" for flag in flags)
         rows.append((f"`{name}`", *traits, found.line, options(found.parameters())))
     (folder / "methods.md").write_text(table(*rows))
     rows = [("name", "what it is", "options")]

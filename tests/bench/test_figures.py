@@ -28,7 +28,7 @@ def canvases(drawn):
 def test_every_study_and_the_validation_are_drawn(drawn):
     assert list(drawn) == [
         *("main", "main_curves", "architectures", "trainings", "batch_size", "kernels"),
-        *("rates", "cost", "cross_shift"),
+        *("rates", "cost", "spread", "cross_shift"),
     ]
 
 

@@ -117,7 +117,8 @@ def test_figures_and_tables_are_files_too(report, drawn):
         for suffix in ("svg", "pdf", "csv"):
             assert (report / "figures" / f"{name}.{suffix}").stat().st_size > 100
     names = {path.stem for path in (report / "tables").iterdir()}
-    assert names == {"ranking", "streams", "selected", "datasets", "paper", *STUDIES} - {"cost"}
+    others = {"ranking", "risk", "streams", "selected", "datasets", "paper"}
+    assert names == {*others, *STUDIES} - {"cost"}
     for name in names:
         assert (report / "tables" / f"{name}.md").read_text().startswith("| ")
         assert (report / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")

@@ -6,9 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lametta.bench import tables
-from lametta.bench.metrics import risk
+from lametta.bench import figures, tables
+from lametta.bench.metrics import gains, risk
+from lametta.bench.report import make_report, write
+from lametta.bench.results import read_results
 from lametta.types import LamettaError
+from tests.bench.made_up import invoke, part_of
 
 SCENARIOS = {"photos": True, "video": False, "sorted": False}  # whether it is i.i.d.
 
@@ -97,7 +100,7 @@ def test_the_table_shows_what_was_measured():
     table = tables.risk(runs())
     assert list(table.header) == [
         *("streams", "method", "gain", "worst gain", "in", "below Source", "tail accuracy"),
-        *("NLL (nats)", "ECE (points)", "looks ahead"),
+        *("NLL", "ECE", "looks ahead"),
     ]
     source, lame = ([entry.text for entry in row] for row in table.rows[:2])
     assert [word for word in source if word] == ["all", "Source", source[6], "no"]
@@ -115,6 +118,7 @@ def test_the_table_shows_what_was_measured():
 def test_results_from_before_have_no_such_columns():
     table = tables.risk(runs().drop("causal", "nll", "ece", "iid"))
     assert list(table.header)[-1] == "tail accuracy"
+    assert "NLL" not in table.footnote
     assert "looks ahead" not in tables.accuracies(runs().drop("causal")).markdown()
     mixed = pl.concat([runs().drop("causal").filter(seed=0), runs().filter(seed=1)], how="diagonal")
     assert tables.risk(mixed).rows[1][-1].text == "yes"
@@ -143,3 +147,48 @@ def test_ranking_has_likelihood_and_calibration_beside_accuracy():
     for row, data in zip(table.rows, table.data.to_dicts(), strict=True):
         assert row[-2].text == f"{data['nll']:.3f}"
         assert row[-1].text == f"{100 * data['ece']:.2f}"
+
+
+def test_the_figure_has_a_dot_for_each_run():
+    frame = runs()
+    figure = figures.spread(frame)
+    drawn = figure.frame()
+    assert set(drawn["panel"]) == {"i.i.d. streams", "correlated streams"}
+    gained = {
+        (row["method"], row["scenario"], row["seed"]): 100 * row["gain"]
+        for row in gains(frame).iter_rows(named=True)
+    }
+    keys = drawn.select("method", "scenario", "seed").iter_rows()
+    assert drawn["gain"].to_list() == pytest.approx([gained[key] for key in keys])
+    assert len(drawn) == 2 * 36
+    canvas = figure.plot()
+    assert len({axes.get_xlim() for axes in canvas.axes}) == 1  # panels can be compared
+    for axes in canvas.axes:
+        low, high = axes.get_xlim()
+        dots = np.concatenate([line.get_xdata() for line in axes.lines[1::2]])
+        assert low < min(0, dots.min())
+        assert max(0, dots.max()) < high
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["LAME", "average"]
+    with pytest.raises(LamettaError, match="rows of a method other than 'Source', got none"):
+        figures.spread(frame.filter(method="Source"))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_says_who_looks_ahead(folder, results, tmp_path):
+    cells = results.experiment.study_cells("main", results.selected)
+    few = {cell.id for cell in cells if cell.scenario == "VID" and cell.seed < 2}
+    small = part_of(folder, tmp_path / "part", lambda file: file.stem in few)
+    plain = write(make_report(read_results(small)), tmp_path / "plain").read_text()
+    assert '<section id="risk">' in plain
+    assert "looks ahead" not in plain
+    causal = pl.col("method") != "LAME"
+    for file in (small / "cells").iterdir():
+        row = pl.read_parquet(file).with_columns(causal=causal)
+        file.unlink()
+        row.write_parquet(file)
+    text = write(make_report(read_results(small)), tmp_path / "marked").read_text()
+    assert text.count("<p>looks ahead in the batch</p>") == 1
+    assert "LAME †" in text
+    assert (tmp_path / "marked" / "tables" / "risk.md").read_text().count("| yes |") == 1
+    printed = invoke("report", small, "-o", tmp_path / "again")
+    assert "† looks ahead" in printed.output

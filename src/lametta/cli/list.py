@@ -93,10 +93,11 @@ def _methods() -> None:
             *(["network"] if method.needs_network else []),
             *(["state"] if method.stateful else []),
             *(["ordered"] if method.ordered else []),
+            *([] if method.causal else ["looks ahead"]),
         )
         options = ", ".join(parameter.text for parameter in method.parameters().values())
         rows.append((name, ", ".join(traits), _plain(method.line), _plain(options)))
-    show_table("name", "needs or keeps", "what it is", "options", rows=rows)
+    show_table("name", "traits", "what it is", "options", rows=rows)
     say("+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own")
 
 

@@ -136,6 +136,8 @@ def _show(table: "Table") -> None:
     first, *others = columns
     first.no_wrap = True
     show_table(first, *others, rows=(map(_colored, row) for row in table.rows))
+    if table.footnote:
+        out.print(Text(table.footnote, "dim"))
 
 
 def _colored(entry: "Entry") -> Text:

@@ -5,6 +5,7 @@ from lametta.bench.figures.cost import runtime
 from lametta.bench.figures.courses import curves
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.radars import kernels, radar
+from lametta.bench.figures.risk import spread
 from lametta.bench.figures.shifts import cross_shift
 from lametta.bench.figures.style import Mark, marks
 
@@ -19,4 +20,5 @@ __all__ = [
     "marks",
     "radar",
     "runtime",
+    "spread",
 ]

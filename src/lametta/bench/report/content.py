@@ -24,7 +24,10 @@ from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
 
 # Of sections, tables and figures that are no study's.
-_OWN_NAMES = {"validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"}
+_OWN_NAMES = {
+    *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
+    *("risk", "spread"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +134,15 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
 
 
 def sections(results: Results) -> Iterator[Section]:
-    """The studies in the order of the experiment file, and then the validation."""
+    """The studies in the order of the experiment file, the risks, and then the validation."""
     style = figures.marks(results.experiment.methods)
     names = _FileNames()
     for name in results.experiment.studies:
         yield _study(results, name, style, names)
+    rows = results.headline_rows
+    if rows["method"].n_unique() > 1:
+        figure = figures.spread(rows, results.source, style)
+        yield Section("risk", "Risk", (figure,), (tables.risk(rows, results.source),))
     if results.validation.total:
         yield _validation(results, style, names)
     counts = count_datasets(results)

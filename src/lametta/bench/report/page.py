@@ -19,6 +19,7 @@ from lametta.bench.report.content import Report
 from lametta.bench.results import Results
 from lametta.bench.spreadsheet import to_csv
 from lametta.bench.tables import Table, percent
+from lametta.bench.tables.ahead import looks_ahead
 
 
 def write(report: Report, folder: PathLike) -> Path:
@@ -73,6 +74,7 @@ def _render(report: Report, streams: Table) -> str:
         results=results,
         message=report.message,
         cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
+        ahead=looks_ahead(rows),
         marks=marks(results.experiment.methods),
         sections=report.sections,
         details=[tables.details(rows, scenario) for scenario in scenarios],

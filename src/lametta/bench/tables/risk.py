@@ -33,6 +33,8 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
     |---|---|---:|---:|---|---:|---:|
     | all | Source |  |  |  |  | 55.0 |
     | all | LAME | +10.0 | -10.0 | a | 1 of 2 | 65.0 |
+    <BLANKLINE>
+    Worst and below: single streams. Tail: the worst tenth of the runs of a scenario.
     """
     kinds = {"all": frame}
     if "iid" in frame.columns and frame["iid"].n_unique() == 2:
@@ -46,7 +48,7 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
         looks_ahead=pl.col("method").replace_strict(ahead, default=None, return_dtype=pl.Boolean)
     )
     header = ["streams", "method", "gain", "worst gain", "in", f"below {source}", "tail accuracy"]
-    optional = {"nll_change": "NLL (nats)", "ece_change": "ECE (points)"}
+    optional = {"nll_change": "NLL", "ece_change": "ECE"}
     shown = [name for name in optional if name in data.columns]
     header += [optional[name] for name in shown]
     header += ["looks ahead"] if ahead else []
@@ -60,7 +62,13 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
         ]
         for row in data.iter_rows(named=True)
     ]
-    return Table("risk", "Gains and risks, over single streams", header, rows, data)
+    return Table("risk", "Gains and risks (%)", header, rows, data, _footnote(source, shown))
+
+
+def _footnote(source: str, shown: list[str]) -> str:
+    words = "Worst and below: single streams. Tail: the worst tenth of the runs of a scenario."
+    changes = f" NLL (nats) and ECE (points): changes over {source}, where less is better."
+    return words + (changes if shown else "")
 
 
 def _gains(row: Mapping[str, Any], is_source: bool) -> list[Entry]:
