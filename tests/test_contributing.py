@@ -1,14 +1,14 @@
 """Each diff of CONTRIBUTING.md on a copy of the tree: what it adds is there, everywhere."""
 
-import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
+
+from tests import processes
 
 pytestmark = pytest.mark.slow
 
@@ -103,14 +103,14 @@ def test_what_the_diffs_add_is_everywhere(tmp_path):
         assert done.returncode == 0, done.stderr + diff
 
     def run(*arguments: object) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+        environment = {"PYTHONPATH": str(tmp_path / "src")}
+        done = processes.run(*arguments, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    assert run("-c", "import lametta; print(lametta.__file__, end='')") == str(
+        tmp_path / "src" / "lametta" / "__init__.py"
+    )
     run("-c", USE)
     run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--method", "sharpen",
         "--set", "power=3")  # fmt: skip
@@ -120,12 +120,9 @@ def test_what_the_diffs_add_is_everywhere(tmp_path):
         assert name in listed
     (tmp_path / "added.toml").write_text(EXPERIMENT)
     run("-m", "lametta", "run", "added.toml", "-o", "results")
-    rows = json.loads(run("-c", (
-        "import json; from lametta.bench.results import read_cells\n"
-        "print(json.dumps(read_cells('results').select('method', 'accuracy', 'error').rows()))"
-    )))  # fmt: skip
-    assert {method for method, *_ in rows} == {"Source", "Sharpen", "Hybrid", "Ones"}
-    for _, accuracy, error in rows:
+    rows = pl.read_parquet(tmp_path / "results" / "cells" / "*.parquet")
+    assert set(rows["method"]) == {"Source", "Sharpen", "Hybrid", "Ones"}
+    for accuracy, error in rows.select("accuracy", "error").rows():
         assert accuracy + error == pytest.approx(1)
     run("-m", "lametta", "report", "results")
     page = (tmp_path / "results" / "report" / "report.html").read_text(encoding="utf-8")

@@ -34,13 +34,14 @@ scenarios = ["timed"]
 seeds = [0]
 batch_sizes = [16]
 """
-MAPS = 16 * 32 * 128 * 128 * 4  # bytes of the maps of a batch, which each layer makes
+# Bytes of the maps of a batch, which each layer makes: 32 MB, what malloc gives back at once.
+MAPS = 16 * 32 * 128 * 128 * 4
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory in use")
 
 
 def wide():
     layers = [torch.nn.Conv2d(3, 32, 3, padding=1)]
-    for _ in range(6):
+    for _ in range(3):
         layers += [torch.nn.BatchNorm2d(32), torch.nn.Conv2d(32, 32, 1)]
     pool = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 2))
     return torch.nn.Sequential(*layers, *pool), Preprocess(resize=None, crop=None)
@@ -74,12 +75,12 @@ def test_methods_need_what_they_keep(tmp_path):
     (tmp_path / "memory.toml").write_text(EXPERIMENT)
     experiment = load(tmp_path / "memory.toml", check="none")
     workspace = Workspace(experiment, tmp_path / "results", tmp_path)
-    ballast = np.ones(2**26)  # 512 MB of this process, which are not the method's
+    ballast = np.ones(2**25)  # 256 MB of this process, which are not the method's
     peaks = {
         cell.method: measure_peak(workspace, cell) / MAPS for cell in experiment.test_cells({})
     }
-    assert len(ballast) == 2**26
-    # Without gradients a layer's maps go when the next has its own; for them, all 13 are kept.
+    assert len(ballast) == 2**25
+    # Without gradients a layer's maps go when the next has its own; for them, all 7 are kept.
     assert 2 <= peaks["Source"] < 5
     assert peaks["LAME"] == pytest.approx(peaks["Source"], abs=0.5)
-    assert 12 <= peaks["TENT"] < 20
+    assert 6 <= peaks["TENT"] < 11

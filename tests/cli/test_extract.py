@@ -1,8 +1,8 @@
 """``lametta extract``: the bank it writes, and what it says."""
 
 import os
-import subprocess
 import sys
+import time
 from types import ModuleType
 
 import numpy as np
@@ -17,6 +17,7 @@ from lametta.data.bank import Bank
 from lametta.data.bank.extraction import weights_hash
 from lametta.torch import zoo
 from lametta.torch.preprocess import Preprocess
+from tests import processes
 from tests.data.bank.conftest import Net, image
 
 app = typer.Typer()
@@ -147,15 +148,12 @@ def test_the_command_names_bad_input(photos, more, message, monkeypatch):
 def test_who_waits_says_for_whom(tmp_path):
     with locked(tmp_path / "bank.safetensors.lock"):
         command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]
-        waiting = subprocess.Popen(
-            [sys.executable, "-m", "lametta", *command, "-o", tmp_path / "bank.safetensors"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        said = waiting.stderr.readline()
+        waiting = processes.Program("-m", "lametta", *command, "-o", tmp_path / "bank.safetensors")
+        end = time.monotonic() + 120
+        while not (said := waiting.stderr()).endswith("\n"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert said.startswith(f"waiting for process {os.getpid()} on ")
         assert said.endswith(f"which holds {tmp_path / 'bank.safetensors.lock'}\n")
-    waiting.communicate(timeout=100)
-    assert waiting.returncode == 0
+    assert waiting.wait().returncode == 0
     assert len(Bank.open(tmp_path / "bank.safetensors")) == 450

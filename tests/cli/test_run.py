@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from lametta.bench.probe import Speed
 from lametta.cli import app
 from lametta.torch.preprocess import Preprocess
+from tests import processes
 from tests.bench.test_run import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -103,12 +104,13 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
-    command = [sys.executable, "-m", "lametta", "run", file, "-o", tmp_path / "a"]
-    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [process.communicate(timeout=300)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], said
-    holders = {process.pid for process in started}
-    waited = [int(pid) for text in said for pid in re.findall(r"waiting for process (\d+)", text)]
+    command = ["-m", "lametta", "run", file, "-o", tmp_path / "a"]
+    started = [processes.Program(*command) for _ in range(3)]
+    ended = [program.wait() for program in started]
+    assert [done.returncode for done in ended] == [0, 0, 0], ended
+    holders = {program.pid for program in started}
+    said = "".join(done.stderr for done in ended)
+    waited = [int(pid) for pid in re.findall(r"waiting for process (\d+)", said)]
     assert waited
     assert set(waited) < holders
     assert not (tmp_path / "a" / ".lock").exists()
@@ -122,13 +124,13 @@ def test_a_killed_run_holds_nobody_up(file, tmp_path):
     code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
     code += "from lametta.cli import app; app(sys.argv[1:])"
     arguments = ["run", str(file), "-o", str(tmp_path / "a")]
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments])
+    process = processes.Program("-c", code, *arguments)
     end = time.monotonic() + 120
     while not (tmp_path / "a" / ".lock").exists():
         assert time.monotonic() < end
         time.sleep(0.01)
     process.kill()
-    assert process.wait() < 0
+    assert process.wait().returncode < 0
     assert invoke(*arguments).exit_code == 0
 
 
@@ -185,12 +187,7 @@ def test_shells_complete_commands():
 
 @pytest.mark.slow
 def test_the_readme_shows_what_the_demo_gives(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "lametta", "demo", "-o", tmp_path / "demo"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = processes.Program("-m", "lametta", "demo", "-o", tmp_path / "demo").wait(600)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo" / "report" / "report.html").exists()
     (table,) = (tmp_path / "demo" / "report" / "tables").glob("main*.md")

@@ -1,9 +1,12 @@
 """What a method needs of a computer's memory, measured in a process that does nothing else."""
 
 import itertools
-from functools import partial
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 
-from joblib.externals.loky import ProcessPoolExecutor
+from joblib.externals import loky
 
 from lametta.bench.cell import set_up
 from lametta.bench.experiment import Cell
@@ -19,17 +22,33 @@ def measure_peak(workspace: Workspace, cell: Cell) -> int | None:
     In a process of its own: one that ran other cells has memory left from them, in which the need
     of this one would not show. None where the system does not tell.
     """
-    with ProcessPoolExecutor(1) as fresh:
-        found: int | None = fresh.submit(_measure, workspace, cell).result()
+    if sys.platform != "linux":
+        return None
+    found: int | None = _loaded().submit(_in_a_fork, workspace, cell).result()
     return found
 
 
-def _measure(workspace: Workspace, cell: Cell) -> int | None:
+@cache
+def _loaded() -> loky.ProcessPoolExecutor:
+    """A process that loads PyTorch, which takes seconds, and runs nothing but forks of itself."""
+    return loky.ProcessPoolExecutor(1, initializer=_load)
+
+
+def _load() -> None:
     import torch
 
+    torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])  # with the first optimizer, PyTorch loads as much again
+
+
+def _in_a_fork(workspace: Workspace, cell: Cell) -> int | None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as fork:
+        return fork.submit(_measure, workspace, cell).result()
+
+
+def _measure(workspace: Workspace, cell: Cell) -> int | None:
     from lametta.torch.clock import peak_above
 
-    torch.set_num_threads(1)
     with set_up(workspace, cell) as setup:
         batches = list(itertools.islice(setup.batches(), _BATCHES))
         make = partial(find(cell.kind).build, setup.model, cell.params)
