@@ -192,3 +192,11 @@ def test_the_page_says_who_looks_ahead(folder, results, tmp_path):
     assert (tmp_path / "marked" / "tables" / "risk.md").read_text().count("| yes |") == 1
     printed = invoke("report", small, "-o", tmp_path / "again")
     assert "† looks ahead" in printed.output
+
+
+def test_the_list_of_methods_says_who_looks_ahead():
+    lines = invoke("list", "methods").output.splitlines()
+    (lame,) = (line for line in lines if line.startswith("lame "))
+    (source,) = (line for line in lines if line.startswith("source "))
+    assert "looks ahead" in lame
+    assert "looks ahead" not in source
