@@ -50,7 +50,7 @@ ORDERS = [
     recurring(3, shuffle_inside=False),
     markov(),
     markov(0.2, stay_domain=0.85),
-    markov(None, stay_domain=1),
+    markov("iid", stay_domain=1),
     label_shift(),
     label_shift("square", contrast=0.5),
     label_shift("sinusoidal", period=7),

@@ -28,7 +28,7 @@ GOLDEN = {
     "zipf test": "969f58ccbe61784f",
     "ratios": "0ee70c244755c9cc",
     "effective": "0428bc766242c27e",
-    "markov": "d41133123afa496c",
+    "markov": "8b0be661a55e2a68",
     "label_shift": "05067ef90437a808",
     "alone": "3b4195a5bc8d97fd",
     "tracks": "ae9af3ddc24f857a",

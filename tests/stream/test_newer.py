@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from lametta import LamettaError
 from lametta.stream import (
     Scenario,
     alone,
@@ -66,7 +67,7 @@ def test_markov_without_looking_is_iid():
     labels, groups = [0, 0, 1], ["a", "b", "a"]
     seen = {}
     for seed in range(1200):
-        order = tuple(Scenario(markov(None), seed=seed)(labels, groups).index.tolist())
+        order = tuple(Scenario(markov("iid"), seed=seed)(labels, groups).index.tolist())
         seen[order] = seen.get(order, 0) + 1
     assert len(seen) == 6
     assert stats.chisquare(list(seen.values())).pvalue > 0.001
@@ -203,6 +204,8 @@ def test_long_tail_by_definition():
     assert set(np.bincount(labels[index]).tolist()) == {per_domain.sum() // 11}
     both = Scenario("recorded", long_tail(10, 5))(labels, groups).index
     assert len(both) < 0.6 * len(index)
+    with pytest.raises(LamettaError, match="labels must leave room for long_tail.* got 2 samples"):
+        [Scenario(prior=long_tail(9, 9), seed=s)([0, 1], [0, 1]) for s in range(20)]
 
 
 # As docs/streams.md has it; 20 classes of 60 samples.

@@ -4,10 +4,11 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from lametta._checks import check_number
+from lametta._checks import is_number
 from lametta.stream._draws import Floats, Groups, Index, uniform, weighted
 from lametta.stream._groups import numbered, turns
 from lametta.stream._inputs import needed_groups
+from lametta.types import LamettaError
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class markov:  # noqa: N801 - read as a value: order=markov()
 
     Parameters
     ----------
-    stay : float or None
-        How likely the class stays; None does not look at classes, so that they are i.i.d.
-    stay_domain : float or None
-        How likely the domain stays, up to 1, where one domain comes after another; None does not
-        look at groups.
+    stay : float or "iid"
+        How likely the class stays. ``"iid"`` does not look at classes: any sample may be next.
+    stay_domain : float or "iid"
+        How likely the domain stays, up to 1, where one domain comes after another. ``"iid"`` does
+        not look at groups, and there need be none.
 
     Examples
     --------
@@ -40,20 +41,22 @@ class markov:  # noqa: N801 - read as a value: order=markov()
     array([0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 1, 1, 2, 2, 2])
     """
 
-    stay: float | None = 0.95
+    stay: float | str = 0.95
     _: KW_ONLY
-    stay_domain: float | None = None
+    stay_domain: float | str = "iid"
 
     def __post_init__(self) -> None:
         for name in ("stay", "stay_domain"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 0, 1)
+            value = getattr(self, name)
+            chance = is_number(value) and 0 <= value <= 1
+            if not chance and not (isinstance(value, str) and value == "iid"):
+                raise LamettaError(f"{name} must be 'iid' or from 0 to 1, got {value!r}")
 
     def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
         classes = domains = np.zeros(len(labels), np.int64)
-        if self.stay is not None:
+        if self.stay != "iid":
             classes, _ = numbered(labels)
-        if self.stay_domain is not None:
+        if self.stay_domain != "iid":
             domains, _ = numbered(needed_groups("markov", groups))
         shape = int(domains.max()) + 1, int(classes.max()) + 1
         urns = domains * shape[1] + classes
@@ -79,13 +82,13 @@ class markov:  # noqa: N801 - read as a value: order=markov()
         return path
 
 
-def _next(at: int, left: Index, stay: float | None, draws: Floats) -> int:
+def _next(at: int, left: Index, stay: float | str, draws: Floats) -> int:
     """The next state: this one, or else another by the samples that it has left."""
     if len(left) == 1:
         return 0
     others = left
-    if at >= 0 and stay is not None:
-        if left[at] and draws[0] < stay:
+    if at >= 0:
+        if left[at] and draws[0] < float(stay):
             return at
         others = left.copy()
         others[at] = 0

@@ -220,6 +220,8 @@ class long_tail:  # noqa: N801
         urns, _ = numbered(domains * len(names) + classes)
         # A little more than the product, whose last bit may differ between machines.
         kept = np.floor(np.bincount(urns)[urns] * share + 1e-9)
+        if not kept.any():
+            raise LamettaError(f"labels must leave room for {self}, got {len(labels)} samples")
         return np.flatnonzero(turns(urns, True, rng) < kept)
 
 
