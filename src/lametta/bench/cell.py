@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -21,6 +21,8 @@ from lametta.stream import Stream
 from lametta.types import Adapter, Array, Model, Output
 
 if TYPE_CHECKING:
+    import torch
+
     from lametta.torch import Classifier
 
 _Step: TypeAlias = dict[str, float | None]
@@ -139,8 +141,7 @@ def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
         return
     import torch
 
-    # In a stream of its own: in that of the steps, a copy would wait for the step under way.
-    batches, side = iter(setup.batches()), torch.cuda.Stream(setup.ahead)  # type: ignore[no-untyped-call]
+    batches, side = iter(setup.batches()), _side(setup.ahead)
 
     def make() -> Array:
         with torch.cuda.stream(side):
@@ -155,6 +156,17 @@ def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
             x.record_stream(torch.cuda.current_stream(setup.ahead))
             coming = reader.submit(make)
             yield index, x
+
+
+@lru_cache
+def _side(device: str) -> "torch.cuda.Stream":
+    """A stream beside that of the steps, in which a copy would wait for the step under way.
+
+    One for all cells, since each stream has memory of its own.
+    """
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _summary(steps: list[_Step]) -> dict[str, object]:

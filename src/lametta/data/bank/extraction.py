@@ -120,10 +120,8 @@ def extract(
     if on_gpu and isinstance(transform, _InTwo):
         early, late = transform.pixels, transform.standardize
 
-    move = _mover(device)
-
     def begin(x: Any) -> Callable[[], dict[str, NDArray[Any]]]:
-        x = move(x)
+        x = x if device is None else x.to(device, non_blocking=True)
         return _begin(model, x if late is None else late(x), dtype)
 
     file = build(
@@ -171,27 +169,6 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
         copies[name] = _begin_copy(widen(xp, value))
     return lambda: {name: _stored(name, copy(), dtype) for name, copy in copies.items()}
-
-
-def _mover(device: str | None) -> Callable[[Any], Any]:
-    """What copies a batch to where the model is: to a GPU while that works on the ones before."""
-    if device is None:
-        return lambda x: x
-    if not device.startswith("cuda"):
-        return lambda x: x.to(device)
-    import torch
-
-    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def move(x: "torch.Tensor") -> "torch.Tensor":
-        now = torch.cuda.current_stream(device)
-        with torch.cuda.stream(side):
-            x = x.to(device, non_blocking=True)
-        now.wait_stream(side)
-        x.record_stream(now)  # its memory is free once the model is done with it
-        return x
-
-    return move
 
 
 def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
