@@ -11,7 +11,7 @@ from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
-from lametta.correctors import LAME
+from lametta.correctors import LAME, Windowed
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 _moved.install()
@@ -31,6 +31,7 @@ __all__ = [
     "Output",
     "Prediction",
     "Source",
+    "Windowed",
     "__version__",
     "knn",
     "lame",

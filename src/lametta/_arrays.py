@@ -185,7 +185,7 @@ def nearest_by_products(
         products *= scale
     n = products.shape[1]
     most = k if k < n else max(n - 1, 0)  # not min, which exporters would leave open
-    return _k_largest(xp, _without_self(xp, products, start), most)
+    return k_largest(xp, _without_self(xp, products, start), most)
 
 
 def _without_self(xp: ModuleType, closeness: Array, start: int) -> Array:
@@ -201,7 +201,7 @@ def _without_self(xp: ModuleType, closeness: Array, start: int) -> Array:
     return xp.where(rows[:, None] + start == columns, -xp.inf, closeness)
 
 
-def _k_largest(xp: ModuleType, x: Array, k: int) -> Array:
+def k_largest(xp: ModuleType, x: Array, k: int) -> Array:
     """Column indices [N, k] of the largest entries of each row; overwrites NumPy's ``x``."""
     if is_torch_array(x):
         return x.topk(k, dim=1, sorted=False).indices

@@ -3,7 +3,8 @@
 from types import ModuleType
 from typing import Any
 
-from array_api_compat import array_namespace, is_torch_array
+import numpy as np
+from array_api_compat import array_namespace, is_numpy_array, is_torch_array
 
 from lametta._arrays import widen
 from lametta.types import Array
@@ -30,10 +31,15 @@ def signals(probs: Array, source: Array | None = None, /) -> dict[str, Any]:
         return {}
     xp = array_namespace(probs)
     p = widen(xp, probs)
-    found = {"entropy": xp.mean(_entropy(xp, p)), "diversity": _entropy(xp, xp.mean(p, axis=0))}
+    each = _entropy(xp, p)
+    if p.shape[0] == 1:  # the mean of one sample is the sample
+        found = {"entropy": each[0], "diversity": each[0]}
+    else:
+        found = {"entropy": xp.mean(each), "diversity": _entropy(xp, xp.mean(p, axis=0))}
     if source is not None:
         differs = xp.argmax(probs, axis=1) != xp.argmax(source, axis=1)
-        found["changed"] = xp.mean(xp.astype(differs, p.dtype))
+        changed = xp.astype(differs, p.dtype)
+        found["changed"] = changed[0] if p.shape[0] == 1 else xp.mean(changed)
     return found
 
 
@@ -41,4 +47,6 @@ def _entropy(xp: ModuleType, p: Array) -> Array:
     if is_torch_array(p):  # one kernel instead of four
         return xp.special.entr(p).sum(-1)
     # The floor only keeps 0 log 0 from being NaN.
+    if is_numpy_array(p):  # a third of the time of a clip and a sum
+        return -np.vecdot(p, np.log(np.maximum(p, 1e-30)))
     return -xp.sum(p * xp.log(xp.clip(p, min=1e-30)), axis=-1)

@@ -3,5 +3,6 @@
 from lametta.correctors._state import advance
 from lametta.correctors.average import Average
 from lametta.correctors.lame import LAME
+from lametta.correctors.windowed import Windowed
 
-__all__ = ["LAME", "Average", "advance"]
+__all__ = ["LAME", "Average", "Windowed", "advance"]

@@ -62,7 +62,9 @@ class Remembering:
         if probs.shape[0] == 0:
             return Prediction(probs, features)
         x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
-        q = checked_probs(probs.dtype, x, q, np)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.vecdot(x, x)  # where they are finite, so are the features
+        q = checked_probs(probs.dtype, squares if np.isfinite(squares).all() else x, q, np)
         if not self._state:
             self._state = self._first(*sizes)
         rows, info = self._advance(self._state, x, q)
