@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lametta.bench.results import read_cells
+
 pytestmark = pytest.mark.slow
 
 PYPROJECT = """\
@@ -133,9 +135,9 @@ def python(tmp_path_factory):
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     here = sysconfig.get_path("purelib")
     (site / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    install += ["--no-deps", "--no-build-isolation", "--no-index", str(folder / "acme")]
-    subprocess.run(install, check=True, timeout=300)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install"]
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
+    subprocess.run([*pip, *options, str(folder / "acme")], check=True, timeout=300)
     return python
 
 
@@ -164,21 +166,15 @@ def test_its_methods_and_data_run_everywhere(python, tmp_path):
     (tmp_path / "acme.toml").write_text(EXPERIMENT)
     ran = run(python, "-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    cells = run(
-        python, "-c",
-        "import json; from lametta.bench.results import read_cells\n"
-        "print(json.dumps(read_cells('results').select('method', 'accuracy', 'n').rows()))",
-        cwd=tmp_path,
-    )  # fmt: skip
-    rows = {method: (accuracy, n) for method, accuracy, n in json.loads(cells.stdout)}
+    cells = read_cells(tmp_path / "results").select("method", "accuracy", "n").rows()
+    rows = {method: (accuracy, n) for method, accuracy, n in cells}
     assert rows.keys() == {"Source", "Named", "Imported", "Hybrid"}
     assert rows["Source"] == rows["Named"] == rows["Imported"]  # a temperature changes no class
     assert rows["Source"][1] == 96
 
-    listed = run(python, "-m", "lametta", "list", "methods", cwd=tmp_path)
-    assert "temperature" in listed.stdout
-    assert "t=2.0" in listed.stdout
-    assert "acme_digits" in run(python, "-m", "lametta", "list", "datasets", cwd=tmp_path).stdout
+    listed = run(python, "-m", "lametta", "list", cwd=tmp_path).stdout
+    for name in ("temperature", "t=2.0", "acme_digits"):
+        assert name in listed
 
 
 def test_a_dry_run_imports_nothing_of_it(python, tmp_path):

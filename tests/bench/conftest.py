@@ -56,10 +56,10 @@ def shown(results):
 
 @pytest.fixture(scope="session")
 def brief(shown):
-    """The same with three panels of each figure at most, which are drawn in half the time."""
+    """The same with two panels of each figure at most, which are drawn in a third of the time."""
 
     def shortened(figure):
-        panels = figure.data["panel"].unique(maintain_order=True).head(3)
+        panels = figure.data["panel"].unique(maintain_order=True).head(2)
         return replace(figure, data=figure.data.filter(pl.col("panel").is_in(panels.implode())))
 
     sections = (

@@ -15,7 +15,7 @@ from lametta.bench.probe import Speed
 from lametta.cli import app
 from lametta.torch.preprocess import Preprocess
 from tests import processes
-from tests.bench.test_run import TINY
+from tests.bench.test_run import OUTPUTS_ONLY
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
+    path.write_text(OUTPUTS_ONLY)
     return path
 
 
@@ -36,7 +36,7 @@ def test_run_then_report_then_compare(file, tmp_path):
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output
     assert f"lametta report {tmp_path / 'a'}" in result.stdout.replace("\n", "")
-    assert (tmp_path / "a" / "experiment.toml").read_text() == TINY
+    assert (tmp_path / "a" / "experiment.toml").read_text() == OUTPUTS_ONLY
     assert invoke("report", tmp_path / "a").exit_code == 0
     assert "LAME" in (tmp_path / "a" / "report" / "report.html").read_text(encoding="utf-8")
     assert invoke("run", file, "-o", tmp_path / "b", "--jobs", 2).exit_code == 0
@@ -70,7 +70,7 @@ def test_dry_run_with_all_there(file):
 
 
 def test_bad_input_exits_with_2(file, tmp_path):
-    file.write_text(TINY.replace('order = "by_class"', 'order = "by_clas"'))
+    file.write_text(OUTPUTS_ONLY.replace('order = "by_class"', 'order = "by_clas"'))
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 2
     assert "scenarios.B.order" in result.stderr
@@ -116,7 +116,7 @@ def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     assert not (tmp_path / "a" / ".lock").exists()
     assert invoke("run", file, "-o", tmp_path / "b").exit_code == 0
     same = invoke("compare", tmp_path / "a", tmp_path / "b")
-    assert "30 cells in both, 0 differ; only in A: 0, only in B: 0" in same.stdout
+    assert "20 cells in both, 0 differ; only in A: 0, only in B: 0" in same.stdout
 
 
 @pytest.mark.slow
@@ -138,15 +138,15 @@ def test_a_killed_run_holds_nobody_up(file, tmp_path):
 def test_an_experiment_can_lie_in_its_results(file, tmp_path):
     for given in (file, tmp_path / "a" / "experiment.toml"):
         assert invoke("run", given, "-o", tmp_path / "a").exit_code == 0
-    assert (tmp_path / "a" / "experiment.toml").read_text() == TINY
+    assert (tmp_path / "a" / "experiment.toml").read_text() == OUTPUTS_ONLY
 
 
 def test_files_go_before_names(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no experiment
     assert "embedded" not in invoke("run", "demo", "--dry-run").stderr
-    (tmp_path / "paper").write_text(TINY)
-    assert "30 cells, each counted once" in invoke("run", "paper", "--dry-run").stdout
+    (tmp_path / "paper").write_text(OUTPUTS_ONLY)
+    assert "20 cells, each counted once" in invoke("run", "paper", "--dry-run").stdout
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,17 @@ def _toml(value):
     return '""' if value is None else to_toml(value)
 
 
-def try_experiment(content):
+@pytest.fixture(autouse=True, scope="module")
+def place():
+    command("run", "demo", "--dry-run", memory=None)  # before memory is scarce: what is loaded once
+    yield PLACE
+    FOLDER.cleanup()
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(experiments())
+def test_experiments(content):
     path = PLACE / "bad.toml"
     path.write_bytes(content)
     attempt(load, path)
@@ -124,24 +134,3 @@ def try_experiment(content):
     assert result.exit_code == 0 or all(
         str(path) in line for line in result.stderr.splitlines()[:1]
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def place():
-    command("run", "demo", "--dry-run", memory=None)  # before memory is scarce: what is loaded once
-    yield PLACE
-    FOLDER.cleanup()
-
-
-@pytest.mark.slow
-@settings(max_examples=30)
-@given(experiments())
-def test_experiments(content):
-    try_experiment(content)
-
-
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(experiments())
-def test_many_experiments(content):
-    try_experiment(content)

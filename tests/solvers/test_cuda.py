@@ -97,15 +97,16 @@ def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
 
 @pytest.mark.slow
 def test_streams_of_unequal_length_do_not_meet():
-    batches = [make_batch(7, 4, 8, seed) for seed in range(7)]
+    batches = [make_batch(6, 4, 8, seed) for seed in range(5)]
     features, probs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
-    lengths = [7, 4, 1, 0, 2, 7, 3]
-    z, n_iter, _, energy = solve(features, probs, k=3, lengths=lengths)
+    lengths = [6, 3, 1, 0, 5]
+    z, n_iter, _, energy = solve(features, probs, k=3, tol=1e-3, lengths=lengths)
+    assert len(set(n_iter.tolist())) > 2
     for b, length in enumerate(lengths):
         np.testing.assert_allclose(z[b, length:], probs[b, length:], rtol=1e-6)
         if length == 0:
             continue
-        alone = solve_one(features[b, :length], probs[b, :length], k=3)
+        alone = solve_one(features[b, :length], probs[b, :length], k=3, tol=1e-3)
         torch.testing.assert_close(z[b, :length], alone[0], atol=1e-6, rtol=0)
         assert int(n_iter[b]) == int(alone[1])
         assert float(energy[b]) == pytest.approx(float(alone[3]), abs=1e-5)

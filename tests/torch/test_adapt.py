@@ -306,7 +306,7 @@ def test_a_step_that_breaks_can_be_reset(method):
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_leave_nothing_behind(method):
+def test_hundreds_of_steps_leave_nothing_behind(method):
     net = nn.Sequential()
     net.body, net.norm, net.fc = nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
     adapter, x = method(Classifier(net.eval()), lr=1e-4), INPUTS[:4, 0, 0]
@@ -318,7 +318,7 @@ def test_a_thousand_steps_leave_nothing_behind(method):
     for _ in range(10):
         adapter.step(x)
     before = tensors()
-    for _ in range(1000):
+    for _ in range(200):
         adapter.step(x)
     assert tensors() <= before
 
