@@ -1,6 +1,7 @@
 """What a report says of the data: from banks and manifests, and how to run it again."""
 
 import shlex
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from lametta.bench.report import make_report
 from lametta.bench.report.data import count_datasets, stream_classes
 from lametta.bench.report.page import _commands
 from lametta.bench.results import read_results
-from lametta.bench.run import run
+from lametta.bench.run import environment, run
 from lametta.bench.workspace import Workspace
 from tests.bench.made_up import invoke
 from tests.bench.tiny import tiny, write
@@ -96,6 +97,12 @@ def test_the_command_has_the_data_and_the_device(ran, command, expected):
     environment = {"command": command, "device": "cuda"}
     words = shlex.split(_commands(replace(ran, environment=environment))[0])
     assert words[5:] == [*expected, "--device", "cuda"]
+
+
+def test_a_command_is_kept_as_a_shell_takes_it(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lametta", "run", "it's.toml", "--data", "/my data"])
+    command = environment(Workspace(experiment, tmp_path))["command"]
+    assert shlex.split(command) == ["lametta", "run", "it's.toml", "--data", "/my data"]
 
 
 def test_the_table_leaves_open_what_is_not_known(ran):

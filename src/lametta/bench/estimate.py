@@ -14,23 +14,13 @@ from lametta.bench.experiment import Cell, Experiment, canonical
 from lametta.bench.probe import Speed
 from lametta.bench.specs import DatasetSpec
 from lametta.bench.workspace import pixels_of
+from lametta.data import catalog
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
 
 EXTRACTION = "banks of outputs"
 """What stands in the place of a method: each network once over each data set."""
 
-# As their publishers count them, for data sets that are not there to be counted.
-_PUBLISHED = {
-    "imagenet_val": 50_000,
-    "imagenet_c_val": 450_000,
-    "imagenet_c_test": 500_000,
-    "imagenet_c16": 14_400,
-    "imagenet_v2": 10_000,
-    "imagenet_vid": 176_126,
-    "tao_lasot": 6_558,
-    "tiny_imagenet": 10_000,
-}
 _SAMPLES = 6  # images that are decoded to see how long that takes
 _NUMBER = 4  # bytes
 
@@ -224,7 +214,7 @@ class _Count:
 
 def _published(spec: DatasetSpec) -> int | None:
     """How many samples a data set has that is as it was published."""
-    n = _PUBLISHED.get(spec.reader)
+    n = catalog.published(spec.reader)
     if n is None:
         return None
     severities = spec.options.get("severities")

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import sys
 import threading
 import traceback
@@ -114,7 +115,7 @@ def environment(workspace: Workspace) -> dict[str, object]:
         "cpus": os.cpu_count(),
         "device": workspace.device,
         "packages": {name: found for name in packages if (found := _version(name))},
-        "command": " ".join(map(str, [Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

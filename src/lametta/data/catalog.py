@@ -115,6 +115,18 @@ def look(root: PathLike) -> list[Found]:
     return rows
 
 
+def published(name: str, /) -> int | None:
+    """How many samples a data set of lametta's own has as it was published, if that is known.
+
+    Examples
+    --------
+    >>> published("imagenet_c_test"), published("folder:photos")
+    (500000, None)
+    """
+    entry = _ENTRIES.get(name)
+    return None if entry is None else entry.published
+
+
 def differs(name: str, data: Dataset, /) -> str:
     """Say in what a data set, as `load` gave it, is not what was published; nothing if it is.
 

@@ -28,6 +28,7 @@ V2 = {
 }
 
 _PER_CLASS = 50  # images of the validation set
+_V2_IMAGES = 10_000
 _SEVERITIES = range(1, 6)
 _DRAWN = "drawn"
 
@@ -151,7 +152,7 @@ def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset
     check_choice("subset", subset, V2)
     folder = V2[subset].find(root)
     data = image_folder(folder, classes="index", n_classes=len(IMAGENET), name="imagenet_v2")
-    return _compared(replace(data, classes=IMAGENET), 10_000)
+    return _compared(replace(data, classes=IMAGENET), _V2_IMAGES)
 
 
 _C = "<corruption>/<severity>/<synset>/*.JPEG"
@@ -162,30 +163,35 @@ ENTRIES = {
         "ilsvrc12/val/<synset>/*.JPEG, or ilsvrc12/{val/*.JPEG,ILSVRC2012_devkit_t12}",
         imagenet_val,
         VAL,
+        _PER_CLASS * len(IMAGENET),
     ),
     "imagenet_c_val": Entry(
         "ImageNet-C, the 9 corruptions for validation",
         f"imagenet_c/val/{_C}",
         partial(imagenet_c, split="val"),
         C["val"],
+        _PER_CLASS * len(IMAGENET) * len(SETS["val"]),
     ),
     "imagenet_c_test": Entry(
         "ImageNet-C, the 10 corruptions for the test",
         f"imagenet_c/test/{_C}",
         partial(imagenet_c, split="test"),
         C["test"],
+        _PER_CLASS * len(IMAGENET) * len(SETS["test"]),
     ),
     "imagenet_c16": Entry(
         "ImageNet-C16, 32 classes of ImageNet-C as 16 super-classes",
         f"imagenet_c/val/{_C}",
         imagenet_c16,
         C["val"],
+        _PER_CLASS * 32 * len(SETS["val"]),
     ),
     "imagenet_v2": Entry(
         "ImageNet-V2, newly collected images of the 1000 classes",
         "imagenet_v2/imagenetv2-matched-frequency-format-val/<0 to 999>/*.jpeg",
         imagenet_v2,
         V2["matched-frequency"],
+        _V2_IMAGES,
     ),
 }
 

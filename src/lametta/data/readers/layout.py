@@ -67,12 +67,15 @@ class Entry:
         in ``:PATH``, the first is the path. The others are options.
     layout : Layout, optional
         Where it lies below the data root.
+    published : int, optional
+        How many samples it has as it was published, of ImageNet-C at one severity.
     """
 
     line: str
     needs: str
     read: Callable[..., Dataset]
     layout: Layout | None = None
+    published: int | None = None
 
 
 def difference(found: Mapping[str, int], published: Mapping[str, int]) -> str:

@@ -103,6 +103,7 @@ ENTRIES = {
         "TAO/annotations/{train,validation}.json, TAO/frames/{train,val}/LaSOT/<video>/*.jpg",
         tao_lasot,
         LAYOUT,
+        _PUBLISHED["frames"],
     )
 }
 

@@ -12,6 +12,7 @@ from lametta.data.readers.layout import Entry, Layout, difference, read_text
 from lametta.types import LamettaError
 
 LAYOUT = Layout(("tiny-imagenet-200",), ("wnids.txt", "val/val_annotations.txt", "val/images"))
+_PUBLISHED = {"images": 10_000}
 
 
 def tiny_imagenet(root: PathLike) -> Dataset:
@@ -55,7 +56,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
         class_map.names,
         class_map=class_map,
         skipped=tuple(key for key, synset in rows if synset not in ranks),
-        differs=difference({"images": len(rows)}, {"images": 10_000}),
+        differs=difference({"images": len(rows)}, _PUBLISHED),
     )
 
 
@@ -65,6 +66,7 @@ ENTRIES = {
         "tiny-imagenet-200/{wnids.txt,val/val_annotations.txt,val/images/*.JPEG}",
         tiny_imagenet,
         LAYOUT,
+        _PUBLISHED["images"],
     )
 }
 

@@ -84,6 +84,7 @@ ENTRIES = {
         "ILSVRC2015/{Data,Annotations}/VID/val/<video>/<frame>.{JPEG,xml}",
         imagenet_vid,
         LAYOUT,
+        _PUBLISHED["frames"],
     )
 }
 
