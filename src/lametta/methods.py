@@ -34,6 +34,13 @@ METHODS = {
     "pseudo_label": "lametta.torch:pseudo_label",
     "adabn": "lametta.torch:adabn",
     "average": "lametta.correctors:Average",
+    "majority": "lametta.correctors:Majority",
+    "smoothing": "lametta.correctors:Smoothing",
+    "product": "lametta.correctors:Product",
+    "label_shift": "lametta.correctors:LabelShift",
+    "roid": "lametta.correctors:ROID",
+    "cofa": "lametta.correctors:COFA",
+    "oatta": "lametta.correctors:OATTA",
 }
 """The methods that come with lametta, and where they are; imported when they are used."""
 

@@ -2,7 +2,26 @@
 
 from lametta.correctors._state import advance
 from lametta.correctors.average import Average
+from lametta.correctors.cofa import COFA
+from lametta.correctors.label_shift import LabelShift
 from lametta.correctors.lame import LAME
+from lametta.correctors.majority import Majority
+from lametta.correctors.oatta import OATTA
+from lametta.correctors.product import Product
+from lametta.correctors.roid import ROID
+from lametta.correctors.smoothing import Smoothing
 from lametta.correctors.windowed import Windowed
 
-__all__ = ["LAME", "Average", "Windowed", "advance"]
+__all__ = [
+    "COFA",
+    "LAME",
+    "OATTA",
+    "ROID",
+    "Average",
+    "LabelShift",
+    "Majority",
+    "Product",
+    "Smoothing",
+    "Windowed",
+    "advance",
+]

@@ -28,9 +28,10 @@ class Remembering:
     ``_begin(d, k)`` gives the state before the first sample, arrays by name. Their shapes never
     change, so that memory is bounded. ``_advance(state, features, probs)`` answers a batch of one
     sample or more, in the order of time, and changes the arrays of the state, in place or by new
-    ones; it gives rows [N, K] and what to add to ``info``. It raises nothing: all that can be wrong
-    with a batch was looked at before. Features and probabilities are NumPy's float32 or float64,
-    not to be written.
+    ones; it gives rows [N, K] and what to add to ``info``. Where samples are answered one after the
+    other, ``_answer(state, x, q)``, a row [K] for one sample, is enough. Neither raises: all that
+    can be wrong with a batch was looked at before. Features and probabilities are NumPy's float32
+    or float64, not to be written.
 
     The state lives in host memory, whatever library and device the samples come from.
     """
@@ -47,6 +48,10 @@ class Remembering:
     def _advance(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, Any]]:
+        rows = [self._answer(state, x, q) for x, q in zip(features, probs, strict=True)]
+        return rows[0][None] if len(rows) == 1 else np.stack(rows), {}
+
+    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
         raise NotImplementedError
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
@@ -151,6 +156,12 @@ def advance(
     own.load_state_dict(state)
     prediction = own.correct(features, probs)
     return own.state_dict(), prediction
+
+
+def normalized(row: Floats) -> Floats:
+    """A row [K] scaled to sum 1."""
+    scaled: Floats = row / row.sum()
+    return scaled
 
 
 def _values(name: str, array: Array) -> Floats:

@@ -1,11 +1,10 @@
 """The mean of the probabilities so far."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from lametta.correctors._state import Floats, Remembering, State
+from lametta.correctors._state import Floats, Remembering, State, normalized
 
 
 @dataclass
@@ -17,7 +16,7 @@ class Average(Remembering):
 
     Notes
     -----
-    A stream's state is one row: 8 kB at 1000 classes.
+    A stream's state is one row of numbers: 8 kB at 1000 classes.
 
     Examples
     --------
@@ -32,9 +31,7 @@ class Average(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"total": np.zeros(k)}
 
-    def _advance(
-        self, state: State, features: Floats, probs: Floats
-    ) -> tuple[Floats, dict[str, Any]]:
-        totals = np.cumsum(np.vstack([state["total"], probs]), axis=0)[1:]
-        state["total"] = totals[-1].copy()
-        return totals / totals.sum(axis=1, keepdims=True), {}
+    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+        total = state["total"]
+        total += q
+        return normalized(total)

@@ -89,13 +89,12 @@ class Windowed(Remembering):
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, Any]]:
         if self._updates_neighbors:
-            rows = [self._newest(state, *sample) for sample in zip(features, probs, strict=True)]
+            rows, _ = super()._advance(state, features, probs)
         else:
             rows = self._slide(state, features, probs)
-        answer = rows[0][None] if len(rows) == 1 else np.stack(rows)
-        return answer, {"window": min(int(state["count"]), self.size)}
+        return rows, {"window": min(int(state["count"]), self.size)}
 
-    def _newest(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
         inner: Any = self.corrector
         if x.dtype != np.float32:  # its range is larger
             x = (x / (np.abs(x).max() or 1)).astype(np.float32)
@@ -107,7 +106,7 @@ class Windowed(Remembering):
             row = inner.correct(state["features"][order], state["probs"][order]).probs[-1]
         return row
 
-    def _slide(self, state: State, features: Floats, probs: Floats) -> list[Floats]:
+    def _slide(self, state: State, features: Floats, probs: Floats) -> Floats:
         """Call the corrector with each window; the state changes when all went well."""
         n = min(int(state["count"]), self.size)
         joined = {
@@ -123,4 +122,4 @@ class Windowed(Remembering):
             last = every[-self.size :]
             state[name][self.size - len(last) :] = last
         state["count"] += len(probs)
-        return rows
+        return np.stack(rows)

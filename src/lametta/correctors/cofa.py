@@ -1,0 +1,46 @@
+"""UniTTA's average with the previous feature."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lametta.correctors._state import Floats, Remembering, State, normalized
+
+
+@dataclass
+class COFA(Remembering):
+    """Average each sample with the one before it, wherever that makes it more confident.
+
+    COFA of UniTTA (Du et al., 2024) averages the features of two successive samples, applies the
+    classifier head, and takes the result where its largest probability exceeds the source's. A
+    linear head gives for the mean of two features the mean of their scores, and the softmax of that
+    is ``sqrt(q previous)``, normalized: the same answer without the head. Both samples are the
+    source's; averages are not averaged again.
+
+    Notes
+    -----
+    A stream's state is one row of numbers: 8 kB at 1000 classes.
+
+    References
+    ----------
+    C. Du et al., "UniTTA: unified benchmark and versatile framework towards realistic test-time
+    adaptation", arXiv 2407.20080 (2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> probs = np.array([[0.9, 0.1], [0.4, 0.6], [0.1, 0.9]])
+    >>> COFA().correct(np.ones((3, 1)), probs).probs.round(2)
+    array([[0.9 , 0.1 ],
+           [0.71, 0.29],
+           [0.1 , 0.9 ]])
+    """
+
+    def _begin(self, d: int, k: int) -> State:
+        return {"previous": np.zeros(k)}
+
+    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+        row: Floats = np.sqrt(state["previous"] * q)
+        state["previous"][:] = q
+        # The first sample of all, and one that has nothing in common with the last, keep theirs.
+        return normalized(row if row.max() > q.max() * row.sum() else q)
