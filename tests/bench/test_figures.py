@@ -209,6 +209,26 @@ def test_a_strip_shows_the_classes_of_the_stream(results):
     assert "The class of" not in unknown.caption
 
 
+def test_names_of_spokes_are_in_the_picture():
+    cells = {"method": "Source", "config": "{}", "scenario": "video", "seed": 0, "batch_size": 64}
+    names = ("V2, i.i.d.", "C", "V2, Zipf", "C, Zipf", "V2, by class", "VID, videos", "TAO, videos")
+    rows = [cells | {"model": name, "accuracy": 0.5, "fingerprint": ""} for name in names]
+    figure = figures.radar(pl.DataFrame(rows))
+    canvas = figure._canvas(figure._panels())  # as a page shows it
+    canvas.draw_without_rendering()
+    for label in canvas.axes[0].get_xticklabels():
+        box = label.get_window_extent()
+        assert box.x0 > 0
+        assert box.x1 < canvas.bbox.width
+
+
+def test_captions_say_how_axes_differ_from_the_paper(main):
+    assert "samples, that of the paper's Figure 1 batches" in figures.curves(main).caption
+    caption = figures.runtime(main).caption
+    assert "above the loaded network" in caption
+    assert "bars lie" in caption
+
+
 def test_a_caption_says_what_the_paper_has_more_of(main):
     assert "The paper's Figure 4 has 10 runs (here 5)." in figures.boxes(main).caption
     ten = [main.with_columns(pl.col("seed") + 5 * i) for i in range(2)]

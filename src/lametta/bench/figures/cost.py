@@ -49,7 +49,9 @@ def runtime(frame: pl.DataFrame) -> Figure:
         "runtime",
         "Time and memory",
         f"The mean time of a batch after the first, by stage, and the most memory in use{unknown}. "
-        f"The paper draws the times of LAME and TENT, and no memory."
+        "On a GPU that is the memory of all tensors; on a CPU, what the first two batches need "
+        "above the loaded network, in a fresh process. The paper draws the times of LAME and TENT, "
+        "and no memory; bars lie here, so that there is room for names."
         + differences("runtime", frame),
         data,
         _draw_bars,

@@ -67,7 +67,8 @@ def curves(
     return Figure(
         "curves",
         "Along the stream",
-        f"{caption}; the mean over seeds. Entropy that falls while accuracy falls too is collapse."
+        f"{caption}; the mean over seeds. Entropy that falls while accuracy falls too is collapse. "
+        "The axis counts samples, that of the paper's Figure 1 batches."
         + differences("curves", frame),
         pl.concat([strips.select(data.columns), data]),
         partial(_draw, style=present),

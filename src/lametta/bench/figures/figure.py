@@ -118,6 +118,8 @@ class Figure:
             if legend:
                 handles = [mark.handle(name) for name, mark in legend.items()]
                 canvas.legend(handles=handles, loc="outside upper left", ncols=entries)
+            if self.polar:  # the first layout sees the names of spokes where they do not stay
+                canvas.draw_without_rendering()
         return canvas
 
 
