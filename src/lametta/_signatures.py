@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -43,9 +44,14 @@ def parameters_of(make: Callable[..., Any]) -> dict[str, Parameter]:
         signature = inspect.signature(make, eval_str=True)
     except NameError:  # a type that is imported for type checkers alone
         signature = inspect.signature(make)
+    made = {
+        field.name: field.default_factory()
+        for field in (fields(make) if is_dataclass(make) else ())
+        if field.default_factory is not MISSING
+    }
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {
-        name: Parameter(name, parameter.default, parameter.annotation)
+        name: Parameter(name, made.get(name, parameter.default), parameter.annotation)
         for name, parameter in signature.parameters.items()
         if parameter.kind not in variadic
     }

@@ -33,6 +33,7 @@ METHODS = {
     "shot_im": "lametta.torch:shot_im",
     "pseudo_label": "lametta.torch:pseudo_label",
     "adabn": "lametta.torch:adabn",
+    "windowed": "lametta.correctors:Windowed",
     "average": "lametta.correctors:Average",
     "majority": "lametta.correctors:Majority",
     "smoothing": "lametta.correctors:Smoothing",

@@ -37,9 +37,8 @@ def signals(probs: Array, source: Array | None = None, /) -> dict[str, Any]:
     else:
         found = {"entropy": xp.mean(each), "diversity": _entropy(xp, xp.mean(p, axis=0))}
     if source is not None:
-        differs = xp.argmax(probs, axis=1) != xp.argmax(source, axis=1)
-        changed = xp.astype(differs, p.dtype)
-        found["changed"] = changed[0] if p.shape[0] == 1 else xp.mean(changed)
+        differs = xp.astype(xp.argmax(probs, axis=1) != xp.argmax(source, axis=1), p.dtype)
+        found["changed"] = differs[0] if p.shape[0] == 1 else xp.mean(differs)
     return found
 
 

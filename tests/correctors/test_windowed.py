@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lametta
-from lametta import LAME, LamettaError, Prediction, Windowed, knn, rbf
+from lametta import LAME, LamettaError, Prediction, Windowed, knn, methods, rbf
 from lametta.correctors import Average, _window
 from lametta.testing import check_corrector
 from tests.conftest import knn_matrix, lame_by_definition, shared, softmax
@@ -185,6 +185,13 @@ def test_a_window_that_is_refused_changes_nothing():
 )
 def test_it_keeps_the_contract(corrector):
     check_corrector(corrector)
+
+
+def test_it_has_a_name():
+    method = methods.find("windowed")
+    assert method.correctors({"size": 5}) == [Windowed(size=5)]
+    assert method.parameters()["corrector"].default == LAME()
+    assert (method.stateful, method.ordered, method.causal) == (True, True, True)
 
 
 def test_what_is_wrong_is_named():

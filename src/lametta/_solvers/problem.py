@@ -38,7 +38,7 @@ def checked_probs(dtype: Any, x: Array, q: Array, xp: ModuleType) -> Array:
     ``x`` is the features, or their norms, which are finite where the features are; ``q`` is the
     probabilities in float32 or float64, which came in ``dtype``; both in the namespace ``xp``.
     """
-    half = str(dtype).endswith("float16")  # bfloat16 too
+    half = dtype is not q.dtype and str(dtype).endswith("float16")  # bfloat16 too
     slack = 2e-2 if half else 1e-3
     sums = row_sums(xp, q)
     try:

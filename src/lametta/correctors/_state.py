@@ -67,13 +67,15 @@ class Remembering:
         if probs.shape[0] == 0:
             return Prediction(probs, features)
         x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.vecdot(x, x)  # where they are finite, so are the features
-        q = checked_probs(probs.dtype, squares if np.isfinite(squares).all() else x, q, np)
+        q = checked_probs(probs.dtype, x, q, np)
         if not self._state:
             self._state = self._first(*sizes)
         rows, info = self._advance(self._state, x, q)
-        answer = xp.asarray(rows, dtype=probs.dtype, device=device(probs))
+        answer = (
+            rows.astype(probs.dtype, copy=False)
+            if isinstance(probs, np.ndarray)
+            else xp.asarray(rows, dtype=probs.dtype, device=device(probs))
+        )
         return Prediction(answer, features, {**info, **signals(rows, q)})
 
     def reset(self) -> None:

@@ -89,16 +89,17 @@ def _count_in(state: State, slot: int, q: Floats) -> None:
     probs, total, squares, shared = (
         state[name] for name in ("probs", "total", "squares", "shared")
     )
-    old = probs[slot]
+    old = probs[slot].astype(float)
     square = old * old
     total -= old
     squares -= square
     shared -= old * squares + square * total
-    square = q * q
-    shared += q * squares + square * total
-    total += q
-    squares += square
     probs[slot] = q
+    new = q.astype(float)
+    square = new * new
+    shared += new * squares + square * total
+    total += new
+    squares += square
     n = min(int(state["count"]), len(probs))
     state["overlap"][slot, :n] = state["overlap"][:n, slot] = np.vecdot(probs[:n], q)
 
@@ -129,8 +130,9 @@ def newest(state: State, slot: int, weight: float, max_iter: int, tol: float) ->
         return None
     z, scale = solved
     ones = np.ones(q.shape[1], q.dtype)
-    a = (w[near] * scale) @ q
-    a[:, head] = w[near] @ z
+    w_near = w[near]
+    a = (w_near * scale) @ q
+    a[:, head] = w_near @ z
     a = _updated(a, q[near], ones)
     return _updated(w[slot, near] @ a, q[slot], ones)
 
@@ -166,26 +168,30 @@ def _iterate(
     """Give z in the classes of the head, and 1 / norm, once the newest sample is at rest."""
     ones = np.ones(q.shape[1], q.dtype)
     rest = 1 - np.dot(q, ones)
-    shared = w * (overlap - q @ q.T)
-    z, scale, a = q, np.ones(len(q), q.dtype), np.empty_like(q)
-    new, spare = np.empty_like(q), np.empty_like(q)
-    before = 1.0
-    for _ in range(max_iter - 2):
-        np.matmul(w, z, out=a)
+    shared = w * (overlap - np.dot(q, q.T))
+    z, new, spare, a = q, np.empty_like(q), np.empty_like(q), np.empty_like(q)
+    scale, mass, before, looked = np.ones(len(q), q.dtype), rest, 1.0, 0
+    for n_iter in range(1, max_iter - 1):
+        look = n_iter == 1 or n_iter % 2 == 0
+        if look:  # as often as need be: it changes little
+            mass = np.dot(shared, scale)
+            mass += rest
+        np.dot(w, z, out=a)
         np.exp(a, out=new)
         new *= q
         norm = np.dot(new, ones)
-        norm += rest
-        norm += np.dot(shared, scale)
+        norm += mass
         scale = 1 / norm
         new *= scale[:, None]
-        moved = float(abs(new[slot] - z[slot]).max(initial=0))
-        # Two more updates follow. What is left after them, if moves keep shrinking by this ratio:
-        ratio = min(moved / before, 0.999) if before else 0.0
-        if (
-            moved * ratio**3 <= (1 - ratio) * tol / 2
-            and abs(new[near] - z[near]).max(initial=0) <= _AT_REST * tol
-        ):
-            return new, scale
-        z, new, spare, before = new, spare, new, moved
+        if look:
+            moved = float(abs(new[slot] - z[slot]).max(initial=0))
+            # What is left after the two updates that follow, if moves shrink as they do now.
+            ratio = min((moved / before) ** (1 / (n_iter - looked)), 0.999) if before else 0.0
+            if (
+                moved * ratio**3 <= (1 - ratio) * tol
+                and abs(new[near] - z[near]).max(initial=0) <= _AT_REST * tol
+            ):
+                return new, scale
+            before, looked = moved, n_iter
+        z, new, spare = new, spare, new
     return None
