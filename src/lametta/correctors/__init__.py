@@ -1,6 +1,6 @@
 """Output-only methods: they see features and probabilities, and nothing else."""
 
-from lametta.correctors._state import advance
+from lametta.correctors._state import Remembering, advance
 from lametta.correctors.average import Average
 from lametta.correctors.cofa import COFA
 from lametta.correctors.label_shift import LabelShift
@@ -21,6 +21,7 @@ __all__ = [
     "LabelShift",
     "Majority",
     "Product",
+    "Remembering",
     "Smoothing",
     "Windowed",
     "advance",

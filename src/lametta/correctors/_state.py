@@ -29,7 +29,7 @@ class Remembering:
     change, so that memory is bounded. ``_advance(state, features, probs)`` answers a batch of one
     sample or more, in the order of time, and changes the arrays of the state, in place or by new
     ones; it gives rows [N, K] and what to add to ``info``. Where samples are answered one after the
-    other, ``_answer(state, x, q)``, a row [K] for one sample, is enough. Neither raises: all that
+    other, ``_next(state, x, q)``, a row [K] for one sample, is enough. Neither raises: all that
     can be wrong with a batch was looked at before. Features and probabilities are NumPy's float32
     or float64, not to be written.
 
@@ -48,10 +48,10 @@ class Remembering:
     def _advance(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, Any]]:
-        rows = [self._answer(state, x, q) for x, q in zip(features, probs, strict=True)]
+        rows = [self._next(state, x, q) for x, q in zip(features, probs, strict=True)]
         return rows[0][None] if len(rows) == 1 else np.stack(rows), {}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         raise NotImplementedError
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:

@@ -31,7 +31,7 @@ class Average(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"total": np.zeros(k)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         total = state["total"]
         total += q
         return normalized(total)

@@ -39,7 +39,7 @@ class COFA(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"previous": np.zeros(k)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         row: Floats = np.sqrt(state["previous"] * q)
         state["previous"][:] = q
         # The first sample of all, and one that has nothing in common with the last, keep theirs.

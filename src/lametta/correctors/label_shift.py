@@ -66,7 +66,7 @@ class LabelShift(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return ring(self.size, k)
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         rows = push(state, q)
         return normalized(q * self._frequencies(rows))
 

@@ -31,7 +31,7 @@ class Majority(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"votes": np.zeros(k), "total": np.zeros(k)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         votes, total = state["votes"], state["total"]
         votes[q.argmax()] += 1
         total += q

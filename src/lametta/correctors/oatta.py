@@ -66,7 +66,7 @@ class OATTA(Remembering):
             "evidence": np.zeros(()),
         }
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         transitions, departures = state["transitions"], state["departures"]
         before, k = state["posterior"], len(q)
         answer = q = normalized(q)

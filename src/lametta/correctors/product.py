@@ -45,7 +45,7 @@ class Product(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"logs": np.zeros(k)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         logs = state["logs"]
         logs += np.log(np.maximum(q.astype(float), _TINY)) / self.temperature
         logs -= logs.max()

@@ -52,7 +52,7 @@ class ROID(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return ring(self.size, k)
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         rows = push(state, q)
         prior = rows.mean(axis=0)
         smooth = max(1 / len(rows), 1 / len(q)) / prior.max()

@@ -41,7 +41,7 @@ class Smoothing(Remembering):
     def _begin(self, d: int, k: int) -> State:
         return {"mean": np.zeros(k)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         mean = state["mean"]
         mean *= self.decay
         mean += (1 - self.decay if mean.any() else 1) * q

@@ -94,7 +94,7 @@ class Windowed(Remembering):
             rows = self._slide(state, features, probs)
         return rows, {"window": min(int(state["count"]), self.size)}
 
-    def _answer(self, state: State, x: Floats, q: Floats) -> Floats:
+    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         inner: Any = self.corrector
         if x.dtype != np.float32:  # its range is larger
             x = (x / (np.abs(x).max() or 1)).astype(np.float32)
