@@ -1,0 +1,134 @@
+"""Classes that are absent from a stream: a constant prior, and the test that it has to pass.
+
+Order says nothing of a prior that never changes, and the network's own bias looks like one. What
+tells them apart is the features: where classes are truly absent, the labels that their prior gives
+say more of the labels of a sample's neighbors than the network's own do.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta.correctors._scenes import begin as begin_scenes
+from lametta.correctors._state import Floats, State
+
+_ROWS = 256  # samples that are kept, near-copies once
+_TOP = 32  # classes that are kept of each
+_EVERY = 32  # samples between two fits; the first come sooner
+_FIRST = 16
+_STEPS = 15  # of EM
+_NEIGHBORS = 10
+_COPY = 0.999  # the cosine from which neighbors are copies, which agree whatever is right
+_AGREE = 0.25  # the least agreement of neighbors beyond chance
+_GAIN = 0.2  # nats by which labels must tell more of their neighbors' than the source's do
+
+
+def begin(d: int, k: int) -> State:
+    """The state before the first sample."""
+    width, top = len(begin_scenes(d, 1)["sketch"]), min(k, _TOP)
+    return {
+        "kept": np.zeros((_ROWS, width), np.float32),
+        "kept_classes": np.zeros((_ROWS, top), np.int32),
+        "kept_probs": np.zeros((_ROWS, top), np.float32),
+        "absent": np.full(k, 1 / k, np.float32),  # the prior
+        # Samples kept in all, what is due to be kept, novelty since the last fit, the gate.
+        "judged": np.zeros(4, np.float64),
+    }
+
+
+def keep(state: State, novelty: Floats, sketches: Floats, rows: Floats) -> None:
+    """Keep the samples that are new."""
+    judged, top = state["judged"], state["kept_classes"].shape[1]
+    judged[2] += novelty.sum()
+    due = judged[1] + np.cumsum(novelty)
+    new = np.flatnonzero(np.diff(np.floor(due + 1e-9), prepend=0) > 0)
+    judged[1] = due[-1] - len(new)
+    places = (int(judged[0]) + np.arange(len(new))) % _ROWS
+    classes = np.argpartition(rows[new], -top, axis=1)[:, -top:]
+    state["kept"][places] = sketches[new]
+    state["kept_classes"][places] = classes
+    state["kept_probs"][places] = np.take_along_axis(rows[new], classes, axis=1)
+    judged[0] += len(new)
+
+
+def is_due(state: State) -> bool:
+    """Whether it is time to fit."""
+    n, since = min(state["judged"][0], _ROWS), state["judged"][2]
+    return bool(n >= _FIRST and since >= min(_EVERY, max(_FIRST, n / 2)))
+
+
+def fit(state: State) -> bool:
+    """Fit the prior to the samples that are kept, and say whether it is to be believed."""
+    judged = state["judged"]
+    n, k = int(min(judged[0], _ROWS)), len(state["absent"])
+    classes, probs = state["kept_classes"][:n], state["kept_probs"][:n]
+    prior, distinct, posteriors = _maximize(classes, probs, k)
+    state["absent"][:] = prior
+    # Each sample's label without its own part in the prior.
+    others = np.maximum(prior[classes] - posteriors / (n + distinct), 1e-3 / (k * n))
+    before = _labels(classes, probs)
+    after = _labels(classes, probs * others)
+    near = _neighbors(state["kept"][:n])
+    agree, told = _agreement(after, near, k)
+    judged[2] = 0
+    judged[3] = agree > _AGREE and told - _agreement(before, near, k)[1] > _GAIN
+    return bool(judged[3])
+
+
+def corrected(state: State) -> Floats:
+    """The kept samples' probabilities [n, K] as the prior corrects them."""
+    n, k = int(min(state["judged"][0], _ROWS)), len(state["absent"])
+    classes, probs = state["kept_classes"][:n], state["kept_probs"][:n]
+    # What the other classes had together, spread evenly: a base without it would make them news.
+    rest = np.maximum(1 - probs.sum(axis=1, keepdims=True), 0) / max(k - classes.shape[1], 1)
+    rows: Floats = np.repeat(rest, k, axis=1)
+    np.put_along_axis(rows, classes, probs, axis=1)
+    rows *= state["absent"]
+    rows /= rows.sum(axis=1, keepdims=True)
+    return rows
+
+
+def _maximize(
+    classes: NDArray[np.int32], probs: Floats, k: int
+) -> tuple[Floats, float, Floats]:
+    """Label-shift EM, smoothed by Witten and Bell's rule: new classes are as likely as they were.
+
+    With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
+    little where ten classes are seen again and again, and most where each sample is of a new one.
+    """
+    flat = classes.ravel()
+    prior: Any = np.full(k, 1 / k)
+    distinct, posteriors = 0.0, probs
+    for _ in range(_STEPS):
+        posteriors = probs * prior[classes]
+        posteriors /= posteriors.sum(axis=1, keepdims=True)
+        counts = np.bincount(flat, posteriors.ravel(), k)
+        missed = np.log1p(-np.minimum(posteriors, 1 - 1e-7)).ravel()
+        distinct = float(k - np.exp(np.bincount(flat, missed, k)).sum())
+        prior = (counts + distinct / k) / (len(classes) + distinct)
+    return prior, distinct, posteriors
+
+
+def _labels(classes: NDArray[np.int32], scores: Floats) -> NDArray[np.int32]:
+    best: NDArray[np.int32] = classes[np.arange(len(classes)), scores.argmax(axis=1)]
+    return best
+
+
+def _neighbors(rows: NDArray[np.float32]) -> NDArray[np.intp]:
+    cosines = rows @ rows.T
+    cosines[cosines > _COPY] = -2
+    k = min(_NEIGHBORS, len(rows) // 4)
+    near: NDArray[np.intp] = np.argpartition(cosines, -k, axis=1)[:, -k:]
+    return near
+
+
+def _agreement(
+    labels: NDArray[np.int32], near: NDArray[np.intp], k: int
+) -> tuple[float, float]:
+    """Agreement of neighbors beyond chance, and what a label tells of its neighbors', in nats."""
+    shares = np.bincount(labels, minlength=k) / len(labels)
+    same = labels[near] == labels[:, None]
+    chance = float(np.vecdot(shares, shares))
+    told = np.log(0.1 + 0.9 * same / shares[labels][:, None]).mean()
+    return (float(same.mean()) - chance) / (1 - chance + 1e-9), float(told)

@@ -1,0 +1,79 @@
+"""Memory: priors from the past, trusted as far as they foretold what came."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lametta._checks import check_choice
+from lametta.correctors import _evidence, _scenes
+from lametta.correctors._state import Floats, Remembering, State
+
+_LEAVE = 1e-4  # a track becomes that of another object, a sample
+
+
+@dataclass
+class Memory(Remembering):
+    """What was around a sample tells what it is, as far as the past has shown that it does.
+
+    Near-copies of the sample before, as frames of a video are, are one scene, whose probabilities
+    are averaged (the mean of their logarithms) and which counts once. What a *camera* shows is
+    mixed: memories of the classes before are priors for the next, and each is weighed by its
+    prequential evidence, how well it foretold the samples so far, with the source among them. On
+    streams without order the source keeps the word. A *track* shows one object: the scenes'
+    probabilities are multiplied, and a small chance to be another object keeps the product from
+    being sure of what a few samples said.
+
+    No data can tell the two apart, so that the user has to: a camera that stays with one class
+    learns nothing from its order.
+
+    Bounded memory: 88 kB a stream at 1000 classes and 1280 features. Answers are final and depend
+    on the past alone.
+
+    Parameters
+    ----------
+    scope : {"camera", "track"}
+        What one stream is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> features = np.random.default_rng(0).normal(size=(3, 8))
+    >>> probs = np.array([[0.7, 0.3], [0.4, 0.6], [0.7, 0.3]])
+    >>> Memory("track").correct(features, probs).probs.round(2)
+    array([[0.7 , 0.3 ],
+           [0.61, 0.39],
+           [0.78, 0.22]])
+    """
+
+    scope: str = "camera"
+
+    causal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_choice("scope", self.scope, ("camera", "track"))
+
+    def _begin(self, d: int, k: int) -> State:
+        state = _scenes.begin(d, k)
+        if self.scope == "camera":
+            return state | _evidence.begin(k)
+        # The prior of the scene, and its posterior.
+        return state | {"prior": np.full(k, 1 / k), "posterior": np.full(k, 1 / k)}
+
+    def _advance(
+        self, state: State, features: Floats, probs: Floats
+    ) -> tuple[Floats, dict[str, Any]]:
+        novelty, scenes, _ = _scenes.arrive(state, features, probs)
+        if self.scope == "camera":
+            rows = _evidence.tempered(scenes)[:, None]
+            answers, source, evidence = _evidence.judge(state, novelty, rows)
+            spoke = {"trust": 1 - source.mean(), "evidence": evidence.mean()}
+            return answers[:, 0], {**spoke, "novelty": novelty.mean()}
+        prior, posterior = state["prior"], state["posterior"]
+        out = np.empty_like(probs)
+        for i, new in enumerate(novelty):
+            prior += new * ((1 - _LEAVE) * posterior + _LEAVE / len(prior) - prior)
+            posterior[:] = prior * np.maximum(scenes[i], _scenes.TINY)
+            posterior /= posterior.sum()
+            out[i] = posterior
+        return out, {"novelty": novelty.mean()}
