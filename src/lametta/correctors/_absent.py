@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from lametta.correctors._scenes import begin as begin_scenes
 from lametta.correctors._state import Floats, State
 
-_ROWS = 256  # samples that are kept, near-copies once
+_ROWS = 128  # samples that are kept, near-copies once
 _TOP = 32  # classes that are kept of each
-_EVERY = 32  # samples between two fits; the first come sooner
-_FIRST = 16
-_STEPS = 15  # of EM
+_EVERY = 16  # new samples between two fits
+_STEPS = 12  # of EM
 _NEIGHBORS = 10
 _COPY = 0.999  # the cosine from which neighbors are copies, which agree whatever is right
 _AGREE = 0.25  # the least agreement of neighbors beyond chance
@@ -37,25 +36,27 @@ def begin(d: int, k: int) -> State:
     }
 
 
-def keep(state: State, novelty: Floats, sketches: Floats, rows: Floats) -> None:
+def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:
     """Keep the samples that are new."""
     judged, top = state["judged"], state["kept_classes"].shape[1]
-    judged[2] += novelty.sum()
-    due = judged[1] + np.cumsum(novelty)
-    new = np.flatnonzero(np.diff(np.floor(due + 1e-9), prepend=0) > 0)
-    judged[1] = due[-1] - len(new)
+    new = []
+    for i, novel in enumerate(novelty):
+        judged[1:3] += novel
+        if judged[1] > 1 - 1e-9:
+            judged[1] -= 1
+            new.append(i)
     places = (int(judged[0]) + np.arange(len(new))) % _ROWS
-    classes = np.argpartition(rows[new], -top, axis=1)[:, -top:]
+    rows = rows[new]
+    classes = np.argpartition(rows, -top, axis=1)[:, -top:]
     state["kept"][places] = sketches[new]
     state["kept_classes"][places] = classes
-    state["kept_probs"][places] = np.take_along_axis(rows[new], classes, axis=1)
+    state["kept_probs"][places] = np.take_along_axis(rows, classes, axis=1)
     judged[0] += len(new)
 
 
 def is_due(state: State) -> bool:
     """Whether it is time to fit."""
-    n, since = min(state["judged"][0], _ROWS), state["judged"][2]
-    return bool(n >= _FIRST and since >= min(_EVERY, max(_FIRST, n / 2)))
+    return bool(state["judged"][0] >= _EVERY and state["judged"][2] >= _EVERY)
 
 
 def fit(state: State) -> bool:
@@ -76,22 +77,26 @@ def fit(state: State) -> bool:
     return bool(judged[3])
 
 
-def corrected(state: State) -> Floats:
-    """The kept samples' probabilities [n, K] as the prior corrects them."""
+def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
+    """Sums [powers, K] over the kept rows as the prior corrects them, to each power; their number.
+
+    Of a row its top classes are known, and what the others had together, which is spread evenly
+    over them: a base without it would make them news.
+    """
     n, k = int(min(state["judged"][0], _ROWS)), len(state["absent"])
-    classes, probs = state["kept_classes"][:n], state["kept_probs"][:n]
-    # What the other classes had together, spread evenly: a base without it would make them news.
+    prior, classes, probs = state["absent"], state["kept_classes"][:n], state["kept_probs"][:n]
     rest = np.maximum(1 - probs.sum(axis=1, keepdims=True), 0) / max(k - classes.shape[1], 1)
-    rows: Floats = np.repeat(rest, k, axis=1)
-    np.put_along_axis(rows, classes, probs, axis=1)
-    rows *= state["absent"]
-    rows /= rows.sum(axis=1, keepdims=True)
-    return rows
+    sums = np.empty((len(powers), k), np.float32)
+    for place, power in enumerate(powers):
+        spread, others = prior**power, rest**power
+        more = (probs**power - others) * spread[classes]  # of the top classes, over the others
+        totals = more.sum(axis=1, keepdims=True) + others * spread.sum()
+        sums[place] = np.bincount(classes.ravel(), (more / totals).ravel(), k)
+        sums[place] += spread * (others / totals).sum()
+    return sums, n
 
 
-def _maximize(
-    classes: NDArray[np.int32], probs: Floats, k: int
-) -> tuple[Floats, float, Floats]:
+def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:
     """Label-shift EM, smoothed by Witten and Bell's rule: new classes are as likely as they were.
 
     With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
@@ -104,8 +109,7 @@ def _maximize(
         posteriors = probs * prior[classes]
         posteriors /= posteriors.sum(axis=1, keepdims=True)
         counts = np.bincount(flat, posteriors.ravel(), k)
-        missed = np.log1p(-np.minimum(posteriors, 1 - 1e-7)).ravel()
-        distinct = float(k - np.exp(np.bincount(flat, missed, k)).sum())
+        distinct = float(np.minimum(counts, 1).sum())
         prior = (counts + distinct / k) / (len(classes) + distinct)
     return prior, distinct, posteriors
 
@@ -123,9 +127,7 @@ def _neighbors(rows: NDArray[np.float32]) -> NDArray[np.intp]:
     return near
 
 
-def _agreement(
-    labels: NDArray[np.int32], near: NDArray[np.intp], k: int
-) -> tuple[float, float]:
+def _agreement(labels: NDArray[np.int32], near: NDArray[np.intp], k: int) -> tuple[float, float]:
     """Agreement of neighbors beyond chance, and what a label tells of its neighbors', in nats."""
     shares = np.bincount(labels, minlength=k) / len(labels)
     same = labels[near] == labels[:, None]

@@ -31,7 +31,8 @@ def sketch(features: Floats) -> NDArray[np.float32]:
         np.multiply(rows, _signs(d), out=signed[:, :d], casting="same_kind")
         rows = signed.reshape(len(rows), folds, _SKETCH).sum(axis=1)
     norms = np.sqrt(np.vecdot(rows, rows))[:, None]
-    return (rows / np.maximum(norms, 1e-30)).astype(np.float32, copy=False)
+    unit: NDArray[np.float32] = (rows / np.maximum(norms, 1e-30)).astype(np.float32, copy=False)
+    return unit
 
 
 @lru_cache(maxsize=8)
@@ -53,22 +54,24 @@ def begin(d: int, k: int) -> State:
     }
 
 
-def arrive(state: State, features: Floats, probs: Floats) -> tuple[Floats, Floats, Floats]:
+def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], Floats, Floats]:
     """Take the next samples, and give their novelty [N], their scenes' rows [N, K] and sketches.
 
     A scene's row is the mean of its samples' log-probabilities so far, as probabilities.
     """
     sketches = sketch(features)
-    novelty = np.array([_novelty(state, row) for row in sketches])
+    novelty = [_novelty(state, row) for row in sketches]
     rows = probs.astype(np.float32)
     scene, pace = state["scene"], state["pace"]
-    for i in np.flatnonzero(novelty < 1):
+    for i, new in enumerate(novelty):
+        if new == 1:
+            continue
         if i and novelty[i - 1] == 1:  # a scene begins with the sample before
             _log(probs[i - 1], scene)
             pace[3] = 1
-        scene *= 1 - novelty[i]
+        scene *= 1 - new
         scene += _log(probs[i])
-        pace[3] = (1 - novelty[i]) * pace[3] + 1
+        pace[3] = (1 - new) * pace[3] + 1
         weighed = scene * (pace[3] ** _COPIES / pace[3])
         weighed = np.exp(weighed - weighed.max())
         rows[i] = weighed / weighed.sum()

@@ -65,10 +65,10 @@ class Memory(Remembering):
     ) -> tuple[Floats, dict[str, Any]]:
         novelty, scenes, _ = _scenes.arrive(state, features, probs)
         if self.scope == "camera":
-            rows = _evidence.tempered(scenes)[:, None]
-            answers, source, evidence = _evidence.judge(state, novelty, rows)
+            read = _evidence.read(scenes)
+            answers, source, evidence = _evidence.judge(state, novelty, read)
             spoke = {"trust": 1 - source.mean(), "evidence": evidence.mean()}
-            return answers[:, 0], {**spoke, "novelty": novelty.mean()}
+            return answers[:, 0], {**spoke, "novelty": sum(novelty) / len(novelty)}
         prior, posterior = state["prior"], state["posterior"]
         out = np.empty_like(probs)
         for i, new in enumerate(novelty):
@@ -76,4 +76,4 @@ class Memory(Remembering):
             posterior[:] = prior * np.maximum(scenes[i], _scenes.TINY)
             posterior /= posterior.sum()
             out[i] = posterior
-        return out, {"novelty": novelty.mean()}
+        return out, {"novelty": sum(novelty) / len(novelty)}

@@ -71,45 +71,48 @@ class Prudent(Remembering):
         if _absent.is_due(state):
             self._fit(state)
         out, trust, said = self._join(state, novelty, scenes)
-        if len(probs) > 1 and trust.mean() > _LEAST:
+        trusted = float(trust.sum()) / len(probs)
+        if len(probs) > 1 and trusted > _LEAST:
             # Halfway: neighbors that agree make LAME more sure than they are right.
             out += 0.5 * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
-        return out, {**said, "trust": trust.mean(), "novelty": novelty.mean()}
+        return out, {**said, "trust": trusted, "novelty": sum(novelty) / len(probs)}
 
     def _fit(self, state: State) -> None:
         """Look for absent classes; the experts of part 3 read other rows from here on."""
         was = state["judged"][3]
         if _absent.fit(state):
-            restart = _evidence.rebase if was else _evidence.restart
-            restart(state, 1, _absent.corrected(state))
-            state["lead"] *= was
+            if not was:
+                _evidence.restart(state, 1)
+                state["lead"][:] = 0
+            _evidence.rebase(state, 1, *_absent.corrected(state, _evidence.POWERS))
 
     def _join(
-        self, state: State, novelty: Floats, scenes: Floats
+        self, state: State, novelty: list[float], scenes: Floats
     ) -> tuple[Floats, Floats, dict[str, Any]]:
         """Parts 2 and 3: answers [N, K], the weight of all but the source, who spoke."""
-        families = [scenes]
-        if state["judged"][3]:
-            weighed = scenes * state["absent"]
-            totals = weighed.sum(axis=1, keepdims=True)
-            families.append(weighed / totals)
-        rows = _evidence.tempered(np.stack(families, axis=1))
-        answers, source, evidence = _evidence.judge(state, novelty, rows)
-        absent = np.zeros(len(scenes), np.float32)
-        if state["judged"][3]:
-            fits = np.log(totals[:, 0] * scenes.shape[1]) + evidence[:, 1] - _evidence.PRICE
-            absent[:] = self._lead(state["lead"], novelty, fits - evidence[:, 0])
-            answers[:, 0] += absent[:, None] * (answers[:, 1] - answers[:, 0])
-        trust = (1 - (1 - absent) * source[:, 0]).astype(np.float32)
-        return answers[:, 0], trust, {"absent": absent.mean(), "evidence": evidence[:, 0].mean()}
+        n, k = scenes.shape
+        if not state["judged"][3]:
+            answers, source, evidence = _evidence.judge(state, novelty, _evidence.read(scenes))
+            said = {"absent": 0.0, "evidence": float(evidence.sum()) / n}
+            return answers[:, 0], (1 - source[:, 0]).astype(np.float32), said
+        weighed = scenes * state["absent"]
+        totals = weighed.sum(axis=1)
+        read = _evidence.read(scenes, weighed / totals[:, None])
+        answers, source, evidence = _evidence.judge(state, novelty, read)
+        fits = np.log(totals * k) + evidence[:, 1] - _evidence.PRICE - evidence[:, 0]
+        absent = self._lead(state["lead"], novelty, fits)
+        out = answers[:, 0] + absent[:, None] * (answers[:, 1] - answers[:, 0])
+        trust = 1 - (1 - absent) * source[:, 0].astype(np.float32)
+        said = {"absent": float(absent.sum()) / n, "evidence": float(evidence[:, 0].sum()) / n}
+        return out, trust, said
 
     @staticmethod
-    def _lead(lead: Floats, novelty: Floats, ahead: Floats) -> list[float]:
+    def _lead(lead: Floats, novelty: list[float], ahead: Floats) -> Floats:
         """How far part 3 is believed, from its lead over part 2 in nats."""
-        believed = []
-        for new, now in zip(novelty.tolist(), ahead.tolist(), strict=True):
+        believed = np.empty(len(ahead), np.float32)
+        for i, new in enumerate(novelty):
             lead[0] = max(min(lead[0] + new * lead[1], _MOST), -_MOST)
-            lead[1] = now
-            believed.append(1 / (1 + math.exp(-max(lead[0] + now, -500))))
+            lead[1] = ahead[i]
+            believed[i] = 1 / (1 + math.exp(-max(lead[0] + lead[1], -500)))
         return believed
