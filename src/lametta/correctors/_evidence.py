@@ -11,7 +11,6 @@ Two experts, because a network may be too sure: one reads q, the other q ** (1/4
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lametta.correctors._state import Floats, State
 
@@ -22,7 +21,7 @@ _SHARE = 3e-4  # goes back to that with each sample, so that none is ever lost
 _FLAT = 3.0  # samples that a uniform base weighs as much as
 POWERS = (1.0, 0.25)
 _E = len(POWERS)
-_WEIGHTS = np.array([1 - _TRUST, *[_TRUST / _E] * _E])
+_WEIGHTS = [1 - _TRUST, *[_TRUST / _E] * _E]
 
 
 _NAMES = ("past", "base", "rows", "posterior", "weights", "evidence", "counts")
@@ -79,42 +78,62 @@ def judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Flo
     answers = np.empty((n, families, k), np.float32)
     source, together = np.empty((n, families)), np.empty((n, families))
     for family in range(families):
-        own = {name: state[name][family] for name in _NAMES}
+        experts = _Experts(state, family)
         for i, new in enumerate(novelty):
-            _commit(own, new)
-            shares, together[i, family] = _look(own, rows[i, family])
-            np.vecmat(shares[1:], own["posterior"], out=answers[i, family])
-            answers[i, family] += shares[0] * rows[i, family, 0]
+            experts.commit(new)
+            shares, together[i, family] = experts.look(rows[i, family])
+            np.vecmat(np.array(shares[1:], np.float32), experts.posterior, out=answers[i, family])
+            answers[i, family] += np.float32(shares[0]) * rows[i, family, 0]
             source[i, family] = shares[0]
+        experts.save(state, family)
     return answers, source, together
 
 
-def _commit(own: State, new: float) -> None:
-    """Let the sample before become the past, as far as the next is new."""
-    past, counts, weights = own["past"], own["counts"], own["weights"]
-    fade = math.exp(-new / MEMORY)
-    past += own["posterior"] if new == 1 else np.float32(new) * own["posterior"]
-    past *= np.float32(fade)
-    own["base"] += own["rows"] if new == 1 else np.float32(new) * own["rows"]
-    counts[:] = (counts[0] + new) * fade, counts[1] + new
-    weights *= np.exp(new * own["evidence"])
-    weights *= (1 - _SHARE * new) / weights.sum()
-    weights += _SHARE * new * _WEIGHTS
+class _Experts:
+    """One family: its arrays, and its few numbers as Python's, which are ten times as fast."""
+
+    def __init__(self, state: State, family: int) -> None:
+        self.past, self.base = state["past"][family], state["base"][family]
+        self.rows, self.posterior = state["rows"][family], state["posterior"][family]
+        self.weights = state["weights"][family].tolist()
+        self.evidence = state["evidence"][family].tolist()
+        self.past_count, self.base_count = state["counts"][family].tolist()
+
+    def save(self, state: State, family: int) -> None:
+        state["rows"][family] = self.rows
+        state["weights"][family] = self.weights
+        state["evidence"][family] = self.evidence
+        state["counts"][family] = self.past_count, self.base_count
+
+    def commit(self, new: float) -> None:
+        """Let the sample before become the past, as far as the next is new."""
+        fade = math.exp(-new / MEMORY)
+        self.past += self.posterior if new == 1 else np.float32(new) * self.posterior
+        self.past *= np.float32(fade)
+        self.base += self.rows if new == 1 else np.float32(new) * self.rows
+        self.past_count = (self.past_count + new) * fade
+        self.base_count += new
+        weights, _ = _times(self.weights, [new * nats for nats in self.evidence])
+        back = _SHARE * new
+        self.weights = [w + back * (o - w) for w, o in zip(weights, _WEIGHTS, strict=True)]
+
+    def look(self, rows: Floats) -> tuple[list[float], float]:
+        """Form posteriors of a sample; give weights of source and experts, and their evidence."""
+        self.rows, posterior = rows, self.posterior
+        np.add(self.base, rows, out=posterior)  # this sample included
+        np.divide(self.past, posterior, out=posterior)
+        posterior *= np.float32(self.base_count + 1 + _FLAT)
+        posterior += 1
+        posterior *= rows
+        sums = posterior.sum(axis=1)
+        posterior /= sums[:, None]
+        self.evidence = [math.log(s / (self.past_count + 1)) - PRICE for s in sums.tolist()]
+        self.evidence.insert(0, 0.0)  # the source's, by definition
+        return _times(self.weights, self.evidence)
 
 
-def _look(own: State, rows: Floats) -> tuple[NDArray[np.float32], float]:
-    """The posteriors of a sample, the weights of source and experts, their evidence together."""
-    past_count, base_count = own["counts"].tolist()
-    posterior, evidence = own["posterior"], own["evidence"]
-    own["rows"][:] = rows
-    np.add(own["base"], rows, out=posterior)  # this sample included
-    np.divide(own["past"], posterior, out=posterior)
-    posterior *= np.float32(base_count + 1 + _FLAT)
-    posterior += 1
-    posterior *= rows
-    sums = posterior.sum(axis=1)
-    posterior /= sums[:, None]
-    evidence[1:] = np.log(sums / (past_count + 1)) - PRICE
-    shares = own["weights"] * np.exp(evidence)
-    total = float(shares.sum())
-    return (shares / total).astype(np.float32), math.log(total)
+def _times(weights: list[float], nats: list[float]) -> tuple[list[float], float]:
+    """Weights times exp(nats), as shares, and the logarithm of their sum."""
+    weighed = [w * math.exp(x) for w, x in zip(weights, nats, strict=True)]
+    total = sum(weighed)
+    return [w / total for w in weighed], math.log(total)

@@ -22,16 +22,17 @@ TINY = 1e-9
 
 def sketch(features: Floats) -> NDArray[np.float32]:
     """Rows of length one whose cosines are about those of the features, in few columns."""
-    d = features.shape[1]
-    # Divided by the largest first, since squares of large numbers overflow.
-    rows = features / np.maximum(np.abs(features).max(axis=1, keepdims=True), 1e-30)
+    n, d = features.shape
     if d > _SKETCH:  # the columns fall into bins, with random signs
         folds = -(-d // _SKETCH)
-        signed = np.zeros((len(rows), folds * _SKETCH), np.float32)
-        np.multiply(rows, _signs(d), out=signed[:, :d], casting="same_kind")
-        rows = signed.reshape(len(rows), folds, _SKETCH).sum(axis=1)
-    norms = np.sqrt(np.vecdot(rows, rows))[:, None]
-    unit: NDArray[np.float32] = (rows / np.maximum(norms, 1e-30)).astype(np.float32, copy=False)
+        signed = np.zeros((n, folds * _SKETCH), features.dtype)
+        np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
+        features = signed.reshape(n, folds, _SKETCH).sum(axis=1)
+    with np.errstate(over="ignore"):
+        norms = np.sqrt(np.vecdot(features, features))[:, None]
+    if not np.isfinite(norms).all():  # squares of large numbers overflow
+        return sketch(features / np.abs(features).max())
+    unit: NDArray[np.float32] = (features / np.maximum(norms, 1e-30)).astype(np.float32, copy=False)
     return unit
 
 
