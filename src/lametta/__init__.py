@@ -11,7 +11,7 @@ from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
-from lametta.correctors import LAME, Windowed
+from lametta.correctors import LAME, Memory, Prudent, Windowed
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 _moved.install()
@@ -27,9 +27,11 @@ __all__ = [
     "LameResult",
     "LameStreamsResult",
     "LamettaError",
+    "Memory",
     "Model",
     "Output",
     "Prediction",
+    "Prudent",
     "Source",
     "Windowed",
     "__version__",

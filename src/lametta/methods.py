@@ -33,6 +33,8 @@ METHODS = {
     "shot_im": "lametta.torch:shot_im",
     "pseudo_label": "lametta.torch:pseudo_label",
     "adabn": "lametta.torch:adabn",
+    "prudent": "lametta.correctors:Prudent",
+    "memory": "lametta.correctors:Memory",
     "windowed": "lametta.correctors:Windowed",
     "average": "lametta.correctors:Average",
     "majority": "lametta.correctors:Majority",

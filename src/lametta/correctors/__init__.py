@@ -6,8 +6,10 @@ from lametta.correctors.cofa import COFA
 from lametta.correctors.label_shift import LabelShift
 from lametta.correctors.lame import LAME
 from lametta.correctors.majority import Majority
+from lametta.correctors.memory import Memory
 from lametta.correctors.oatta import OATTA
 from lametta.correctors.product import Product
+from lametta.correctors.prudent import Prudent
 from lametta.correctors.roid import ROID
 from lametta.correctors.smoothing import Smoothing
 from lametta.correctors.windowed import Windowed
@@ -20,7 +22,9 @@ __all__ = [
     "Average",
     "LabelShift",
     "Majority",
+    "Memory",
     "Product",
+    "Prudent",
     "Remembering",
     "Smoothing",
     "Windowed",
