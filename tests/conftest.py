@@ -5,23 +5,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import array_api_strict
-import jax
 import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
 collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py"]
 
-jax.config.update("jax_enable_x64", True)
-torch.set_num_threads(1)  # tests run side by side: on a busy machine threads wait for each other
-if not torch.cuda.is_available():  # before anything imports Triton
-    os.environ["TRITON_INTERPRET"] = "1"
 # Timing is for benchmarks; these machines are too noisy for deadlines.
 settings.register_profile("lametta", deadline=None, derandomize=True)
 settings.register_profile("quick", settings.get_profile("lametta"), max_examples=20)
@@ -45,7 +39,7 @@ class Library:
 
     def numpy(self, array: Any) -> Any:
         if self.name == "torch":
-            return array.detach().to(torch.float64).numpy()
+            return array.detach().double().numpy()
         return np.asarray(array, dtype=np.float64)
 
 
@@ -55,41 +49,64 @@ def _read_only(values: Any, dtype: Any) -> Any:
     return array
 
 
-LIBRARIES = [
-    Library("numpy", np, lambda v, dtype: np.array(v, dtype=dtype), ("float16",)),
-    Library("read-only", np, _read_only, ("float16",)),
-    Library("torch", torch, lambda v, t: torch.tensor(v).to(t), ("float16", "bfloat16")),
-    Library("jax", jax.numpy, lambda v, t: jax.numpy.asarray(v, dtype=t), ("float16", "bfloat16")),
-    Library("strict", array_api_strict, lambda v, t: array_api_strict.asarray(v, dtype=t)),
-]
+@cache
+def _libraries() -> dict[str, Library]:
+    import array_api_strict
+    import jax
+    import torch
+
+    halves = ("float16", "bfloat16")
+    found = (
+        Library("numpy", np, lambda v, dtype: np.array(v, dtype=dtype), halves[:1]),
+        Library("read-only", np, _read_only, halves[:1]),
+        Library("torch", torch, lambda v, t: torch.tensor(v).to(t), halves),
+        Library("jax", jax.numpy, lambda v, t: jax.numpy.asarray(v, dtype=t), halves),
+        Library("strict", array_api_strict, lambda v, t: array_api_strict.asarray(v, dtype=t)),
+    )
+    return {library.name: library for library in found}
 
 
-def _marks(library: Library) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if library.name == "jax" else []  # it compiles for every shape
+_JAX = pytest.param("jax", marks=pytest.mark.slow)  # it compiles for every shape
 
 
-@pytest.fixture(params=[pytest.param(x, marks=_marks(x), id=x.name) for x in LIBRARIES])
+@pytest.fixture(params=["numpy", "read-only", "torch", _JAX, "strict"])
 def library(request: pytest.FixtureRequest) -> Library:
-    return request.param
+    return _libraries()[request.param]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep what JAX compiles, most of its time, for the next run: a folder for each worker."""
-    if hasattr(config, "cache"):
-        worker = getattr(config, "workerinput", {}).get("workerid", "alone")
-        jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir(f"jax-{worker}")))
+    """Set up the libraries, but in the process that only hands tests out to workers."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        return
+    import jax
+    import torch
+
+    torch.set_num_threads(1)  # on a busy machine threads wait for each other
+    if not torch.cuda.is_available():  # before anything imports Triton
+        os.environ["TRITON_INTERPRET"] = "1"
+    jax.config.update("jax_enable_x64", True)
+    if hasattr(config, "cache"):  # keep what JAX compiles, most of its time, for the next run
+        jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start with the long tests where workers share them, so that none is left to wait for one."""
+    """Start with the longest tests where workers share them, so that none waits for one."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=_seconds, reverse=True)
+
+
+def _seconds(item: pytest.Item) -> float:
+    """About how long a test takes, by its mark."""
+    slow = item.get_closest_marker("slow")
+    return 0 if slow is None else next(iter(slow.args), 1)
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 

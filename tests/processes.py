@@ -3,12 +3,14 @@
 A fresh interpreter spends seconds on PyTorch alone.
 """
 
+import atexit
 import multiprocessing
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
@@ -71,12 +73,17 @@ def _execute(arguments, cwd, environment, files):
         for name in [name for name in sys.modules if name.partition(".")[0] == "lametta"]:
             del sys.modules[name]
     kind, *sys.argv = arguments
-    if kind == "-m":
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    elif kind == "-c":
-        code, sys.argv[0] = sys.argv[0], "-c"
-        exec(code, {"__name__": "__main__"})
-    else:
-        sys.path.insert(0, str(Path(kind).parent))
-        sys.argv.insert(0, kind)
-        runpy.run_path(kind, run_name="__main__")
+    try:
+        if kind == "-m":
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            code, sys.argv[0] = sys.argv[0], "-c"
+            exec(code, {"__name__": "__main__"})
+        else:
+            sys.path.insert(0, str(Path(kind).parent))
+            sys.argv.insert(0, kind)
+            runpy.run_path(kind, run_name="__main__")
+    finally:
+        # As an interpreter at its end: with that, pools end their workers.
+        threading._shutdown()
+        atexit._run_exitfuncs()

@@ -12,7 +12,7 @@ from tests import processes
 from tests.conftest import shared
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(8)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

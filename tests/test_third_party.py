@@ -11,7 +11,7 @@ import pytest
 
 from lametta.bench.results import read_cells
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(15)
 
 PYPROJECT = """\
 [build-system]

@@ -9,6 +9,7 @@ import pytest
 from lametta._files import locked
 from lametta.bench.experiment import load
 from lametta.bench.figures import Figure
+from lametta.bench.figures.style import RC
 from lametta.bench.report import make_report, write
 from lametta.bench.results import read_results
 from tests.bench.made_up import make_results
@@ -71,8 +72,10 @@ def brief(shown):
 
 @pytest.fixture(scope="session")
 def report(brief, made_once):
-    """The folder of a whole report."""
-    return made_once("made-up-report", lambda folder: write(brief, folder))
+    """The folder of a whole report, whose PDF files have their fonts in the form that is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RC, "pdf.fonttype", 3)
+        return made_once("made-up-report", lambda folder: write(brief, folder))
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def workspace(file, tmp_path):
     return Workspace(load(file), tmp_path / "results")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """The folder of an uninterrupted run in one process."""
     folder = tmp_path_factory.mktemp("expected")
@@ -88,7 +88,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def expected(finished):
     return rows(finished)
 
@@ -150,13 +150,13 @@ def test_files_have_the_declared_columns(finished):
         assert pl.read_parquet_schema(file) == SCHEMA
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
     assert run(workspace, jobs=2) == []
     assert rows(workspace.folder).equals(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(15)
 def test_killed_runs_go_on(file, tmp_path, expected):
     """Twenty kills: half amid a cell after one was written, half at any moment."""
     folder, moments = tmp_path / "results", random.Random(0)
@@ -236,7 +236,7 @@ def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
     assert sum(seen) == sum(len(make_digits(name)) for name in ("digits_val", "digits_super"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     text = TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"')
     text = text.replace('scenarios = ["A", "B"]', 'scenarios = ["A"]').replace("[0, 1]", "[0]")
@@ -292,7 +292,7 @@ def test_damaged_cells_run_again(copied, expected):
     assert len(list((copied.folder / "damaged").iterdir())) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     pytest.importorskip("ray")
     script = Path(__file__).with_name("ray_cluster.py")

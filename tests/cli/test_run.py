@@ -31,7 +31,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 def test_run_then_report_then_compare(file, tmp_path):
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output
@@ -185,9 +185,10 @@ def test_shells_complete_commands():
     assert done.stdout.split() == ["compare", "correct"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 def test_the_readme_shows_what_the_demo_gives(tmp_path):
-    done = processes.Program("-m", "lametta", "demo", "-o", tmp_path / "demo").wait(600)
+    command = ("-m", "lametta", "demo", "--jobs", "1", "-o", tmp_path / "demo")
+    done = processes.Program(*command).wait(600)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo" / "report" / "report.html").exists()
     (table,) = (tmp_path / "demo" / "report" / "tables").glob("main*.md")

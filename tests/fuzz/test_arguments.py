@@ -33,7 +33,7 @@ def endless(chosen):
     )
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def _warm():
     """Before memory is scarce: what is loaded and started once."""
     net = torch.nn.Sequential(torch.nn.Linear(3, 2)).eval()

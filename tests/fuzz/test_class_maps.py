@@ -20,7 +20,7 @@ CONTENT |= {"groups": {"cat": [0, 1], "dog": [3]}}
 SOME = settings(max_examples=40)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def place():
     command("map", "--targets=dog", memory=None)  # before memory is scarce: what is loaded once
     yield PLACE

@@ -114,15 +114,15 @@ def _toml(value):
     return '""' if value is None else to_toml(value)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def place():
     command("run", "demo", "--dry-run", memory=None)  # before memory is scarce: what is loaded once
     yield PLACE
     FOLDER.cleanup()
 
 
-@pytest.mark.slow
-@settings(max_examples=150)
+@pytest.mark.slow(10)
+@settings(max_examples=100)
 @given(experiments())
 def test_experiments(content):
     path = PLACE / "bad.toml"

@@ -48,7 +48,7 @@ def npy(header, tail):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + tail
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def place():
     np.savez(PLACE / "whole.npz", groups=np.array(list("xxxyyy")), **ARRAYS)
     safetensors()

@@ -36,7 +36,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def place():
     make_results(PLACE / "whole")
     yield PLACE

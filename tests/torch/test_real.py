@@ -38,7 +38,7 @@ def run(adapter, stream, batch_size=16):
     return 100 * hits.float().mean().item(), np.mean([float(s.info["entropy"]) for s in steps])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(15)
 def test_the_paper_in_small(net, stream):
     model = Classifier(net)
     assert model.head is net.linear

@@ -21,7 +21,7 @@ def run(script, *arguments):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
 def test_a_kill_at_any_moment_changes_no_byte(tmp_path):
     done = run("kill_extraction.py", tmp_path)
@@ -33,7 +33,7 @@ def test_a_kill_at_any_moment_changes_no_byte(tmp_path):
     assert len(done.stdout.splitlines()) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(10)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="lets forked processes race")
 def test_two_extractions_at_once_end_in_the_same_bytes(tmp_path):
     done = run("race_extraction.py", tmp_path, 50)
