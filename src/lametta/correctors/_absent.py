@@ -119,18 +119,26 @@ def _labels(classes: NDArray[np.int32], scores: Floats) -> NDArray[np.int32]:
     return best
 
 
-def _neighbors(rows: NDArray[np.float32]) -> NDArray[np.intp]:
+def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of samples and neighbors, copies left out."""
     cosines = rows @ rows.T
     cosines[cosines > _COPY] = -2
+    np.fill_diagonal(cosines, -2)  # of a zero row too
     k = min(_NEIGHBORS, len(rows) // 4)
-    near: NDArray[np.intp] = np.argpartition(cosines, -k, axis=1)[:, -k:]
-    return near
+    near = np.argpartition(cosines, -k, axis=1)[:, -k:]
+    sample, place = np.nonzero(np.take_along_axis(cosines, near, axis=1) > -2)
+    return sample, near[sample, place]
 
 
-def _agreement(labels: NDArray[np.int32], near: NDArray[np.intp], k: int) -> tuple[float, float]:
+def _agreement(
+    labels: NDArray[np.int32], near: tuple[NDArray[np.intp], NDArray[np.intp]], k: int
+) -> tuple[float, float]:
     """Agreement of neighbors beyond chance, and what a label tells of its neighbors', in nats."""
+    own, others = labels[near[0]], labels[near[1]]
+    if not len(own):
+        return 0.0, 0.0
     shares = np.bincount(labels, minlength=k) / len(labels)
-    same = labels[near] == labels[:, None]
+    same = own == others
     chance = float(np.vecdot(shares, shares))
-    told = np.log(0.1 + 0.9 * same / shares[labels][:, None]).mean()
+    told = np.log(0.1 + 0.9 * same / shares[own]).mean()
     return (float(same.mean()) - chance) / (1 - chance + 1e-9), float(told)

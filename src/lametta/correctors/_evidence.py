@@ -19,6 +19,7 @@ PRICE = 0.05  # nats a sample by which an expert must beat the source
 _TRUST = 0.1  # what all experts share before the first sample; the source has the rest
 _SHARE = 3e-4  # goes back to that with each sample, so that none is ever lost
 _FLAT = 3.0  # samples that a uniform base weighs as much as
+_MANY = 1e6  # samples of a base, from which it forgets the oldest: sums of float32 stop growing
 POWERS = (1.0, 0.25)
 _E = len(POWERS)
 _WEIGHTS = [1 - _TRUST, *[_TRUST / _E] * _E]
@@ -113,6 +114,10 @@ class _Experts:
         self.base += self.rows if new == 1 else np.float32(new) * self.rows
         self.past_count = (self.past_count + new) * fade
         self.base_count += new
+        if self.base_count > _MANY:
+            self.base_count /= 2
+            self.base /= 2
+            self.base += np.float32(_FLAT / 2 / self.base.shape[-1])
         weights, _ = _times(self.weights, [new * nats for nats in self.evidence])
         back = _SHARE * new
         self.weights = [w + back * (o - w) for w, o in zip(weights, _WEIGHTS, strict=True)]

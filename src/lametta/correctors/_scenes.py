@@ -22,18 +22,30 @@ TINY = 1e-9
 
 def sketch(features: Floats) -> NDArray[np.float32]:
     """Rows of length one whose cosines are about those of the features, in few columns."""
-    n, d = features.shape
-    if d > _SKETCH:  # the columns fall into bins, with random signs
-        folds = -(-d // _SKETCH)
-        signed = np.zeros((n, folds * _SKETCH), features.dtype)
-        np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
-        features = signed.reshape(n, folds, _SKETCH).sum(axis=1)
-    with np.errstate(over="ignore"):
-        norms = np.sqrt(np.vecdot(features, features))[:, None]
-    if not np.isfinite(norms).all():  # squares of large numbers overflow
-        return sketch(features / np.abs(features).max())
-    unit: NDArray[np.float32] = (features / np.maximum(norms, 1e-30)).astype(np.float32, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        folded = _fold(features)
+        norms = np.sqrt(np.vecdot(folded, folded))
+    rough = ~((norms > 1e-15) & (norms < 1e15))
+    if rough.any():  # their squares leave the range of the dtype, or they are zero
+        rows = features[rough]
+        peaks = np.abs(rows).max(axis=1, keepdims=True)
+        folded = folded.copy() if folded is features else folded
+        folded[rough] = rows = _fold(rows / np.where(peaks > 0, peaks, 1))
+        norms[rough] = np.maximum(np.sqrt(np.vecdot(rows, rows)), TINY)
+    unit: NDArray[np.float32] = (folded / norms[:, None]).astype(np.float32, copy=False)
     return unit
+
+
+def _fold(features: Floats) -> Floats:
+    """Let more than a sketch's columns fall into its bins, with random signs."""
+    n, d = features.shape
+    if d <= _SKETCH:
+        return features
+    folds = -(-d // _SKETCH)
+    signed = np.zeros((n, folds * _SKETCH), features.dtype)
+    np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
+    folded: Floats = signed.reshape(n, folds, _SKETCH).sum(axis=1)
+    return folded
 
 
 @lru_cache(maxsize=8)
@@ -49,7 +61,7 @@ def begin(d: int, k: int) -> State:
     return {
         "sketch": np.zeros(width, np.float32),
         "marks": np.zeros((_MARKS, width), np.float32),
-        "scene": np.zeros(k, np.float32),  # log-probabilities, summed over the scene
+        "scene": np.zeros(k, np.float32),  # the mean of its log-probabilities
         # Samples seen, usual distance, the distances in it, samples of the scene.
         "pace": np.array([0, _USUAL, 1, 0], np.float64),
     }
@@ -58,26 +70,29 @@ def begin(d: int, k: int) -> State:
 def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], Floats, Floats]:
     """Take the next samples, and give their novelty [N], their scenes' rows [N, K] and sketches.
 
-    A scene's row is the mean of its samples' log-probabilities so far, as probabilities.
+    With a sample of novelty v and probabilities q a scene has n <- (1 - v) n + 1 samples, and their
+    log-probabilities the mean L <- L + (log q - L) / n. Its row is proportional to exp(n ** 0.2 L),
+    which is q itself where the sample is new.
     """
     sketches = sketch(features)
     novelty = [_novelty(state, row) for row in sketches]
     rows = probs.astype(np.float32)
+    rows /= rows.sum(axis=1, keepdims=True)
     scene, pace = state["scene"], state["pace"]
     for i, new in enumerate(novelty):
         if new == 1:
             continue
         if i and novelty[i - 1] == 1:  # a scene begins with the sample before
-            _log(probs[i - 1], scene)
+            _log(rows[i - 1], scene)
             pace[3] = 1
-        scene *= 1 - new
-        scene += _log(probs[i])
-        pace[3] = (1 - new) * pace[3] + 1
-        weighed = scene * (pace[3] ** _COPIES / pace[3])
+        count = (1 - new) * float(pace[3]) + 1
+        scene += (_log(rows[i]) - scene) / np.float32(count)
+        pace[3] = count
+        weighed = scene * np.float32(count**_COPIES)
         weighed = np.exp(weighed - weighed.max())
         rows[i] = weighed / weighed.sum()
     if novelty[-1] == 1:
-        _log(probs[-1], scene)
+        _log(rows[-1], scene)
         pace[3] = 1
     return novelty, rows, sketches
 
