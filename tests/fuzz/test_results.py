@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import load
+from lametta.bench.figures.style import RC
 from lametta.bench.results import read_results
 from tests.bench.tiny import tiny, write
 from tests.fuzz.hostile import damaged
@@ -128,4 +129,6 @@ def test_compare(folder):
 @settings(max_examples=6)
 @given(results())
 def test_report(folder):
-    command("report", folder, codes=(0, 1, 2), memory=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RC, "pdf.fonttype", 3)  # in which a font is quickly embedded
+        command("report", folder, codes=(0, 1, 2), memory=None)
