@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lametta._arrays import k_largest
 from lametta.correctors._scenes import begin as begin_scenes
 from lametta.correctors._state import Floats, State
 
@@ -39,19 +40,24 @@ def begin(d: int, k: int) -> State:
 def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:
     """Keep the samples that are new."""
     judged, top = state["judged"], state["kept_classes"].shape[1]
-    new = []
+    new, due = [], float(judged[1])
     for i, novel in enumerate(novelty):
-        judged[1:3] += novel
-        if judged[1] > 1 - 1e-9:
-            judged[1] -= 1
+        due += novel
+        if due > 1 - 1e-9:
+            due -= 1
             new.append(i)
-    places = (int(judged[0]) + np.arange(len(new))) % _ROWS
+    judged[1] = due
+    judged[2] += sum(novelty)
+    if not new:
+        return
+    judged[0] += len(new)
+    new = new[-_ROWS:]
+    places = np.arange(int(judged[0]) - len(new), int(judged[0])) % _ROWS
     rows = rows[new]
     classes = np.argpartition(rows, -top, axis=1)[:, -top:]
     state["kept"][places] = sketches[new]
     state["kept_classes"][places] = classes
-    state["kept_probs"][places] = np.take_along_axis(rows, classes, axis=1)
-    judged[0] += len(new)
+    state["kept_probs"][places] = rows[np.arange(len(new))[:, None], classes]
 
 
 def is_due(state: State) -> bool:
@@ -102,15 +108,16 @@ def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats
     With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
     little where ten classes are seen again and again, and most where each sample is of a new one.
     """
-    flat = classes.ravel()
-    prior: Any = np.full(k, 1 / k)
+    flat = classes.ravel().astype(np.intp)
+    prior: Any = np.full(k, 1 / k, np.float32)
     distinct, posteriors = 0.0, probs
     for _ in range(_STEPS):
-        posteriors = probs * prior[classes]
+        posteriors = prior.take(flat).reshape(probs.shape)
+        posteriors *= probs
         posteriors /= posteriors.sum(axis=1, keepdims=True)
         counts = np.bincount(flat, posteriors.ravel(), k)
         distinct = float(np.minimum(counts, 1).sum())
-        prior = (counts + distinct / k) / (len(classes) + distinct)
+        prior = ((counts + distinct / k) / (len(classes) + distinct)).astype(np.float32)
     return prior, distinct, posteriors
 
 
@@ -125,9 +132,10 @@ def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.
     cosines[cosines > _COPY] = -2
     np.fill_diagonal(cosines, -2)  # of a zero row too
     k = min(_NEIGHBORS, len(rows) // 4)
-    near = np.argpartition(cosines, -k, axis=1)[:, -k:]
-    sample, place = np.nonzero(np.take_along_axis(cosines, near, axis=1) > -2)
-    return sample, near[sample, place]
+    near = k_largest(np, cosines.copy(), k).ravel()
+    sample = np.repeat(np.arange(len(rows)), k)
+    apart = cosines[sample, near] > -2
+    return sample[apart], near[apart]
 
 
 def _agreement(

@@ -75,7 +75,7 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
     which is q itself where the sample is new.
     """
     sketches = sketch(features)
-    novelty = [_novelty(state, row) for row in sketches]
+    novelty = _novelty(state, sketches)
     rows = probs.astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
     scene, pace = state["scene"], state["pace"]
@@ -97,23 +97,25 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
     return novelty, rows, sketches
 
 
-def _novelty(state: State, row: NDArray[np.float32]) -> float:
-    pace, marks = state["pace"], state["marks"]
-    seen = int(pace[0])
-    novelty = 1.0
-    if seen:
-        distance = max(1.0 - float(row @ state["sketch"]), 0.0)
-        novelty = min((distance / (_NEAR * float(pace[1]))) ** _POWER, 1.0)
-    if seen % _EVERY == 0:
-        old = seen // _EVERY - _RECENT
-        if old > 0:
-            places = np.arange(max(old - (_MARKS - _RECENT), 0), old) % _MARKS
-            usual = max(1.0 - float((marks[places] @ row).max()), 1e-6)
-            pace[2] += 1
-            pace[1] += (usual - pace[1]) / pace[2]
-        marks[seen // _EVERY % _MARKS] = row
-    state["sketch"][:] = row
-    pace[0] += 1
+def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
+    pace, marks, last = state["pace"], state["marks"], state["sketch"]
+    seen, usual, known = int(pace[0]), float(pace[1]), float(pace[2])
+    cosines = [float(last @ sketches[0])]
+    cosines += np.vecdot(sketches[1:], sketches[:-1]).tolist() if len(sketches) > 1 else []
+    novelty = []
+    for row, cosine in zip(sketches, cosines, strict=True):
+        share = max(1 - cosine, 0.0) / (_NEAR * usual)
+        novelty.append(min(share**_POWER, 1.0) if seen else 1.0)
+        if seen % _EVERY == 0:
+            old = seen // _EVERY - _RECENT
+            if old > 0:
+                places = np.arange(max(old - (_MARKS - _RECENT), 0), old) % _MARKS
+                known += 1
+                usual += (max(1 - float((marks[places] @ row).max()), 1e-6) - usual) / known
+            marks[seen // _EVERY % _MARKS] = row
+        seen += 1
+    last[:] = sketches[-1]
+    pace[:3] = seen, usual, known
     return novelty
 
 
