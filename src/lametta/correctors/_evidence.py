@@ -1,9 +1,13 @@
 """Priors from the past, each weighed by how well it foretold what came: the experts of `Memory`.
 
-An expert keeps a decaying sum C of its own posteriors, and M, the mean of all rows q so far, this
-one included. Its prior for the next label is (C + M) / (|C| + 1), its likelihood is q / M. So a
-prior is trusted only where it foretells the *order* of a stream: the mean evidence of a constant
-prior is never positive, whatever bias the network has, since M has the same bias.
+An expert keeps C, a decaying sum of its own posteriors p, and M, the mean of all rows q so far,
+this one included, and of three uniform ones. Its prior for the next label is (C + M) / (|C| + 1), its
+likelihood is q / M, and its evidence the logarithm of the sum of their product. When a sample of
+novelty v comes, the one before becomes part of the past: C <- (C + v p) exp(-v / 8), and so |C|;
+q counts v times in M, and the evidence v times in the weights of source and experts.
+
+So a prior is trusted only where it foretells the *order* of a stream: once M has settled, the mean
+evidence of a constant prior is not positive, whatever bias the network has, since M has the same.
 
 Two experts, because a network may be too sure: one reads q, the other q ** (1/4).
 """
@@ -28,8 +32,6 @@ _BLOCK = 32  # samples at a time, so that their arrays stay in the cache
 POWERS = (1.0, 0.25)
 _E = len(POWERS)
 _WEIGHTS = [1 - _TRUST, *[_TRUST / _E] * _E]
-
-
 _NAMES = ("past", "base", "rows", "posterior", "weights", "evidence", "counts")
 
 
@@ -43,7 +45,7 @@ def begin(k: int, families: int = 1) -> State:
         "posterior": np.zeros(shape, np.float32),
         "weights": np.tile(_WEIGHTS, (families, 1)),
         "evidence": np.zeros((families, 1 + _E)),  # of that sample, over the source's
-        "counts": np.zeros((families, 2)),  # of the past, of the base
+        "counts": np.zeros((families, 3)),  # of the past, of the base, pending
     }
 
 
@@ -102,11 +104,13 @@ def _judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Fl
 
 def _ratios(own: State, novelty: list[float], rows: Floats) -> Floats:
     """The rows q over their mean M so far, each included."""
-    base, before, counts = own["base"], own["rows"], own["counts"][:, 1].tolist()
+    base, before = own["base"], own["rows"]
+    _, counts, pending = own["counts"].T.tolist()
     ratios, totals = np.empty_like(rows), []
     for new, row, ratio in zip(novelty, rows, ratios, strict=True):
         base += before if new == 1 else np.float32(new) * before
-        counts = [count + new for count in counts]
+        counts = [count + new * one for count, one in zip(counts, pending, strict=True)]
+        pending = [1.0] * len(counts)
         np.add(base, row, out=ratio)
         totals.append([[[count + 1 + _FLAT]] for count in counts])
         before = row
@@ -122,13 +126,15 @@ def _ratios(own: State, novelty: list[float], rows: Floats) -> Floats:
 
 def _foretell(own: State, novelty: list[float], rows: Floats, ratios: Floats) -> Nats:
     """Turn ratios into the experts' posteriors; give the evidence of source and experts."""
-    past, posterior, counts = own["past"], own["posterior"], own["counts"][:, 0].tolist()
+    past, posterior = own["past"], own["posterior"]
+    counts, _, pending = own["counts"].T.tolist()
     ones, evidence = np.ones(rows.shape[-1], np.float32), []
     for new, row, ratio in zip(novelty, rows, ratios, strict=True):
         fade = math.exp(-new / MEMORY)
         past += posterior if new == 1 else np.float32(new) * posterior
         past *= np.float32(fade)
-        counts = [(count + new) * fade for count in counts]
+        counts = [(count + new * one) * fade for count, one in zip(counts, pending, strict=True)]
+        pending = [1.0] * len(counts)
         posterior = np.multiply(past, ratio, out=ratio)
         posterior += row
         sums = np.vecdot(posterior, ones)
@@ -139,7 +145,7 @@ def _foretell(own: State, novelty: list[float], rows: Floats, ratios: Floats) ->
                 for own, count in zip(sums.tolist(), counts, strict=True)
             ]
         )
-    own["counts"][:, 0] = counts
+    own["counts"][:, 0], own["counts"][:, 2] = counts, 1
     return evidence
 
 

@@ -1,0 +1,220 @@
+"""Prudent: absent classes against dense rows, who spoke and when, and real networks."""
+
+import numpy as np
+import pytest
+
+from lametta import LAME, LamettaError, Prudent
+from lametta.correctors import _absent, _evidence, _scenes
+from lametta.stream import Scenario
+from tests.conftest import softmax
+from tests.correctors.test_memory import bank, play
+
+
+def images(n=400, n_classes=40, present=4, order="iid", seed=0):
+    """A network of many classes on images of few: it confuses them with those that are absent."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(present, size=n)
+    labels = np.sort(labels) if order == "sorted" else labels
+    features = rng.normal(size=(present, 16))[labels] + 0.35 * rng.normal(size=(n, 16))
+    scores = 1.7 * rng.normal(size=(n, n_classes))
+    scores[np.arange(n), labels] += 4
+    return features, softmax(scores), labels
+
+
+def gain(corrector, features, probs, labels, size=1):
+    right = play(corrector, features, probs, size).argmax(axis=1) == labels
+    return 100 * (right.mean() - (probs.argmax(axis=1) == labels).mean())
+
+
+def kept(probs, seed=0):
+    """The state after keeping these rows, all of them new."""
+    features = np.random.default_rng(seed).normal(size=(len(probs), 8))
+    state = _absent.begin(8, probs.shape[1])
+    rows = probs.astype(np.float32)
+    _absent.keep(state, [1.0] * len(rows), _scenes.sketch(features), rows)
+    return state
+
+
+# Absent classes
+
+
+def dense_rows(probs, top=32):
+    """The top classes of each row, and what the others have together spread evenly over them."""
+    is_top = probs >= np.sort(probs, axis=1)[:, [-min(top, probs.shape[1])]]
+    rest = np.where(is_top, 0, probs).sum(axis=1, keepdims=True)
+    return np.where(is_top, probs, rest / np.maximum((~is_top).sum(axis=1, keepdims=True), 1))
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 10, 100])
+def test_the_prior_is_smoothed_em(n_classes):
+    _, probs, _ = images(60, max(n_classes, 4))
+    probs = probs[:, :n_classes] / probs[:, :n_classes].sum(axis=1, keepdims=True)
+    state = kept(probs)
+    _absent.fit(state)
+    top = np.where(probs >= np.sort(probs, axis=1)[:, [-min(32, n_classes)]], probs, 0)
+    prior = np.full(n_classes, 1 / n_classes)
+    for _ in range(12):
+        counts = (top * prior / (top * prior).sum(axis=1, keepdims=True)).sum(axis=0)
+        distinct = np.minimum(counts, 1).sum()
+        prior = (counts + distinct / n_classes) / (60 + distinct)
+    assert prior.sum() == pytest.approx(1)
+    assert np.allclose(state["absent"], prior, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 32, 33, 100])
+@pytest.mark.parametrize("n", [20, 200])
+def test_corrected_rows_are_those_of_dense_rows(n, n_classes):
+    rng = np.random.default_rng(0)
+    probs = softmax(2 * rng.normal(size=(n, n_classes)))
+    state = kept(probs)
+    state["absent"][:] = rng.dirichlet(np.full(n_classes, 0.5)) + 1e-6
+    sums, count = _absent.corrected(state, _evidence.POWERS)
+    dense = dense_rows(probs[-128:])
+    assert count == len(dense) == min(n, 128)
+    for power, found in zip(_evidence.POWERS, sums, strict=True):
+        rows = (dense * state["absent"]) ** power
+        expected = (rows / rows.sum(axis=1, keepdims=True)).sum(axis=0)
+        assert np.allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_near_copies_are_kept_once():
+    probs = softmax(np.random.default_rng(0).normal(size=(300, 5))).astype(np.float32)
+    state = _absent.begin(4, 5)
+    sketches = _scenes.sketch(np.random.default_rng(1).normal(size=(300, 4)))
+    for i in range(300):
+        _absent.keep(state, [0.25], sketches[i : i + 1], probs[i : i + 1])
+    assert state["judged"][0] == 75
+    assert np.array_equal(state["kept"][:75], sketches[3::4])
+    found = np.take_along_axis(probs[3::4], state["kept_classes"][:75], axis=1)
+    assert np.array_equal(state["kept_probs"][:75], found)
+    assert not _absent.is_due(_absent.begin(4, 5))
+    assert _absent.is_due(state)
+
+
+def test_a_large_batch_leaves_its_last_rows():
+    probs = softmax(np.random.default_rng(0).normal(size=(300, 5))).astype(np.float32)
+    whole, one_by_one = kept(probs), _absent.begin(8, 5)
+    sketches = _scenes.sketch(np.random.default_rng(0).normal(size=(300, 8)))
+    for i in range(300):
+        _absent.keep(one_by_one, [1.0], sketches[i : i + 1], probs[i : i + 1])
+    assert all(np.array_equal(whole[name], one_by_one[name]) for name in whole)
+
+
+def test_copies_and_zero_rows_are_no_neighbors():
+    rng = np.random.default_rng(0)
+    rows = _scenes.sketch(np.repeat(rng.normal(size=(10, 6)), 3, axis=0))
+    samples, near = _absent._neighbors(rows)
+    assert len(samples)
+    assert (samples // 3 != near // 3).all()
+    same = _absent._neighbors(_scenes.sketch(np.ones((20, 6))))
+    assert [len(ends) for ends in same] == [0, 0]
+    assert _absent._agreement(np.zeros(20, np.int32), same, 2) == (0, 0)
+    samples, near = _absent._neighbors(np.zeros((20, 6), np.float32))
+    assert (samples != near).all()
+
+
+def test_the_gate_asks_the_features():
+    """The same rows: where features tell nothing of labels, the prior is not believed."""
+    features, probs, _ = images(128)
+    for told, expected in (
+        (features, True),
+        (np.random.default_rng(1).normal(size=(128, 16)), False),
+    ):
+        state = _absent.begin(16, 40)
+        rows = probs.astype(np.float32)
+        _absent.keep(state, [1.0] * 128, _scenes.sketch(told), rows)
+        assert _absent.fit(state) is expected
+
+
+# Who speaks
+
+
+@pytest.mark.parametrize("order", ["iid", "sorted"])
+@pytest.mark.parametrize("size", [1, 16, 64])
+def test_it_finds_the_classes_that_a_stream_has(order, size):
+    features, probs, labels = images(order=order)
+    assert gain(Prudent(), features, probs, labels, size) > 5
+
+
+def test_it_is_the_source_where_nothing_speaks():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(40, size=400)
+    features = rng.normal(size=(40, 16))[labels] + rng.normal(size=(400, 16))
+    probs = softmax(2 * rng.normal(size=(400, 40)) + 4 * np.eye(40)[labels])
+    for size in (1, 16, 64):
+        assert abs(gain(Prudent(), features, probs, labels, size)) < 0.6
+
+
+def test_info_says_who_spoke():
+    features, probs, _ = images()
+    prudent = Prudent()
+    first = prudent.correct(features[:1], probs[:1]).info
+    play(prudent, features, probs)
+    last = prudent.correct(features[-1:], probs[-1:]).info
+    names = {"entropy", "diversity", "changed", "novelty", "trust", "absent", "evidence"}
+    assert set(first) == set(last) == names
+    assert all(type(last[name]) is float for name in ("novelty", "trust", "absent", "evidence"))
+    assert first["novelty"] == 1
+    assert last["novelty"] < 0.1  # the same sample again
+    assert first["absent"] == 0 < first["trust"] < 0.1
+    assert last["absent"] > 0.5
+    assert 0.5 < last["trust"] <= 1
+
+
+def test_a_batch_asks_its_neighbors(monkeypatch):
+    asked = []
+    from lametta.correctors import prudent as module
+
+    plain = module.lame
+    monkeypatch.setattr(module, "lame", lambda x, q: asked.append(len(q)) or plain(x, q))
+    features, probs, _ = images(order="sorted")
+    play(Prudent(), features, probs, 1)
+    assert asked == []
+    play(Prudent(), features, probs, 80)
+    assert set(asked) == {80}
+
+
+def test_it_takes_what_lame_takes():
+    features, probs, _ = images(30)
+    for bad in (np.nan, np.inf):
+        broken = features.copy()
+        broken[-1, -1] = bad
+        for corrector in (LAME(), Prudent()):
+            with pytest.raises(LamettaError, match="features must be finite"):
+                corrector.correct(broken, probs)
+    for x in (features.astype(np.float16), features[:, ::-1], np.asfortranarray(features)):
+        for q in (probs.astype(np.float16), probs[:, ::-1], probs * 1.0009, probs[:, :1] * 0 + 1):
+            q = q.astype(x.dtype)
+            for corrector in (LAME(), Prudent()):
+                found = corrector.correct(x, q).probs
+                assert np.abs(found.sum(axis=1, dtype=np.float64) - 1).max() < 5e-3
+
+
+def test_the_gate_may_close_and_open_again():
+    """Few classes, then all of them, then few again; nothing of the first time is left over."""
+    few, all_ = images(200), images(300, present=40, seed=1)
+    prudent, spoke = Prudent(), []
+    for features, probs, _ in (few, all_, few):
+        for x, q in zip(features, probs, strict=True):
+            spoke.append(prudent.correct(x[None], q[None]).info["absent"])
+    assert spoke[199] > 0.5
+    assert spoke[499] == 0
+    assert spoke[-1] > 0.5
+
+
+# Real networks
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize(
+    ("name", "order", "least"),
+    [
+        ("imagenette_val500_lite0", "iid", 5),
+        ("imagenette_val500_lite0", "by_class", 5),
+        ("cifar10_resnet56_gauss3", "iid", -0.5),
+    ],
+)
+def test_real_networks_one_by_one(name, order, least):
+    features, probs, labels = bank(name)
+    own = Scenario(order, seed=0, limit=1500)(labels).index
+    assert gain(Prudent(), features[own], probs[own], labels[own]) > least
