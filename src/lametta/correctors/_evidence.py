@@ -1,10 +1,10 @@
 """Priors from the past, each weighed by how well it foretold what came: the experts of `Memory`.
 
 An expert keeps C, a decaying sum of its own posteriors p, and M, the mean of all rows q so far,
-this one included, and of three uniform ones. Its prior for the next label is (C + M) / (|C| + 1), its
-likelihood is q / M, and its evidence the logarithm of the sum of their product. When a sample of
-novelty v comes, the one before becomes part of the past: C <- (C + v p) exp(-v / 8), and so |C|;
-q counts v times in M, and the evidence v times in the weights of source and experts.
+this one included, and of three uniform ones. Its prior for the next label is (C + M) / (|C| + 1),
+its likelihood is q / M, and its evidence the logarithm of the sum of their product. When a sample
+of novelty v comes, the one before becomes part of the past: C <- (C + v p) exp(-v / 8), |C|
+likewise; q counts v times in M, and the evidence v times in the weights of source and experts.
 
 So a prior is trusted only where it foretells the *order* of a stream: once M has settled, the mean
 evidence of a constant prior is not positive, whatever bias the network has, since M has the same.
