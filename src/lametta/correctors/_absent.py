@@ -21,7 +21,7 @@ _STEPS = 12  # of EM
 _NEIGHBORS = 10
 _COPY = 0.999  # the cosine from which neighbors are copies, which agree whatever is right
 _AGREE = 0.25  # the least agreement of neighbors beyond chance
-_GAIN = 0.2  # nats by which labels must tell more of their neighbors' than the source's do
+_GAIN = 0.3  # nats by which labels must tell more of their neighbors' than the source's do
 
 
 def begin(d: int, k: int) -> State:

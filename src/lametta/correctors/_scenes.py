@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from lametta.correctors._state import Floats, State
 
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
-_NEAR = 0.5  # closer than half the usual distance is a near-copy; the fourth power makes it sharp
+# A near-copy is closer than this part of the usual distance; more where the last samples were
+# near-copies too, as in a video, and few of them by chance. The fourth power makes it sharp.
+_NEAR, _WIDER = 0.3, 0.4
 _POWER = 4
+_HABIT = 1 / 8  # how fast it is learned whether the last samples were near-copies
 _EVERY, _MARKS, _RECENT = 16, 20, 4  # a mark every 16 samples; those of the last 64 don't count
 _USUAL = 0.5  # the usual distance, 1 - cosine, before there are marks
 _COPIES = 0.2  # n near-copies weigh as much as n ** 0.2 independent samples
@@ -62,8 +65,9 @@ def begin(d: int, k: int) -> State:
         "sketch": np.zeros(width, np.float32),
         "marks": np.zeros((_MARKS, width), np.float32),
         "scene": np.zeros(k, np.float32),  # the mean of its log-probabilities
-        # Samples seen, usual distance, the distances in it, samples of the scene.
-        "pace": np.array([0, _USUAL, 1, 0], np.float64),
+        # Samples seen, usual distance, the distances in it, samples of the scene, and the share of
+        # near-copies of late.
+        "pace": np.array([0, _USUAL, 1, 0, 0], np.float64),
     }
 
 
@@ -99,13 +103,14 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
 
 def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
     pace, marks, last = state["pace"], state["marks"], state["sketch"]
-    seen, usual, known = int(pace[0]), float(pace[1]), float(pace[2])
+    seen, usual, known, habit = int(pace[0]), float(pace[1]), float(pace[2]), float(pace[4])
     cosines = [float(last @ sketches[0])]
     cosines += np.vecdot(sketches[1:], sketches[:-1]).tolist() if len(sketches) > 1 else []
     novelty = []
     for row, cosine in zip(sketches, cosines, strict=True):
-        share = max(1 - cosine, 0.0) / (_NEAR * usual)
+        share = max(1 - cosine, 0.0) / ((_NEAR + _WIDER * habit) * usual)
         novelty.append(min(share**_POWER, 1.0) if seen else 1.0)
+        habit += _HABIT * (1 - novelty[-1] - habit)
         if seen % _EVERY == 0:
             old = seen // _EVERY - _RECENT
             if old > 0:
@@ -115,7 +120,7 @@ def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
             marks[seen // _EVERY % _MARKS] = row
         seen += 1
     last[:] = sketches[-1]
-    pace[:3] = seen, usual, known
+    pace[:3], pace[4] = (seen, usual, known), habit
     return novelty
 
 
