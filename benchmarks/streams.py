@@ -1,10 +1,10 @@
-"""What correctors with memory cost a sample, one by one, against `lame` on the whole window.
+"""What correctors with memory cost, one by one and in batches, against `lame`.
 
-One core, K = 1000, d = 1280, windows of 64, the same samples for all, in turns in one process. A
-sample's time is the shortest of ``--passes`` over the stream, since other programs only ever add to
-it; the table has the mean over samples once the window is full, and how far answers are from `lame`
-with a tolerance of 1e-9. ``python benchmarks/streams.py``; ``--json`` keeps the rows, ``--quick``
-is for the tests.
+One core, K = 1000, d = 1280, the same samples for all, in turns in one process. One by one, against
+`lame` on the window of the last 64; the mean is over samples once the window is full, and answers
+are compared with `lame` with a tolerance of 1e-9. Then in batches of 64, against `LAME`. A call's
+time is the shortest of ``--passes`` over the stream, since other programs only ever add to it.
+``python benchmarks/streams.py``; ``--json`` keeps the rows, ``--quick`` is for the tests.
 """
 
 import argparse
@@ -22,14 +22,21 @@ import numpy as np
 
 import lametta
 from lametta.correctors import Average
-from lametta.types import Corrector
+from lametta.types import Corrector, Stateful
 
 SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
 BANKS = {"Imagenette": "imagenette_val500_lite0", "Tiny-ImageNet": "tinyimagenet_1010_lite0"}
 WINDOW = 64
-CORRECTORS: dict[str, Corrector] = {
+CORRECTORS: dict[str, Stateful] = {
     "Windowed LAME": lametta.Windowed(size=WINDOW),
     "average": Average(),
+    "Memory": lametta.Memory(),
+    "Prudent": lametta.Prudent(),
+}
+BATCHWISE: dict[str, Corrector] = {
+    "LAME": lametta.LAME(),
+    "Memory": lametta.Memory(),
+    "Prudent": lametta.Prudent(),
 }
 
 Samples = tuple[Any, Any]  # features [N, d], probs [N, K]
@@ -88,6 +95,34 @@ def measure(samples: Samples, passes: int) -> dict[str, tuple[float, Any]]:
     }
 
 
+def measure_batches(samples: Samples, passes: int) -> dict[str, float]:
+    """Milliseconds a batch of each corrector; the first batch, before there is a past, left out."""
+    features, probs = samples
+    starts = range(0, len(probs) - WINDOW + 1, WINDOW)
+    shortest = {name: np.full(len(starts), np.inf) for name in BATCHWISE}
+    for _ in range(passes):
+        for name, corrector in BATCHWISE.items():
+            corrector.reset()
+            for place, start in enumerate(starts):
+                batch = features[start : start + WINDOW], probs[start : start + WINDOW]
+                begun = time.perf_counter()
+                corrector.correct(*batch)
+                spent = time.perf_counter() - begun
+                shortest[name][place] = min(shortest[name][place], spent)
+    return {
+        name: 1e3 * float(times[min(1, len(times) - 1) :].mean())
+        for name, times in shortest.items()
+    }
+
+
+def print_states() -> None:
+    for name, corrector in CORRECTORS.items():
+        corrector.reset()
+        corrector.correct(np.ones((1, 1280), np.float32), np.full((1, 1000), 1e-3, np.float32))
+        arrays = corrector.state_dict().values()
+        print(f"state of {name}: {sum(array.nbytes for array in arrays) / 1e3:.0f} kB")
+
+
 def exact(samples: Samples, every: int) -> tuple[Any, Any]:
     """Which samples were looked at, and `lame` on their windows with hardly any tolerance."""
     features, probs = (array.astype(float) for array in samples)
@@ -99,14 +134,14 @@ def exact(samples: Samples, every: int) -> tuple[Any, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=250)
+    parser.add_argument("--samples", type=int, default=320)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     n, passes = (WINDOW + 6, 1) if options.quick else (options.samples, options.passes)
     rows = []
-    print(f"{'':<26}{'':<16}{'ms a sample':>12}{'of lame':>10}{'off lame':>12}")
+    print(f"{'':<26}{'':<16}{'ms a call':>12}{'of lame':>10}{'off lame':>12}")
     for case, samples in cases(n).items():
         measured = measure(samples, passes)
         places, best = exact(samples, 7)
@@ -122,6 +157,12 @@ def main() -> None:
             off = f"{row['off']:>12.1e}" if "off" in row else ""
             print(f"{case:<26}{name:<16}{spent:>12.3f}{row['ratio']:>10.2f}{off}")
             rows.append(row)
+        batches = measure_batches(samples, passes)
+        for name, spent in batches.items():
+            ratio = spent / batches["LAME"]
+            print(f"{case:<26}{name + ', 64':<16}{spent:>12.3f}{ratio:>10.2f}")
+            rows.append({"case": case, "corrector": name, "batch": 64, "ms": spent, "ratio": ratio})
+    print_states()
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -34,6 +34,7 @@ def test_examples_run(path, tmp_path):
         ("networks.py", "x a plain TENT"),
         ("extract.py", "to the larger"),
         ("many.py", "recall"),
+        ("streams.py", "state of Prudent: 258 kB"),
     ],
 )
 def test_benchmarks_run(name, shows):
