@@ -49,7 +49,7 @@ def novelty_of(features):
     x = features / np.linalg.norm(features, axis=1, keepdims=True)
     usual, found, copies = [0.5], [1.0], 0.0
     for i in range(1, len(x)):
-        near = (_scenes._NEAR + getattr(_scenes, "_WIDER", 0) * copies) * np.mean(usual)
+        near = (_scenes._NEAR + _scenes._WIDER * copies) * np.mean(usual)
         found.append(min((max(1 - x[i] @ x[i - 1], 0) / near) ** 4, 1))
         copies += (1 - found[-1] - copies) / 8
         marks = x[: i - 64 : 16] if i % 16 == 0 and i > 64 else []

@@ -141,8 +141,8 @@ def _foretell(own: State, novelty: list[float], rows: Floats, ratios: Floats) ->
         posterior *= (1 / sums)[..., None]
         evidence.append(
             [
-                [0.0, *(math.log(told / (count + 1)) - PRICE for told in own)]  # the source's is 0
-                for own, count in zip(sums.tolist(), counts, strict=True)
+                [0.0, *(math.log(told / (count + 1)) - PRICE for told in two)]  # the source's is 0
+                for two, count in zip(sums.tolist(), counts, strict=True)
             ]
         )
     own["counts"][:, 0], own["counts"][:, 2] = counts, 1
