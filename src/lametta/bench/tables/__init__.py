@@ -3,7 +3,7 @@
 from lametta.bench.tables.accuracy import accuracies, details, ranking
 from lametta.bench.tables.choices import selected, words
 from lametta.bench.tables.paper import ours_and_papers
-from lametta.bench.tables.risk import risk
+from lametta.bench.tables.risks import risk
 from lametta.bench.tables.table import Entry, Table, as_table, number, percent
 from lametta.bench.tables.used import datasets
 
