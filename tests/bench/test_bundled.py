@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
+PROTOCOL = ["paper", "released", "cifar10", "imagenet_small", "demo", "demo_full"]  # the paper's
 
 
 @pytest.fixture(params=NAMES)
@@ -33,7 +34,7 @@ def shipped(request):
 
 
 def test_there_are_these_experiments():
-    assert NAMES == ["cifar10", "demo", "demo_full", "imagenet_small", "paper", "released"]
+    assert [*sorted(PROTOCOL), "streams"] == NAMES
     assert bundled("demo").parent == (ROOT / "experiments").resolve()
     with pytest.raises(LamettaError, match="name must be one of .*did you mean 'paper'"):
         bundled("papers")
@@ -57,6 +58,7 @@ def test_their_cells_are_those_of_old_results(shipped):
         "demo_full": (9637, "a5700b9cb762bba2"),
         "paper": (10760, "cb6b12ea18053b3a"),
         "released": (8605, "afb517f2b9cf19e8"),
+        "streams": (9861, "ac569093a7e354da"),
     }[shipped.name]
 
 
@@ -70,6 +72,7 @@ def test_loading_is_light():
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.parametrize("shipped", PROTOCOL, indirect=True)
 def test_shipped_experiments_have_the_papers_protocol(shipped):
     assert len(shipped.validation.scenarios) == 12
     assert len(shipped.studies["main"].scenarios) == 7
@@ -163,9 +166,10 @@ def read(spec, root=None):
     return labels, groups, keys
 
 
-def check_streams(experiment, sets):
+def check_streams(experiment, sets, methods=None):
     """No batch of one, which has no statistics, and all groups in a stream by group."""
     cells = experiment.validation_cells() + experiment.test_cells(selected(experiment))
+    cells = [c for c in cells if methods is None or c.method in methods]
     for name, seed, size in {(c.scenario, c.seed, c.batch_size) for c in cells}:
         spec = experiment.scenarios[name]
         labels, groups, _ = sets[spec.dataset]
@@ -223,6 +227,50 @@ def test_data_of_imagenet_small():
     assert not dry_run(experiment, root).missing
 
 
+def test_streams_tests_what_nothing_was_chosen_by():
+    """Each network that is reported, image and corruption is of the other half."""
+    streams = load(bundled("streams"))
+    halves = [
+        [study for name, study in streams.studies.items() if name.startswith(starts)]
+        for starts in ("chosen", ("reported", "baselines", "tracks", "rivals"))
+    ]
+    assert [len(half) for half in halves] == [3, 9]
+    chosen, reported = ({name for study in half for name in study.models} for half in halves)
+    assert chosen | reported == set(streams.models)
+    assert not chosen & reported
+    chosen, reported = (
+        {streams.scenarios[name].dataset for study in half for name in study.scenarios} - {"videos"}
+        for half in halves
+    )
+    assert {name.removesuffix("_a") for name in chosen} == {
+        name.removesuffix("_b") for name in reported
+    }
+    for name in chosen:
+        one, other = (streams.datasets[name[:-1] + half] for half in "ab")
+        assert (one.reader, one.severity) == (other.reader, other.severity)
+        assert (one.part[1], one.part[0] + 1) == (other.part[1], other.part[0])
+        assert not set(one.corruptions or ()) & set(other.corruptions or ())
+
+
+@pytest.mark.slow
+def test_data_of_streams():
+    root = shared("data", "video", "cows").parents[1]
+    experiment = load(bundled("streams"))
+    sets = {key: read(spec, root) for key, spec in experiment.datasets.items()}
+    assert {name: len(labels) for name, (labels, _, _) in sets.items()} == {
+        "photos_a": 250, "photos_c_a": 1000, "cifar_a": 750, "cifar_c_a": 1500,
+        "photos_b": 250, "photos_c_b": 1000, "cifar_b": 750, "cifar_c_b": 1500, "videos": 427,
+    }  # fmt: skip
+    check_streams(experiment, sets, {"TENT", "SHOT-IM", "PseudoLabel", "AdaBN"})
+    for spec in experiment.scenarios.values():
+        labels, groups, _ = sets[spec.dataset]
+        stream = Scenario(spec.order, spec.prior, 64, 0, spec.limit)(labels, groups)
+        assert len(stream.index) >= 100, spec.label
+    for name in ("photos", "photos_c", "cifar", "cifar_c"):
+        assert not sets[f"{name}_a"][2] & sets[f"{name}_b"][2]
+    assert not dry_run(experiment, root).missing
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20", "resnet32", "resnet44", "resnet56"])
 def test_the_networks_of_cifar10(name):
@@ -238,6 +286,7 @@ def test_the_networks_of_cifar10(name):
 
 
 def test_specs_survive_json(shipped):
-    assert Experiment.model_validate_json(shipped.model_dump_json()) == shipped
+    unsaid = None if shipped.validation.scenarios else {"validation"}
+    assert Experiment.model_validate_json(shipped.model_dump_json(exclude=unsaid)) == shipped
     for spec in shipped.datasets.values():
         assert DatasetSpec.model_validate_json(spec.model_dump_json()) == spec
