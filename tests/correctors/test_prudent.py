@@ -190,6 +190,23 @@ def test_it_takes_what_lame_takes():
                 assert np.abs(found.sum(axis=1, dtype=np.float64) - 1).max() < 5e-3
 
 
+@pytest.mark.parametrize("label", [-1, 40])
+def test_a_state_with_a_class_that_is_not_there_is_refused(label):
+    features, probs, _ = images(30)
+    prudent = Prudent()
+    prudent.correct(features, probs)
+    before = prudent.state_dict()
+    broken = prudent.state_dict()
+    broken["kept_classes"][3, 5] = label
+    named = rf"state\['kept_classes'\] must be class numbers from 0 to 39, got {label}"
+    with pytest.raises(LamettaError, match=named):
+        prudent.load_state_dict(broken)
+    after = prudent.state_dict()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    broken["kept_classes"][3, 5] = 39  # the last that there is
+    prudent.load_state_dict(broken)
+
+
 def test_the_gate_may_close_and_open_again():
     """Few classes, then all of them, then few again; nothing of the first time is left over."""
     few, all_ = images(200), images(300, present=40, seed=1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lametta._arrays import k_largest
 from lametta.correctors._scenes import begin as begin_scenes
 from lametta.correctors._state import Floats, State
+from lametta.types import LamettaError
 
 _ROWS = 128  # samples that are kept, near-copies once
 _TOP = 32  # classes that are kept of each
@@ -35,6 +36,17 @@ def begin(d: int, k: int) -> State:
         # Samples kept in all, what is due to be kept, novelty since the last fit, the gate.
         "judged": np.zeros(4, np.float64),
     }
+
+
+def check(state: State) -> None:
+    """Refuse a loaded state that names classes that there are not."""
+    classes, k = state["kept_classes"], len(state["absent"])
+    low, high = int(classes.min()), int(classes.max())
+    if low < 0 or high >= k:
+        raise LamettaError(
+            f"state['kept_classes'] must be class numbers from 0 to {k - 1}, "
+            f"got {low if low < 0 else high}"
+        )
 
 
 def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:

@@ -66,6 +66,10 @@ class Prudent(Remembering):
         own = {"lead": np.zeros(2)}  # of absent classes in nats, before and with the last sample
         return _scenes.begin(d, k) | _evidence.begin(k, 2) | _absent.begin(d, k) | own
 
+    def _check_state(self, state: State) -> None:
+        super()._check_state(state)
+        _absent.check(state)
+
     def _advance(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, Any]]:
