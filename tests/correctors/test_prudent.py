@@ -207,6 +207,17 @@ def test_a_state_with_a_class_that_is_not_there_is_refused(label):
     prudent.load_state_dict(broken)
 
 
+@pytest.mark.parametrize("count", [-1.0, 1e300])
+def test_a_count_that_cannot_be_is_refused(count):
+    features, probs, _ = images(40)
+    prudent = Prudent()
+    prudent.correct(features, probs)
+    broken = prudent.state_dict()
+    broken["judged"][0] = count
+    with pytest.raises(LamettaError, match=r"state\['judged'\] must be counts >= 0"):
+        prudent.load_state_dict(broken)
+
+
 def test_the_gate_may_close_and_open_again():
     """Few classes, then all of them, then few again; nothing of the first time is left over."""
     few, all_ = images(200), images(300, present=40, seed=1)

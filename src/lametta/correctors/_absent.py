@@ -39,7 +39,9 @@ def begin(d: int, k: int) -> State:
 
 
 def check(state: State) -> None:
-    """Refuse a loaded state that names classes that there are not."""
+    """Refuse a loaded state with classes that there are not, or counts that cannot be."""
+    if not ((state["judged"] >= 0) & (state["judged"] < 2**53)).all():
+        raise LamettaError(f"state['judged'] must be counts >= 0, got {state['judged']}")
     classes, k = state["kept_classes"], len(state["absent"])
     low, high = int(classes.min()), int(classes.max())
     if low < 0 or high >= k:
