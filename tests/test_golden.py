@@ -120,6 +120,7 @@ def affinity_of(tag):
     return lametta.linear(**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", released_files("lame"))
 def test_released_lame(path, convert):
     data = load_released(path)

@@ -44,6 +44,7 @@ def half_step(dtype):
 # where the size does not matter, spare most of that.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [4, 300])
 @pytest.mark.parametrize("n", [20, 90, 200])
 def test_fixed_point_of_the_equation(library: Library, n, n_classes):

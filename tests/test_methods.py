@@ -182,6 +182,7 @@ def moved(net, kind, params):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", LAYERS)
 def test_layers_by_name(layers):
     kind = nn.Conv2d if layers.startswith("conv") else nn.BatchNorm2d

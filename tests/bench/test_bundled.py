@@ -47,6 +47,7 @@ def test_a_wheel_has_them_beside_the_module(monkeypatch, tmp_path):
     assert bundled("demo") == tmp_path / "experiments" / "demo.toml"
 
 
+@pytest.mark.slow
 def test_their_cells_are_those_of_old_results(shipped):
     """Results on disk are found by the ids of cells, whatever lametta has learned since."""
     cells = shipped.validation_cells() + shipped.test_cells(selected(shipped))

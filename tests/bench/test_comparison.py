@@ -50,6 +50,7 @@ def test_compare(two_studies, changed):
     )
 
 
+@pytest.mark.slow
 def test_a_tolerance_makes_equal_but_not_streams(two_studies, changed):
     assert invoke("compare", two_studies, changed, "--tolerance", "0.02").exit_code == 1
     a, b = read_cells(two_studies), read_cells(changed)
@@ -74,6 +75,7 @@ def damaged(two_studies, target, damage):
     return target, file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -99,6 +101,7 @@ def test_damaged_cells_are_no_equal_cells(two_studies, tmp_path, damage, message
         assert str(file) in result.stderr
 
 
+@pytest.mark.slow
 def test_frames_are_checked_too(two_studies, tmp_path):
     a = read_cells(two_studies)
     first = pl.int_range(pl.len()) == 0

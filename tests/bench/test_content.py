@@ -111,6 +111,7 @@ def test_files_stay_where_they_belong(folder, results, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"part", "report"}
 
 
+@pytest.mark.slow
 def test_studies_whose_names_differ_have_files_that_differ(folder, results, tmp_path):
     """Also from the report's own tables, and where a disk does not tell capitals apart."""
     names = ["a b", "a-b", "a/b", "A b", "ranking", "selected", "a-b_curves"]

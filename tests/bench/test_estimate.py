@@ -156,6 +156,7 @@ def test_what_cannot_be_timed(zoo, message):
         probe(ModelSpec(zoo=zoo), "cpu", 16)
 
 
+@pytest.mark.slow
 def test_networks_of_timm_are_timed_without_their_weights(monkeypatch):
     asked = []
 

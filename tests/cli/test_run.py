@@ -141,6 +141,7 @@ def test_an_experiment_can_lie_in_its_results(file, tmp_path):
     assert (tmp_path / "a" / "experiment.toml").read_text() == OUTPUTS_ONLY
 
 
+@pytest.mark.slow
 def test_files_go_before_names(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no experiment

@@ -375,6 +375,7 @@ def bank(name):
     return features.astype(np.float32), softmax(logits.astype(np.float64)), labels.astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "length", "is_right"),
     [

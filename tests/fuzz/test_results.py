@@ -117,6 +117,7 @@ def results(draw):
     return folder
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(results())
 def test_compare(folder):

@@ -76,6 +76,7 @@ def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates)
     assert float(energy) == pytest.approx(energy_by_definition(z.numpy(), probs, w), abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1, 1e-25, 1e25])
 def test_neighbors_are_those_of_the_definition(scale):
     features, _ = make_batch(20, 3, 6)

@@ -218,6 +218,7 @@ def test_no_matrix_of_all_samples_is_made():
 BANKS = ["imagenette_val500_lite0", "tinyimagenet_1010_lite0", "imagenet_one_per_class_lite0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [64, 256])
 @pytest.mark.parametrize("bank", BANKS)
 def test_real_networks(bank, n):

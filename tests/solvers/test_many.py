@@ -80,6 +80,7 @@ def test_what_rounding_leaves_open_is_sought_again(stages, monkeypatch):
     assert stages[0] == N
 
 
+@pytest.mark.slow
 def test_samples_that_are_not_numbers_are_nobodys_neighbors():
     features = make_batch(N, 3, 8)[0]
     features[3] = np.nan

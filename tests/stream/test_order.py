@@ -29,6 +29,7 @@ from tests.stream.cases import (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.sampled_from([as_is(), zipf()]), st.booleans(), sequences, data_sets(), seeds)
 def test_groups_are_contiguous(prior, shuffle, sequence, data, seed):
@@ -49,6 +50,7 @@ def test_groups_are_contiguous(prior, shuffle, sequence, data, seed):
     assert len(shown) == len(set(shown))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.sampled_from(KEPT), data_sets(), seeds)
 def test_time_runs_forward_in_a_group(order, data, seed):

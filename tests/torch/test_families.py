@@ -72,6 +72,7 @@ def make(family):
     return getattr(transformers, f"{family}ForImageClassification")(config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_of_transformers(family):
     net = make(family)

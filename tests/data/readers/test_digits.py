@@ -76,6 +76,7 @@ def test_samples_are_inputs_of_the_network(data):
     assert set(data.labels) == set(range(len(data.classes)))
 
 
+@pytest.mark.slow
 def test_load_gives_the_same_each_time_and_shares_no_memory(data):
     first = data.samples.copy()
     data.samples[:] = 0
@@ -91,6 +92,7 @@ def test_plain_digits_are_those_of_scikit_learn():
     np.testing.assert_array_equal(data.labels, DIGITS.target[900:1350])
 
 
+@pytest.mark.slow
 def test_parts_are_disjoint_and_complete():
     parts = {
         "train": {int(digit.key) for digit in part("train")},
@@ -328,6 +330,7 @@ def test_networks_are_two_architectures_in_two_trainings():
         digits_net("digits_deep")
 
 
+@pytest.mark.slow
 def test_networks_are_as_right_as_the_table_says(data):
     number = r"(\d+\.\d)"
     row = rf"``{data.name}``.* {number}, {number}, {number}$"
