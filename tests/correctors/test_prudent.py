@@ -1,10 +1,13 @@
 """Prudent: absent classes against dense rows, who spoke and when, and real networks."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from lametta import LAME, LamettaError, Prudent
 from lametta.correctors import _absent, _evidence, _scenes
+from lametta.correctors import prudent as module
 from lametta.stream import Scenario
 from tests.conftest import softmax
 from tests.correctors.test_memory import bank, play
@@ -228,6 +231,29 @@ def test_the_gate_may_close_and_open_again():
     assert spoke[199] > 0.5
     assert spoke[499] == 0
     assert spoke[-1] > 0.5
+
+
+def test_neighbors_are_heard_as_far_as_the_source_is_not_trusted(monkeypatch):
+    """With neighbors that all say class 0, half the trust of each sample goes to class 0."""
+    features, probs, _ = images(256)
+
+    def answers(neighbors):
+        monkeypatch.setattr(module, "lame", lambda x, q: SimpleNamespace(probs=neighbors(q)))
+        corrector, found = Prudent(), []
+        for i in range(0, 256, 16):
+            found.append(corrector.correct(features[i : i + 16], probs[i : i + 16]))
+        return found
+
+    alone = answers(lambda q: q)
+    moved = answers(lambda q: np.eye(q.shape[1], dtype=q.dtype)[np.zeros(len(q), int)])
+    shares = []
+    for one, other in zip(alone, moved, strict=True):
+        room = 1 - one.probs[:, 0]
+        shares.append(float(np.mean((other.probs[:, 0] - one.probs[:, 0]) / room)))
+        heard = one.info["trust"] > module._LEAST
+        assert shares[-1] == pytest.approx(0.5 * one.info["trust"] if heard else 0, abs=1e-4)
+    assert min(shares) == 0
+    assert 0.2 < max(shares) <= 0.5
 
 
 # Real networks
