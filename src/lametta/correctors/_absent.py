@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._arrays import k_largest
-from lametta.correctors._scenes import begin as begin_scenes
+from lametta.correctors._scenes import width
 from lametta.correctors._state import Floats, State
 from lametta.types import LamettaError
 
@@ -27,9 +27,9 @@ _GAIN = 0.3  # nats by which labels must tell more of their neighbors' than the 
 
 def begin(d: int, k: int) -> State:
     """The state before the first sample."""
-    width, top = len(begin_scenes(d, 1)["sketch"]), min(k, _TOP)
+    top = min(k, _TOP)
     return {
-        "kept": np.zeros((_ROWS, width), np.float32),
+        "kept": np.zeros((_ROWS, width(d)), np.float32),
         "kept_classes": np.zeros((_ROWS, top), np.int32),
         "kept_probs": np.zeros((_ROWS, top), np.float32),
         "absent": np.full(k, 1 / k, np.float32),  # the prior

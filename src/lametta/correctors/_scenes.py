@@ -58,12 +58,16 @@ def _signs(d: int) -> NDArray[np.float32]:
     return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 
 
+def width(d: int) -> int:
+    """How many columns the sketches of d features have."""
+    return min(d, _SKETCH)
+
+
 def begin(d: int, k: int) -> State:
     """The state before the first sample: the last sketch, marks of the past, the scene so far."""
-    width = min(d, _SKETCH)
     return {
-        "sketch": np.zeros(width, np.float32),
-        "marks": np.zeros((_MARKS, width), np.float32),
+        "sketch": np.zeros(width(d), np.float32),
+        "marks": np.zeros((_MARKS, width(d)), np.float32),
         "scene": np.zeros(k, np.float32),  # the mean of its log-probabilities
         # Samples seen, usual distance, the distances in it, samples of the scene, and the share of
         # near-copies of late.
