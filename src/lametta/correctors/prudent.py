@@ -18,11 +18,11 @@ _LEAST = 0.05  # trust below which a batch's neighbors are not asked
 class Prudent(Remembering):
     """The corrector to switch on where nobody knows what a stream is like; nothing to tune.
 
-    It works one sample at a time or in batches, and joins four parts, each heard only as far as
-    evidence speaks for it:
+    It works one sample at a time or in batches, and joins four parts. The first is always at work,
+    the others are heard only as far as evidence speaks for them:
 
     1. *Scenes*: near-copies of the sample before, as frames of a video are, are averaged and count
-       once. Photographs have none.
+       once. Photographs have few.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by how well that
        foretold the samples so far, with the source among the candidates (`Memory`).
     3. *Absent classes*: a constant prior over the classes that the stream has, believed only where
