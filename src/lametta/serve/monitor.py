@@ -1,0 +1,255 @@
+"""What a server can watch without labels: Prometheus metrics, alarms, and the live page's numbers.
+
+Labels of metrics are bounded: the models that are served and the status codes of HTTP; never the
+name of a stream. What is counted is a counter, so that rates and shares are a query's matter; what
+is not (entropies, evidence) is a gauge, the mean over the last few hundred samples.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from lametta._arrays import to_numpy
+from lametta._checks import check_callable, check_choice
+from lametta.serve.course import Course
+from lametta.types import LamettaError, Prediction
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SAID = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
+
+_GIVEN = {
+    "queue": ("lametta_queue_requests", "Requests that wait."),
+    "streams": ("lametta_streams", "Streams whose memory is held."),
+    "evictions": ("lametta_stream_evictions", "Streams that were put away."),
+}
+"""The callables that the server gives, and what they are exported as; evictions only grow."""
+
+_SIGNALS = {
+    "entropy": ("lametta_entropy_nats", "Mean entropy of corrected predictions."),
+    "diversity": ("lametta_diversity_nats", "Entropy of the mix of the last corrected classes."),
+    "source_diversity": (
+        "lametta_source_diversity_nats",
+        "Entropy of the mix of the network's own last classes.",
+    ),
+    "confidence": ("lametta_confidence_ratio", "Mean largest probability after correction."),
+    "source_confidence": (
+        "lametta_source_confidence_ratio",
+        "Mean largest probability as the network gave it.",
+    ),
+    "evidence": ("lametta_evidence_nats", "Mean evidence of the corrector over the source."),
+    "trust": ("lametta_trust_ratio", "Mean weight of all that is not the network's own answer."),
+    "novelty": ("lametta_novelty_ratio", "Mean novelty of samples: near 0 for frames of a video."),
+}
+
+
+class Monitor:
+    """Metrics, alarms and a short history of what models answered; safe in threads, bounded.
+
+    Parameters
+    ----------
+    models : sequence of str
+        The models that are served.
+    gauges : mapping of str to callable, optional
+        What the server knows: ``queue`` (requests that wait), ``streams`` (held in memory) and
+        ``evictions`` (so far), each a callable without arguments that gives a number.
+    classes : sequence of str, optional
+        The names of the classes, for the live page.
+    clock : callable
+        The time in seconds since 1970.
+
+    Examples
+    --------
+    >>> monitor = Monitor(["lame"], {"queue": lambda: 3})
+    >>> source = np.array([[0.6, 0.4]])
+    >>> monitor.answered("lame", "camera-1", source, Prediction(source[:, ::-1]), 0.001)
+    >>> monitor.finished("lame", 200, 0.002)
+    >>> status = monitor.status()
+    >>> status["gauges"], status["models"][0]["signals"]["changed"]
+    ({'queue': 3.0}, 1.0)
+    >>> [line for line in monitor.text().decode().splitlines() if "changed_samples_total{" in line]
+    ['lametta_changed_samples_total{model="lame"} 1.0']
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        gauges: Mapping[str, Callable[[], float]] | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if isinstance(models, str) or not all(isinstance(name, str) for name in models):
+            raise LamettaError(f"models must be names, got {models!r}")
+        self.models = tuple(models)
+        self.gauges = dict(gauges or {})
+        for name, gauge in self.gauges.items():
+            check_choice("gauges", name, _GIVEN)
+            check_callable(f"gauges[{name!r}]", gauge, "a callable without arguments")
+        self.classes = None if classes is None else list(classes)
+        self.clock = clock
+        self._started = clock()
+        self._registry = CollectorRegistry()
+        self._counters = _Counters(self._registry)
+        self._watched = {name: _Watched(name, clock, self._counters) for name in self.models}
+        self._registry.register(self)
+
+    def answered(
+        self,
+        model: str,
+        stream: str | None,
+        source: NDArray[Any],
+        prediction: Prediction,
+        seconds: float,
+    ) -> None:
+        """Take note of one request that was corrected.
+
+        Parameters
+        ----------
+        model : str
+            One of the models.
+        stream : str or None
+            The stream's name, if it has one.
+        source : array [N, K]
+            Probabilities as the network gave them.
+        prediction : Prediction
+            What the corrector made of them.
+        seconds : float
+            How long the corrector took.
+        """
+        self._watched[model].answered(stream, source, prediction, seconds)
+
+    def finished(self, model: str, status: int, seconds: float) -> None:
+        """Take note of any request, also of one that was refused.
+
+        Parameters
+        ----------
+        model : str
+            What it asked for; empty if unknown.
+        status : int
+            The status code of the reply.
+        seconds : float
+            From the first byte to the last.
+        """
+        watched = self._watched.get(model)
+        name = watched.name if watched else ""
+        count, time = self._counters.of_request(name, int(status))
+        count.inc()
+        time.observe(seconds)
+        if watched:
+            watched.finished(status, seconds)
+
+    def text(self) -> bytes:
+        """All metrics as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+    def status(self) -> dict[str, Any]:
+        """All that the live page shows, as JSON has it."""
+        now = self.clock()
+        return {
+            "time": now,
+            "started": self._started,
+            "classes": self.classes,
+            "gauges": {name: float(gauge()) for name, gauge in self.gauges.items()},
+            "models": [watched.report(now) for watched in self._watched.values()],
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the metrics that are read rather than counted; Prometheus's registry calls it."""
+        for name, (metric, text) in _GIVEN.items():
+            kind = CounterMetricFamily if name == "evictions" else GaugeMetricFamily
+            if name in self.gauges:
+                yield kind(metric, text, value=float(self.gauges[name]()))
+        signals = {name: watched.signals() for name, watched in self._watched.items()}
+        for name, (metric, text) in _SIGNALS.items():
+            family = GaugeMetricFamily(metric, text, labels=["model"])
+            for model, known in signals.items():
+                if name in known:
+                    family.add_metric([model], known[name])
+            yield family
+
+
+class _Counters:
+    """What only grows, by model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"lametta_{name}", text, ("model", *labels), registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            name = f"lametta_{name}_seconds"
+            return Histogram(name, text, ("model",), buckets=_SECONDS, registry=registry)
+
+        self.requests = counter(
+            "requests", "Requests; the model is empty where it is unknown.", "code"
+        )
+        self.samples = counter("samples", "Samples that were corrected.")
+        self.changed = counter("changed_samples", "Samples whose class the corrector changed.")
+        self.iterations = counter("iterations", "Iterations of correctors that iterate.")
+        self.request_seconds = histogram("request", "Time of a request.")
+        self.correct_seconds = histogram("correct", "Time of the corrector alone.")
+        self._of_request: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def of_request(self, model: str, status: int) -> tuple[Counter, Histogram]:
+        """The counter and the histogram of such requests; finding them takes longer than use."""
+        status = status if 100 <= status < 600 else 0
+        key = model, status
+        if key not in self._of_request:
+            requests = self.requests.labels(model, str(status))
+            self._of_request[key] = requests, self.request_seconds.labels(model)
+        return self._of_request[key]
+
+
+class _Watched:
+    """One model."""
+
+    def __init__(self, name: str, clock: Callable[[], float], counters: _Counters) -> None:
+        self.name, self.clock = name, clock
+        self.lock = threading.Lock()
+        self.course = Course()
+        self.samples = counters.samples.labels(name)
+        self.changed = counters.changed.labels(name)
+        self.iterations = counters.iterations.labels(name)
+        self.seconds = counters.correct_seconds.labels(name)
+
+    def answered(
+        self, stream: str | None, source: NDArray[Any], prediction: Prediction, seconds: float
+    ) -> None:
+        probs, info = to_numpy(prediction.probs), prediction.info
+        if not len(probs):
+            return
+        before, after = source.argmax(axis=1), probs.argmax(axis=1)
+        said = {name: float(info[name]) for name in _SAID if name in info}
+        said["confidence"] = _mean_at(probs, after)
+        said["source_confidence"] = _mean_at(source, before)
+        self.seconds.observe(seconds)
+        self.samples.inc(len(probs))
+        self.changed.inc(int(np.count_nonzero(before != after)))
+        if "n_iter" in info:
+            self.iterations.inc(float(info["n_iter"]))
+        with self.lock:
+            self.course.answered(self.clock(), stream, before.tolist(), after.tolist(), said)
+
+    def finished(self, status: int, seconds: float) -> None:
+        with self.lock:
+            self.course.finished(self.clock(), status, seconds)
+
+    def signals(self) -> dict[str, float]:
+        with self.lock:
+            return self.course.known_signals()
+
+    def report(self, now: float) -> dict[str, Any]:
+        with self.lock:
+            return {"name": self.name, "alarms": [], **self.course.report(now)}
+
+
+def _mean_at(rows: NDArray[Any], columns: NDArray[np.intp]) -> float:
+    """The mean of one entry a row."""
+    if len(rows) == 1:
+        return float(rows[0, columns[0]])
+    return float(rows[np.arange(len(rows)), columns].mean())
