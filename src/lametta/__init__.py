@@ -11,7 +11,7 @@ from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
-from lametta.correctors import LAME, Memory, Prudent, Windowed
+from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 _moved.install()
@@ -33,6 +33,7 @@ __all__ = [
     "Prediction",
     "Prudent",
     "Source",
+    "Streams",
     "Windowed",
     "__version__",
     "knn",

@@ -12,6 +12,7 @@ from lametta.correctors.product import Product
 from lametta.correctors.prudent import Prudent
 from lametta.correctors.roid import ROID
 from lametta.correctors.smoothing import Smoothing
+from lametta.correctors.streams import Streams
 from lametta.correctors.windowed import Windowed
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Prudent",
     "Remembering",
     "Smoothing",
+    "Streams",
     "Windowed",
     "advance",
 ]

@@ -1,0 +1,267 @@
+"""Many streams at once: a corrector's memory for each of them."""
+
+import copy
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import device
+
+from lametta._arrays import namespace, to_numpy, widen
+from lametta._checks import check_integer, check_number
+from lametta._lame import check_shapes
+from lametta._solvers.problem import checked_probs
+from lametta.correctors._shelf import Shelf
+from lametta.signals import signals
+from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
+
+Id: TypeAlias = str | int
+
+
+@dataclass
+class _Own:
+    """A stream's copy of the corrector."""
+
+    corrector: Corrector
+    sizes: tuple[int, int] | None = None  # d and K, which stay the same
+    n_calls: int = 0
+    n_bytes: int = 0
+
+
+@dataclass
+class Streams:
+    """One copy of a corrector for each stream: cameras, users or tracks are never mixed.
+
+    Streams begin by themselves with their first samples. Threads may call at the same time:
+    different streams are corrected in parallel, the samples of one in the order of the calls.
+
+    Parameters
+    ----------
+    corrector : Corrector
+        What each stream gets a copy of; only its options count, not what it remembers.
+    most : int
+        How many streams are remembered. One more, and the least recently used is forgotten: it
+        begins anew when it comes again.
+    idle : float
+        Seconds without samples after which a stream is forgotten.
+    memory : float
+        Bytes that all memories together may take; the least recently used streams make room.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lametta.correctors import Average
+    >>> streams = Streams(Average(), most=1000)
+    >>> a, b = np.array([[0.9, 0.1]]), np.array([[0.1, 0.9]])
+    >>> streams.correct(a, a, "door").probs
+    array([[0.9, 0.1]])
+    >>> both = streams.correct(np.vstack([b, b]), np.vstack([b, b]), ["door", "yard"])
+    >>> both.probs
+    array([[0.5, 0.5],
+           [0.1, 0.9]])
+    >>> len(streams), streams.ids
+    (2, ['door', 'yard'])
+    """
+
+    corrector: Corrector
+    most: int = 10_000
+    idle: float = math.inf
+    memory: float = 4 * 2**30
+    _shelf: Shelf[_Own] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.corrector, Corrector) or isinstance(self.corrector, type):
+            raise LamettaError(
+                f"corrector must have correct and reset, got {type(self.corrector).__name__}"
+            )
+        if getattr(self.corrector, "stateful", False) and not isinstance(self.corrector, Stateful):
+            raise LamettaError(
+                "corrector must have state_dict and load_state_dict, since it remembers, got "
+                f"{type(self.corrector).__name__}"
+            )
+        check_integer("most", self.most, 1)
+        for name in "idle", "memory":
+            if getattr(self, name) != math.inf:
+                check_number(name, getattr(self, name), above=0)
+        self._shelf = Shelf(self._begin, _size, most=self.most, memory=self.memory, idle=self.idle)
+
+    def correct(
+        self, features: Array, probs: Array, stream: Id | Sequence[Id] | Array, /
+    ) -> Prediction:
+        """Correct the next samples of a stream, or of several.
+
+        Parameters
+        ----------
+        features, probs
+            As for `lametta.Corrector.correct`.
+        stream : str or int, or a sequence of N of them
+            Whose samples these are: one id for all rows, or one for each. The rows of a stream
+            are its batch, in their order.
+
+        Returns
+        -------
+        Prediction
+            Rows in the order given. With ids for each row, ``info`` has the signals of all rows,
+            ``streams``, how many there were, and the means over rows of what all of them told.
+        """
+        if (one := _id(stream)) is not None:
+            return self._step(one, features, probs)
+        xp = namespace(features=features, probs=probs)
+        check_shapes(xp, features, probs)
+        rows = _rows_by_stream(stream, probs.shape[0])
+        if not rows:
+            return Prediction(probs, features)
+        self._check(xp, features, probs, rows)  # all of them, before any stream moves on
+        answers = []
+        for one, mine in rows.items():
+            take = xp.asarray(mine, device=device(probs))
+            parts = (xp.take(array, take, axis=0) for array in (features, probs))
+            answers.append(self._step(one, *parts))
+        back = xp.asarray(np.argsort(np.concatenate(list(rows.values()))), device=device(probs))
+        joined = xp.take(xp.concat([answer.probs for answer in answers], axis=0), back, axis=0)
+        told = _means([answer.info for answer in answers], [len(mine) for mine in rows.values()])
+        info = {**told, **signals(joined, probs), "streams": len(rows)}
+        return Prediction(joined, features, info)
+
+    def forget(self, stream: Id) -> None:
+        """Forget a stream: its next samples begin it anew."""
+        self._shelf.forget(stream)
+
+    def reset(self) -> None:
+        """Forget all streams."""
+        self._shelf.clear()
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    def __contains__(self, stream: object) -> bool:
+        return stream in self._shelf
+
+    @property
+    def ids(self) -> list[Id]:
+        """The streams that are remembered, the least recently used first."""
+        return self._shelf.streams()  # type: ignore[return-value]
+
+    @property
+    def evicted(self) -> int:
+        """How many streams were forgotten to keep the bounds."""
+        return self._shelf.evicted
+
+    @property
+    def nbytes(self) -> int:
+        """What all memories take."""
+        return self._shelf.size
+
+    def state_dict(self) -> dict[str, Array]:
+        """Give a copy of all memories: arrays by ``id/name``, the id as JSON writes it."""
+        state: dict[str, Array] = {}
+        for one in self._shelf.streams():
+            with self._shelf.held(one) as own:
+                if isinstance(own.corrector, Stateful):
+                    arrays = own.corrector.state_dict()
+                    state |= {f"{json.dumps(one)}/{name}": array for name, array in arrays.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array], /) -> None:
+        """Continue from what `state_dict` gave; other streams are forgotten."""
+        if not isinstance(state, Mapping):
+            raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
+        memories: dict[Id, dict[str, Array]] = {}
+        for key, array in state.items():
+            text, _, name = key.rpartition("/")
+            try:
+                one = _id(json.loads(text))
+            except ValueError:
+                one = None
+            if one is None:
+                raise LamettaError(f"state must have names id/name, the id in JSON, got {key!r}")
+            memories.setdefault(one, {})[name] = array
+        loaded = {one: self._begin() for one in memories}
+        for one, own in loaded.items():
+            if not isinstance(own.corrector, Stateful):
+                raise LamettaError(
+                    f"state must be empty for {type(own.corrector).__name__}, which remembers "
+                    f"nothing, got that of stream {one!r}"
+                )
+            try:
+                own.corrector.load_state_dict(memories[one])
+            except LamettaError as error:
+                raise LamettaError(f"state of stream {one!r}: {error}") from error
+        self.reset()
+        for one, own in loaded.items():
+            with self._shelf.held(one) as kept:
+                kept.corrector = own.corrector
+
+    def _begin(self) -> _Own:
+        own = copy.deepcopy(self.corrector)
+        own.reset()
+        return _Own(own)
+
+    def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
+        with self._shelf.held(stream) as own:
+            prediction = own.corrector.correct(features, probs)
+            own.sizes = features.shape[1], probs.shape[1]
+        return prediction
+
+    def _check(
+        self, xp: ModuleType, features: Array, probs: Array, rows: Mapping[Id, list[int]]
+    ) -> None:
+        checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
+        for one in rows:
+            if one not in self._shelf:
+                continue
+            with self._shelf.held(one) as own:
+                before = own.sizes
+            for name, array, i in (("features", features, 0), ("probs", probs, 1)):
+                if before is not None and array.shape[1] != before[i]:
+                    raise LamettaError(
+                        f"{name} must have {before[i]} columns as before in stream {one!r}, got "
+                        f"{array.shape[1]}"
+                    )
+
+
+def _id(stream: object) -> Id | None:
+    """The id of one stream, a text or an integer; None if this is none."""
+    if isinstance(stream, str):
+        return stream
+    is_integer = isinstance(stream, Integral) and not isinstance(stream, bool)
+    return int(stream) if is_integer else None  # type: ignore[call-overload]
+
+
+def _rows_by_stream(ids: Any, n: int) -> dict[Id, list[int]]:
+    """The rows of each stream, by its id."""
+    listed = to_numpy(ids).tolist() if hasattr(ids, "__array__") else ids
+    listed = [_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
+    if None in listed:
+        raise LamettaError(
+            f"stream must be a text or an integer, or one of these for each row, got {ids!r:.200}"
+        )
+    if len(listed) != n:
+        raise LamettaError(f"stream must have an id for each of {n} rows, got {len(listed)}")
+    rows: dict[Id, list[int]] = {}
+    for row, one in enumerate(listed):
+        rows.setdefault(one, []).append(row)
+    return rows
+
+
+def _size(own: _Own) -> int:
+    # A look at the state costs as much as a sample; its size is bounded, and soon what it will be.
+    own.n_calls += 1
+    if own.n_calls & (own.n_calls - 1) == 0 and isinstance(own.corrector, Stateful):
+        own.n_bytes = sum(int(to_numpy(x).nbytes) for x in own.corrector.state_dict().values())
+    return own.n_bytes
+
+
+def _means(infos: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, float]:
+    """The mean over rows of each number that all streams told."""
+    shared = [name for name in infos[0] if all(name in info for info in infos)]
+    return {
+        name: sum(float(info[name]) * n for info, n in zip(infos, counts, strict=True))
+        / sum(counts)
+        for name in shared
+    }

@@ -1,0 +1,281 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
+from lametta.correctors import Average
+from lametta.correctors._shelf import Shelf
+
+
+def _stream(seed, n=12, d=8, k=5):
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(n, k))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return rng.normal(size=(n, d)).astype(np.float32), probs.astype(np.float32)
+
+
+def _alone(corrector, features, probs):
+    return np.concatenate(
+        [corrector.correct(features[i : i + 1], probs[i : i + 1]).probs for i in range(len(probs))]
+    )
+
+
+@pytest.mark.parametrize("corrector", [Prudent(), Memory("track"), Windowed(size=4), LAME()])
+def test_interleaved_streams_are_each_as_alone(corrector):
+    data = {name: _stream(seed) for seed, name in enumerate(["a", "b", 3])}
+    streams = Streams(corrector)
+    found = {name: [] for name in data}
+    for i in range(12):
+        for name, (features, probs) in data.items():
+            answer = streams.correct(features[i : i + 1], probs[i : i + 1], name)
+            found[name].append(answer.probs)
+    for name, (features, probs) in data.items():
+        expected = _alone(type(corrector)(**_options(corrector)), features, probs)
+        np.testing.assert_array_equal(np.concatenate(found[name]), expected)
+
+
+def _options(corrector):
+    return {
+        name: getattr(corrector, name) for name in ("scope", "size") if hasattr(corrector, name)
+    }
+
+
+def test_one_id_a_row_is_each_stream_by_itself():
+    data = [_stream(seed) for seed in range(3)]
+    ids = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], 12))
+    at = [np.cumsum(ids == one) - 1 for one in range(3)]
+    features, probs = (
+        np.stack([data[one][part][at[one][i]] for i, one in enumerate(ids)]) for part in (0, 1)
+    )
+    streams, expected = Streams(Prudent()), [Prudent() for _ in data]
+    for rows in np.array_split(np.arange(36), 5):
+        answer = streams.correct(features[rows], probs[rows], ids[rows])
+        assert answer.info["streams"] == len(set(ids[rows]))
+        assert 0 <= answer.info["trust"] <= 1
+        for one in set(ids[rows]):
+            mine = rows[ids[rows] == one]
+            alone = expected[one].correct(features[mine], probs[mine]).probs
+            np.testing.assert_array_equal(answer.probs[ids[rows] == one], alone)
+    assert streams.correct(features[:0], probs[:0], []).probs.shape == (0, 5)
+
+
+def test_arrays_of_other_libraries_come_back_as_they_came():
+    import torch
+
+    features, probs = _stream(0)
+    ids = ["a", "b"] * 6
+    answer = Streams(Memory()).correct(torch.tensor(features), torch.tensor(probs), ids)
+    expected = Streams(Memory()).correct(features, probs, ids)
+    assert isinstance(answer.probs, torch.Tensor)
+    np.testing.assert_array_equal(answer.probs.numpy(), expected.probs)
+
+
+def test_the_corrector_given_is_left_alone():
+    features, probs = _stream(0)
+    own = Average()
+    own.correct(features, probs)
+    state = own.state_dict()
+    answer = Streams(own).correct(features[:1], probs[:1], "a")
+    np.testing.assert_allclose(answer.probs, probs[:1], rtol=1e-6)  # nothing was remembered before
+    assert all((own.state_dict()[name] == array).all() for name, array in state.items())
+
+
+def test_the_least_recently_used_are_forgotten():
+    features, probs = _stream(0)
+    streams = Streams(Average(), most=2)
+    for one in "a", "b", "a", "c":
+        streams.correct(features[:1], probs[:1], one)
+    assert streams.ids == ["a", "c"]
+    assert streams.evicted == 1
+    assert "b" not in streams
+    assert len(streams) == 2
+    streams.forget("a")
+    assert streams.ids == ["c"]
+    streams.reset()
+    assert len(streams) == streams.nbytes == 0
+
+
+def test_memory_is_bounded():
+    features, probs = _stream(0)
+    streams = Streams(Prudent())
+    streams.correct(features[:1], probs[:1], "a")
+    one = streams.nbytes
+    assert one == sum(array.nbytes for array in streams.state_dict().values())
+    streams = Streams(Prudent(), memory=3.5 * one)
+    for i in range(10):
+        streams.correct(features[:1], probs[:1], i)
+    assert streams.nbytes == 3 * one
+    assert streams.ids == [7, 8, 9]
+    # one stream alone stays, however much it takes
+    streams = Streams(Prudent(), memory=1)
+    for i in range(3):
+        streams.correct(features[i : i + 1], probs[i : i + 1], "a")
+    np.testing.assert_array_equal(
+        streams.correct(features[3:4], probs[3:4], "a").probs,
+        _alone(Prudent(), features[:4], probs[:4])[3:],
+    )
+
+
+def test_idle_streams_are_forgotten():
+    now = [0.0]
+    shelf = Shelf(list, len, most=9, memory=9, idle=10, clock=lambda: now[0])
+    for now[0], stream in ((0, "a"), (5, "b"), (9, "a")):
+        with shelf.held(stream):
+            pass
+    now[0] = 15.5
+    assert shelf.streams() == ["a"]
+    now[0] = 19.5
+    assert len(shelf) == 0
+    assert shelf.evicted == 2
+
+
+def test_what_is_in_use_stays():
+    shelf = Shelf(list, len, most=1, memory=9, idle=9)
+    with shelf.held("a") as first:
+        with shelf.held("b"):
+            pass
+        with shelf.held("c"):
+            assert shelf.streams() == ["a", "c"]
+        first.append(1)
+    with shelf.held("a") as again:
+        assert again is first
+    with shelf.held("a"), pytest.raises(TimeoutError), shelf.held("a", wait=0.01):
+        pass
+
+
+def test_threads_share_streams_safely():
+    data = [_stream(seed, n=40) for seed in range(6)]
+    streams = Streams(Prudent())
+    alone = [_alone(Prudent(), *stream) for stream in data]
+    start = threading.Barrier(6)
+
+    def play(one):
+        start.wait()
+        features, probs = data[one]
+        rows = [streams.correct(features[i : i + 1], probs[i : i + 1], one) for i in range(40)]
+        return np.concatenate([row.probs for row in rows])
+
+    with ThreadPoolExecutor(6) as pool:
+        for found, expected in zip(pool.map(play, range(6)), alone, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@dataclass
+class Counting:
+    """A third party's corrector that would lose counts if two threads were in it."""
+
+    stateful = True
+    count: int = 0
+
+    def correct(self, features, probs, /):
+        before = self.count
+        time.sleep(1e-5)
+        self.count = before + len(probs)
+        return Prediction(probs, features)
+
+    def reset(self):
+        self.count = 0
+
+    def state_dict(self):
+        return {"count": np.array(self.count)}
+
+    def load_state_dict(self, state, /):
+        self.count = int(state["count"])
+
+
+def test_one_stream_has_one_user_at_a_time():
+    features, probs = _stream(0, n=1)
+    streams = Streams(Counting())
+
+    def add(_):
+        for _ in range(50):
+            streams.correct(features, probs, "a")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    assert streams.state_dict() == {'"a"/count': 400}
+
+
+def test_state_goes_through_safetensors():
+    data = {name: _stream(seed) for seed, name in enumerate(["a/b", 'c"', 3, "3"])}
+    streams, again = Streams(Prudent()), Streams(Prudent())
+    for name, (features, probs) in data.items():
+        streams.correct(features[:6], probs[:6], name)
+    again.correct(*data[3], "other")
+    again.load_state_dict(load(save(streams.state_dict())))
+    assert sorted(again.ids, key=repr) == sorted(data, key=repr)
+    for name, (features, probs) in data.items():
+        expected = streams.correct(features[6:], probs[6:], name).probs
+        np.testing.assert_array_equal(again.correct(features[6:], probs[6:], name).probs, expected)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ([], "state must be arrays by name, got list"),
+        ({"a": np.zeros(1)}, "state must have names id/name, the id in JSON, got 'a'"),
+        ({"[1]/x": np.zeros(1)}, r"state must have names id/name, the id in JSON, got '\[1\]/x'"),
+        ({'"a"/x': np.zeros(1)}, "state of stream 'a': state"),
+    ],
+)
+def test_states_that_are_none(state, message):
+    streams = Streams(Average())
+    features, probs = _stream(0)
+    streams.correct(features, probs, "b")
+    with pytest.raises(LamettaError, match=message):
+        streams.load_state_dict(state)
+    assert streams.ids == ["b"]
+    with pytest.raises(LamettaError, match="state must be empty for LAME"):
+        Streams(LAME()).load_state_dict({'"a"/x': np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (None, "stream must be a text or an integer"),
+        (True, "stream must be a text or an integer"),
+        (1.5, "stream must be a text or an integer"),
+        (["a", None], "stream must be a text or an integer"),
+        (["a"], "stream must have an id for each of 2 rows, got 1"),
+    ],
+)
+def test_ids_that_are_none(stream, message):
+    features, probs = _stream(0, n=2)
+    with pytest.raises(LamettaError, match=message):
+        Streams(Average()).correct(features, probs, stream)
+
+
+def test_what_is_refused_moves_no_stream():
+    features, probs = _stream(0)
+    streams = Streams(Prudent())
+    streams.correct(features, probs, "b")
+    before = streams.state_dict()
+    other = _stream(1, d=7)
+    with pytest.raises(LamettaError, match="features must have 8 columns as before in stream 'b'"):
+        streams.correct(other[0][:2], other[1][:2], ["a", "b"])
+    bad = probs.copy()
+    bad[1] = np.nan
+    with pytest.raises(LamettaError, match="probs must be finite, got NaN"):
+        streams.correct(features[:2], bad[:2], ["a", "b"])
+    assert streams.ids == ["b"]
+    for name, array in streams.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"corrector": Average}, "corrector must have correct and reset, got type"),
+        ({"most": 0}, "most must be an integer >= 1, got 0"),
+        ({"idle": 0}, "idle must be a finite number > 0, got 0"),
+        ({"memory": "1GB"}, "memory must be a finite number > 0, got '1GB'"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    with pytest.raises(LamettaError, match=message):
+        Streams(**{"corrector": Average(), **options})
