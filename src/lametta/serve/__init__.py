@@ -1,0 +1,1 @@
+"""The correction service: streams of predictions corrected behind a standard protocol."""

@@ -1,0 +1,283 @@
+"""Tensors of the Open Inference Protocol: a request's bytes as NumPy arrays, arrays as a reply.
+
+A body is JSON, or JSON of a stated length (``Inference-Header-Content-Length``) followed by the
+raw bytes of those tensors that have a ``binary_data_size``. Whatever a client sends, a request is
+either right or a :class:`BadRequest`, and nothing is allocated for a tensor before its shape
+agrees with the limits and with the bytes that came.
+"""
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+from numpy.typing import NDArray
+
+from lametta._checks import did_you_mean
+from lametta.serve.datatypes import (
+    DTYPES,
+    BadRequest,
+    datatype_of,
+    from_binary,
+    from_json,
+    refuse,
+    show,
+    to_binary,
+    to_json,
+)
+
+__all__ = ["BadRequest", "InferRequest", "Limits", "decode", "encode"]
+
+T = TypeVar("T")
+
+_WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
+_UNSUPPORTED = ("classification", "shared_memory_region")
+_MOST_DIMENSIONS = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest request that is read.
+
+    Attributes
+    ----------
+    body : int
+        Bytes of a request.
+    rows : int
+        First dimension of a tensor.
+    columns : int
+        Any other dimension of a tensor: features, classes, an image's height.
+
+    Examples
+    --------
+    >>> Limits(body=1_000_000, rows=64, columns=10_000)
+    Limits(body=1000000, rows=64, columns=10000)
+    """
+
+    body: int
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """What a client asks for.
+
+    Attributes
+    ----------
+    id : str
+        The request's own id; empty if it has none.
+    inputs : dict
+        Arrays by name. Binary ones are read-only, and views of the body where they lie aligned.
+    parameters : dict
+        Of the request: strings, numbers, True or False.
+    outputs : dict or None
+        Names that are asked for, and whether in binary; None asks for all that there are.
+
+    Examples
+    --------
+    >>> InferRequest("7", {}, {"sequence_id": 3}, {"label": True}).outputs
+    {'label': True}
+    """
+
+    id: str
+    inputs: dict[str, NDArray[Any]]
+    parameters: dict[str, Any]
+    outputs: dict[str, bool] | None
+
+
+def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) -> InferRequest:
+    """Read a request.
+
+    Parameters
+    ----------
+    body : bytes
+        The whole body.
+    header_length : int or None
+        Bytes of its JSON; None if it is all JSON.
+    limits : Limits
+        Nothing larger is read.
+
+    Returns
+    -------
+    InferRequest
+        Numbers in JSON are finite and in their datatype's range; those in binary may be anything.
+
+    Raises
+    ------
+    BadRequest
+        If anything about it is wrong.
+
+    Examples
+    --------
+    >>> limits = Limits(body=1000, rows=64, columns=1000)
+    >>> tensor = b'{"name": "probs", "shape": [1, 2], "datatype": "FP32", "data": [0.25, 0.75]}'
+    >>> decode(b'{"inputs": [' + tensor + b"]}", None, limits).inputs
+    {'probs': array([[0.25, 0.75]], dtype=float32)}
+    """
+    rest = memoryview(body).toreadonly()
+    if len(rest) > limits.body:
+        raise BadRequest(f"the body must have at most {limits.body} bytes, got {len(rest)}")
+    end = len(rest) if header_length is None else header_length
+    if not 0 <= end <= len(rest):
+        refuse("Inference-Header-Content-Length", f"from 0 to the body's {len(rest)} bytes", end)
+    try:
+        header = orjson.loads(rest[:end])
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the request must be JSON: {error}") from None
+    if type(header) is not dict:
+        refuse("the request", "a JSON object", header)
+    rest = rest[end:]
+    inputs: dict[str, NDArray[Any]] = {}
+    for index, tensor in enumerate(_get(header, "inputs", list, "the request")):
+        name = _name(tensor, f"inputs[{index}]", inputs)
+        inputs[name], rest = _input(tensor, f"input {show(name)}", rest, limits)
+    if not inputs:
+        raise BadRequest("inputs of the request must hold at least one tensor, got none")
+    if rest:
+        raise BadRequest(f"the body must end with its last tensor, got {len(rest)} bytes more")
+    parameters = _parameters(header, "the request")
+    binary = _get(parameters, "binary_data_output", bool, "the request", False)
+    return InferRequest(
+        _get(header, "id", str, "the request", ""), inputs, parameters, _outputs(header, binary)
+    )
+
+
+def _input(
+    tensor: dict[str, Any], where: str, rest: memoryview, limits: Limits
+) -> tuple[NDArray[Any], memoryview]:
+    """A tensor, and the bytes behind it."""
+    datatype = _get(tensor, "datatype", str, where)
+    if datatype not in DTYPES:
+        refuse(f"datatype of {where}", f"one of {', '.join(DTYPES)}", datatype)
+    shape = _shape(tensor, where, limits)
+    size = _parameters(tensor, where).get("binary_data_size")
+    if size is None:
+        return from_json(_get(tensor, "data", list, where), datatype, shape, where), rest
+    if tensor.get("data") is not None:
+        raise BadRequest(f"{where} must have either data or binary_data_size, got both")
+    return from_binary(rest, size, datatype, shape, where)
+
+
+def _shape(tensor: dict[str, Any], where: str, limits: Limits) -> list[int]:
+    shape = _get(tensor, "shape", list, where)
+    fits = 1 <= len(shape) <= _MOST_DIMENSIONS
+    if not fits or any(type(size) is not int or size < 1 for size in shape):
+        refuse(f"shape of {where}", f"1 to {_MOST_DIMENSIONS} integers >= 1", shape)
+    for count, limit, word in (
+        (shape[0], limits.rows, "rows"),
+        (max(shape[1:], default=1), limits.columns, "columns"),
+        (math.prod(shape), limits.body, "elements"),  # each takes a byte or more
+    ):
+        if count > limit:
+            raise BadRequest(f"shape of {where} must have at most {limit} {word}, got {count}")
+    return shape
+
+
+def _outputs(header: dict[str, Any], binary: bool) -> dict[str, bool] | None:
+    outputs: dict[str, bool] = {}
+    for index, output in enumerate(_get(header, "outputs", list, "the request", [])):
+        name = _name(output, f"outputs[{index}]", outputs)
+        where = f"output {show(name)}"
+        outputs[name] = _get(_parameters(output, where), "binary_data", bool, where, binary)
+    return outputs or None
+
+
+def _name(entry: object, where: str, taken: Container[str]) -> str:
+    """The name of an input or output, which no other may have."""
+    if not isinstance(entry, dict):
+        refuse(where, "an object", entry)
+    name = _get(entry, "name", str, where)
+    if not name or name in taken:
+        refuse(f"name of {where}", "a name of its own", name)
+    return name
+
+
+def _parameters(entry: dict[str, Any], where: str) -> dict[str, Any]:
+    parameters = _get(entry, "parameters", dict, where, {})
+    for key, value in parameters.items():
+        if key in _UNSUPPORTED:
+            raise BadRequest(f"parameter {key} of {where} is not supported")
+        if type(value) not in (str, int, float, bool):
+            refuse(f"parameter {show(key)} of {where}", "a string, number or boolean", value)
+    return parameters
+
+
+def _get(entry: dict[str, Any], key: str, kind: type[T], where: str, default: T | None = None) -> T:
+    """A field that has to be of a type; one that is null is not there."""
+    value = entry.get(key)
+    if value is None:
+        value = default
+    if type(value) is not kind:  # to Python, True is an integer as well
+        refuse(f"{key} of {where}", _WORDS[kind], value)
+    return value
+
+
+def encode(
+    model: str,
+    version: str,
+    request_id: str,
+    outputs: Mapping[str, NDArray[Any]],
+    wanted: Mapping[str, bool] | None,
+    binary: bool,
+    parameters: Mapping[str, Any],
+) -> tuple[bytes, int | None]:
+    """Write a reply.
+
+    Parameters
+    ----------
+    model, version, request_id : str
+        Named in the reply; an empty id is left out.
+    outputs : mapping
+        Arrays by name; those of strings or bytes become BYTES.
+    wanted : mapping or None
+        Names to reply with, and whether in binary; None: all of them, as ``binary`` says.
+    binary : bool
+        Whether all go in binary where ``wanted`` is None.
+    parameters : mapping
+        Of the reply; left out if empty.
+
+    Returns
+    -------
+    tuple
+        The bytes, and the length of their JSON if any output is binary, else None. In JSON,
+        what is not finite becomes null.
+
+    Raises
+    ------
+    BadRequest
+        If an output is wanted that there is not, or in JSON what is not text.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> outputs = {"label": np.array([3]), "probs": np.array([[0.25, 0.75]])}
+    >>> reply, _ = encode("lame", "1", "", outputs, {"label": False}, False, {})
+    >>> orjson.loads(reply)["outputs"]
+    [{'name': 'label', 'datatype': 'INT64', 'shape': [1], 'data': [3]}]
+    >>> reply, length = encode("lame", "1", "", outputs, None, True, {})
+    >>> np.frombuffer(reply[length:], np.float64, offset=8)
+    array([0.25, 0.75])
+    """
+    entries, tail = [], []
+    for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
+        if name not in outputs:
+            expected = f"among {', '.join(outputs)}{did_you_mean(name[:100], outputs)}"
+            refuse("outputs of the request", expected, name)
+        array = outputs[name]
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array)}
+        entry["shape"] = array.shape
+        if raw:
+            tail.append(to_binary(array))
+            entry["parameters"] = {"binary_data_size": len(tail[-1])}
+        else:
+            entry["data"] = to_json(array, f"output {name}")
+        entries.append(entry)
+    reply: dict[str, Any] = {"model_name": model, "model_version": version}
+    if request_id:
+        reply["id"] = request_id
+    if parameters:
+        reply["parameters"] = parameters
+    header = orjson.dumps(reply | {"outputs": entries}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join((header, *tail)), len(header)) if tail else (header, None)
