@@ -20,19 +20,21 @@ _POLL = 0.05  # seconds between two looks at a lock
 
 
 @contextmanager
-def renamed(path: Path, folder: Path | None = None) -> Iterator[Path]:
+def renamed(path: Path, folder: Path | None = None, *, sync: bool = True) -> Iterator[Path]:
     """A file to write to, which takes the name ``path`` at the end, or is deleted on an error.
 
-    Whoever looks, also after a kill or a power cut, finds the whole file or none. The temporary
-    file lies in ``folder``, by default beside ``path``; only a kill leaves it there.
+    Whoever looks, also after a kill or a power cut, finds the whole file or none; without ``sync``,
+    which takes milliseconds, a power cut may leave less. The temporary file lies in ``folder``, by
+    default beside ``path``; only a kill leaves it there.
     """
     # Random, since processes on two machines may have the same number, and short, since the
     # name of the file itself may be as long as names can be.
     temporary = (folder or path.parent) / f".lametta-{secrets.token_hex(8)}.tmp"
     try:
         yield temporary
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("r+b") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         if error.filename is not None:

@@ -1,0 +1,213 @@
+"""One request of one stream: its state from the store, corrected, committed, answered."""
+
+import copy
+import hashlib
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from lametta.correctors._shelf import Shelf
+from lametta.serve.errors import BusyError, DeadlineError
+from lametta.serve.stores import Store
+from lametta.types import Corrector, LamettaError, Prediction, Stateful
+
+_ATTEMPTS = 20  # to be the first to advance a stream that other replicas advance too
+_OVERHEAD = 8192  # bytes of Python's objects for a stream
+
+
+class Samples(NamedTuple):
+    """What a request brings.
+
+    Attributes
+    ----------
+    features, probs : array [N, d], [N, K]
+        As for `lametta.Corrector.correct`.
+    id : str
+        The request's. With one, the last request of a stream may come again, if its answer was
+        lost: it is answered the same and counts once.
+    start, end : bool
+        Whether the stream begins anew with these samples, and whether it ends with them.
+    """
+
+    features: NDArray[Any]
+    probs: NDArray[Any]
+    id: str = ""
+    start: bool = False
+    end: bool = False
+
+    def pack(self) -> bytes:
+        """As an entry of a log; the same samples give the same bytes."""
+        about = np.frombuffer(self.id.encode(), np.uint8), np.array([self.start, self.end])
+        return save(
+            {
+                "features": np.ascontiguousarray(self.features),
+                "probs": np.ascontiguousarray(self.probs),
+                **dict(zip(("id", "start_end"), about, strict=True)),
+            }
+        )
+
+    @classmethod
+    def unpack(cls, entry: bytes) -> "Samples":
+        """What `pack` packed."""
+        arrays = load(entry)
+        start, end = arrays["start_end"].tolist()
+        return cls(arrays["features"], arrays["probs"], arrays["id"].tobytes().decode(), start, end)
+
+
+@dataclass
+class _Held:
+    """A stream as this process knows it; the truth is in the store."""
+
+    corrector: Any
+    version: int = -1  # -1: not known, to be loaded
+    ended: bool = False
+    logged: int = 0  # bytes of the log since the snapshot
+    size: int = 0  # bytes of the state, as far as is known
+    last: tuple[bytes, Prediction] | None = None  # the last request's digest and answer
+
+    def did(self, samples: Samples, entry: bytes, prediction: Prediction) -> None:
+        """Keep what has to be known of a request that is done."""
+        self.ended = samples.end
+        self.logged += len(entry)
+        self.size = self.size or _bytes_of(self.corrector.state_dict())
+        answer = Prediction(prediction.probs, None, prediction.info)
+        self.last = (_digest(entry), answer) if samples.id else None
+
+
+class Keeper:
+    """Correct the requests of many streams, whose states are in a store.
+
+    Every request is committed before it is answered, under the version it was computed from. So
+    an answered request is never lost, and two replicas never both advance a stream.
+
+    Parameters
+    ----------
+    corrector : Corrector
+        What every stream gets a copy of.
+    name : str
+        The corrector's name in the store. Together with its options it tells its streams from
+        those of others.
+    store : Store
+        Where states survive.
+    memory : float
+        Bytes of states that are held ready here; others are loaded when they are needed.
+    """
+
+    def __init__(
+        self, corrector: Corrector, name: str, store: Store, *, memory: float = 2**30
+    ) -> None:
+        self.corrector, self.store = corrector, store
+        self._stateful = isinstance(corrector, Stateful)
+        options = hashlib.sha256(repr(corrector).encode()).hexdigest()[:8]
+        self._prefix = f"{name}:{options}:"
+        self._shelf = Shelf(self._begin, _size, most=2**31, memory=memory, idle=math.inf)
+
+    @property
+    def evicted(self) -> int:
+        """How many streams made room for others here; the store has them still."""
+        return self._shelf.evicted
+
+    @property
+    def n_bytes(self) -> int:
+        """What the states that are held here take."""
+        return self._shelf.size
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    def correct(
+        self, samples: Samples, stream: str | None = None, deadline: float = math.inf
+    ) -> Prediction:
+        """Correct the next samples of a stream; without one, a batch that stands alone.
+
+        When `time.monotonic` has reached ``deadline``, no answer is wanted any more.
+        """
+        if stream is None or not self._stateful:
+            return self._fresh().correct(samples.features, samples.probs)
+        wait = max(deadline - time.monotonic(), 0)
+        try:
+            with self._shelf.held(stream, min(wait, 1e6)) as held:
+                for _ in range(_ATTEMPTS):
+                    answer = self._attempt(held, self._prefix + stream, samples, deadline)
+                    if answer is not None:
+                        return answer
+        except TimeoutError:
+            raise DeadlineError("the stream was busy until the deadline") from None
+        raise BusyError("the stream is advanced by too many others at once")
+
+    def _attempt(
+        self, held: _Held, stream: str, samples: Samples, deadline: float
+    ) -> Prediction | None:
+        """The answer, committed; None if another replica was faster."""
+        if held.version < 0:
+            self._load(held, stream)
+        entry = samples.pack()
+        if samples.id and held.last is not None and held.last[0] == _digest(entry):
+            return held.last[1]
+        if time.monotonic() >= deadline:
+            raise DeadlineError("the answer would come after the deadline")
+        begins = samples.start or held.ended
+        snapshot = None
+        if begins:
+            held.corrector.reset()
+            snapshot = b""
+        elif held.logged > held.size:  # so that a frame costs its own bytes twice at most
+            snapshot = save(held.corrector.state_dict())
+        version, held.version = held.version, -1  # until all went well
+        try:
+            prediction: Prediction = held.corrector.correct(samples.features, samples.probs)
+        except LamettaError:
+            held.version = -1 if begins else version  # what is refused changes no state
+            raise
+        if not self.store.commit(stream, version, entry, snapshot):
+            return None
+        held.version = version + 1
+        held.logged = held.logged if snapshot is None else 0
+        held.did(samples, entry, prediction)
+        return prediction
+
+    def _load(self, held: _Held, stream: str) -> None:
+        """Make the state that the store has, from its snapshot and the requests since."""
+        kept = self.store.load(stream)
+        held.corrector.reset()
+        held.ended, held.logged, held.last = False, 0, None
+        try:
+            if kept.snapshot:
+                held.corrector.load_state_dict(load(kept.snapshot))
+            for entry in kept.log:
+                samples = Samples.unpack(entry)
+                prediction = held.corrector.correct(samples.features, samples.probs)
+                held.did(samples, entry, prediction)
+        except Exception:
+            # Of another version of the corrector, say. Its streams can only begin anew.
+            logging.getLogger("lametta.serve").exception("the state of %r is of no use", stream)
+            held.corrector.reset()
+            held.ended = True
+        held.version = kept.version
+
+    def _begin(self) -> _Held:
+        return _Held(self._fresh())
+
+    def _fresh(self) -> Corrector:
+        own = copy.deepcopy(self.corrector)
+        own.reset()
+        return own
+
+
+def _size(held: _Held) -> int:
+    last = 0 if held.last is None else int(held.last[1].probs.nbytes)
+    return held.size + last + _OVERHEAD
+
+
+def _bytes_of(state: dict[str, NDArray[Any]]) -> int:
+    return sum(array.nbytes for array in state.values())
+
+
+def _digest(entry: bytes) -> bytes:
+    return hashlib.sha256(entry).digest()

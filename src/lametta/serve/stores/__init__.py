@@ -1,0 +1,102 @@
+"""Where the state of streams survives: memory, a folder, or Redis.
+
+A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame costs
+the frame and not a state. Its version counts requests: who adds the next one has to name the
+version it was made for, and of two who name the same one comes too late.
+"""
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from lametta.serve.errors import StoreError
+from lametta.types import LamettaError
+
+IDLE = 24 * 3600.0
+MOST = 100_000
+
+
+class Kept(NamedTuple):
+    """What a store has of a stream.
+
+    Attributes
+    ----------
+    version : int
+        How many requests the stream has seen.
+    snapshot : bytes
+        The state before the first entry of the log; empty at the start of a stream.
+    log : list of bytes
+        The requests since the snapshot, the last of which made this version.
+    """
+
+    version: int
+    snapshot: bytes
+    log: list[bytes]
+
+
+NOTHING = Kept(0, b"", [])
+
+
+class Store(Protocol):
+    """What a store does. Threads may call it at the same time.
+
+    Each method raises `StoreError` where the store cannot be reached; then whether a commit was
+    made is not known, and the stream has to be loaded again.
+    """
+
+    def load(self, stream: str) -> Kept:
+        """What is kept of a stream; version 0 if nothing is."""
+        ...
+
+    def commit(
+        self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
+    ) -> bool:
+        """Add the entry that turns ``version`` into the next, or give False: another did.
+
+        With a snapshot, the state at ``version``, the log begins anew with this entry.
+
+        Raises
+        ------
+        TooManyStreamsError
+            The stream is new, and there are as many as there may be.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise unless the store can be reached."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+def open_store(url: str, *, most: int = MOST, idle: float = IDLE) -> Store:
+    """Open the store of a name: ``memory``, ``redis://...``, or else a folder.
+
+    Parameters
+    ----------
+    url : str
+        Which one.
+    most : int
+        How many streams it may keep; more are refused.
+    idle : float
+        Seconds without a request after which a stream is forgotten.
+    """
+    if not url:
+        raise LamettaError("store must be memory, a folder or redis://HOST, got nothing")
+    if url == "memory":
+        from lametta.serve.stores.memory import MemoryStore
+
+        return MemoryStore(most=most, idle=idle)
+    if url.startswith(("redis://", "rediss://", "unix://")):
+        from lametta.serve.stores.redis import RedisStore
+
+        return RedisStore(url, most=most, idle=idle)
+    if "://" in url:
+        raise LamettaError(f"store must be memory, a folder or redis://HOST, got {url!r}")
+    from lametta.serve.stores.folder import FolderStore
+
+    return FolderStore(Path(url), most=most, idle=idle)
+
+
+__all__ = ["IDLE", "MOST", "NOTHING", "Kept", "Store", "StoreError", "open_store"]

@@ -1,0 +1,161 @@
+"""Streams in a folder: a file each, which survives the death of the process."""
+
+import hashlib
+import logging
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from lametta._files import delete_leftovers, locked, renamed
+from lametta.serve.errors import StoreError, TooManyStreamsError
+from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
+from lametta.types import LamettaError
+
+_HEAD = struct.Struct("<QII")  # of a record: version, length, checksum of both and of the content
+_SWEEP = 60.0  # seconds between two looks for streams to forget
+_LOCK_WAIT = 5.0  # seconds that a server before may take to end
+
+
+class _Known(NamedTuple):
+    version: int
+    length: int  # of the file
+
+
+class FolderStore:
+    """A store in a folder, which one process may use at a time; see `open_store`.
+
+    A stream's file is a record with the snapshot and a record for each request since. A request is
+    added in one write, a snapshot replaces the file by a new one: a kill at any moment leaves at
+    most half a record at the end, of a request that was not answered, which the next load cuts
+    off. Files are not forced to the disk, so that a power cut may cost the last seconds.
+    """
+
+    def __init__(self, folder: Path, *, most: int = MOST, idle: float = IDLE) -> None:
+        self._folder, self._most, self._idle = folder, most, idle
+        self._lock = threading.Lock()  # of what follows
+        self._known: dict[str, _Known] = {}  # of the streams that were loaded
+        self._names: set[str] = set()  # the files of all streams
+        self._ends = ExitStack()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._ends.enter_context(locked(folder / ".lock", _LOCK_WAIT))
+            delete_leftovers(folder)
+        except OSError as error:
+            raise LamettaError(
+                f"store must be a folder that can be written to, got {folder}: {error.strerror}"
+            ) from error
+        self._sweep()
+
+    def load(self, stream: str) -> Kept:
+        name = _name(stream)
+        path = self._folder / name
+        with self._lock:
+            self._known.pop(name, None)
+            try:
+                content = path.read_bytes()
+                records = list(_records(content))
+                if not records:
+                    path.unlink()
+                    logging.getLogger("lametta.serve").error("%s was damaged: begun anew", path)
+                    raise FileNotFoundError
+                version, _, length = records[-1]
+                if length < len(content):
+                    os.truncate(path, length)
+            except FileNotFoundError:
+                self._names.discard(name)
+                return NOTHING
+            except OSError as error:
+                reason = error.strerror
+                raise StoreError(f"the state of a stream cannot be read: {reason}") from error
+            self._known[name] = _Known(version, length)
+            self._names.add(name)
+        return Kept(version, records[0][1], [entry for _, entry, _ in records[1:]])
+
+    def commit(
+        self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
+    ) -> bool:
+        name = _name(stream)
+        with self._lock:  # to the end, or a sweep might take a file that is being written to
+            if time.monotonic() >= self._next_sweep:
+                self._sweep()
+            known = self._known.get(name)
+            if (known.version if known else 0) != version:
+                return False
+            if known is None and len(self._names) >= self._most:
+                raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
+            record = _record(version + 1, entry)
+            try:
+                if known is None or snapshot is not None:
+                    record = _record(version, snapshot or b"") + record
+                    with renamed(self._folder / name, sync=False) as temporary:
+                        temporary.write_bytes(record)
+                    length = len(record)
+                else:
+                    length = known.length + len(record)
+                    self._append(name, known.length, record)
+            except (OSError, LamettaError) as error:
+                self._known.pop(name, None)  # it has to be loaded before the next
+                raise StoreError(f"the state of a stream cannot be written: {error}") from error
+            self._known[name] = _Known(version + 1, length)
+            self._names.add(name)
+            return True
+
+    def check(self) -> None:
+        if not os.access(self._folder, os.W_OK):
+            raise StoreError("the folder of the streams' states cannot be written to")
+
+    def close(self) -> None:
+        self._ends.close()
+
+    def _append(self, name: str, length: int, record: bytes) -> None:
+        # Without O_CREAT: a file that someone deleted must not come back without its snapshot.
+        descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND)
+        try:
+            if os.write(descriptor, record) < len(record):
+                os.ftruncate(descriptor, length)
+                raise OSError("the disk is full")
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Forget the streams that came last too long ago."""
+        self._next_sweep = time.monotonic() + _SWEEP
+        unused = time.time() - self._idle
+        self._names = set()
+        for file in os.scandir(self._folder):
+            if file.name.endswith(".stream"):
+                if file.stat().st_mtime >= unused:
+                    self._names.add(file.name)
+                else:
+                    Path(file.path).unlink()
+        for name in self._known.keys() - self._names:
+            del self._known[name]
+
+
+def _name(stream: str) -> str:
+    """The file of a stream, whatever characters its id has."""
+    return f"{hashlib.sha256(stream.encode()).hexdigest()}.stream"
+
+
+def _record(version: int, content: bytes) -> bytes:
+    checksum = zlib.crc32(content, zlib.crc32(struct.pack("<QI", version, len(content))))
+    return _HEAD.pack(version, len(content), checksum) + content
+
+
+def _records(content: bytes) -> Iterator[tuple[int, bytes, int]]:
+    """The whole records at the start of a file: version, content, and where each ends."""
+    start, expected = 0, None
+    while start + _HEAD.size <= len(content):
+        version, length, _ = _HEAD.unpack_from(content, start)
+        end = start + _HEAD.size + length
+        inside = content[start + _HEAD.size : end]
+        if content[start:end] != _record(version, inside) or version != (expected or version):
+            return
+        yield version, inside, end
+        start, expected = end, version + 1

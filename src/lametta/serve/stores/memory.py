@@ -1,0 +1,61 @@
+"""Streams that live as long as the process."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from lametta.serve.errors import TooManyStreamsError
+from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
+
+
+class MemoryStore:
+    """A store in this process's memory; its options are those of `open_store`."""
+
+    def __init__(
+        self,
+        *,
+        most: int = MOST,
+        idle: float = IDLE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._idle, self._clock = most, idle, clock
+        self._streams: OrderedDict[str, tuple[float, Kept]] = OrderedDict()  # the newest come last
+        self._lock = threading.Lock()
+
+    def load(self, stream: str) -> Kept:
+        with self._lock:
+            self._forget()
+            return self._get(stream)
+
+    def commit(
+        self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
+    ) -> bool:
+        with self._lock:
+            self._forget()
+            kept = self._get(stream)
+            if kept.version != version:
+                return False
+            if not kept.version and len(self._streams) >= self._most:
+                raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
+            if snapshot is None:
+                kept.log.append(entry)
+                kept = Kept(version + 1, kept.snapshot, kept.log)
+            else:
+                kept = Kept(version + 1, snapshot, [entry])
+            self._streams[stream] = self._clock(), kept
+            self._streams.move_to_end(stream)
+            return True
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _get(self, stream: str) -> Kept:
+        _, kept = self._streams.get(stream, (0.0, NOTHING))
+        return kept._replace(log=list(kept.log))
+
+    def _forget(self) -> None:
+        unused = self._clock() - self._idle
+        while self._streams and next(iter(self._streams.values()))[0] < unused:
+            self._streams.popitem(last=False)
