@@ -43,7 +43,7 @@ class Limits:
     Attributes
     ----------
     body : int
-        Bytes of a request.
+        Bytes of a request. Those of JSON take up to 45 times as much memory while they are read.
     rows : int
         First dimension of a tensor.
     columns : int
