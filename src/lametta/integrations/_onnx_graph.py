@@ -1,0 +1,233 @@
+"""The head of a classifier in an ONNX graph, and a graph that gives what goes into it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lametta._checks import did_you_mean
+from lametta._packages import package
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+# What makes logits of features: where its weights are among its inputs.
+_DENSE = {"Gemm": 1, "MatMul": 1, "FusedGemm": 1, "FusedMatMul": 1, "MatMulInteger": 1}
+_DENSE |= {"QLinearMatMul": 3, "QGemm": 3}
+_CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
+_QUANTIZED = ("QLinearMatMul", "QGemm", "QLinearConv")  # scale and zero point follow the data
+_INTEGER = ("MatMulInteger", "ConvInteger")
+# Layers after the head that leave each class where it is.
+_SHAPES = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
+_SHAPES |= {"QuantizeLinear", "DequantizeLinear", "Clip", "Log"}
+_SOFTMAX = {"Softmax", "LogSoftmax", "QLinearSoftmax", "Sigmoid", "QLinearSigmoid"}
+_POOLS = {"GlobalAveragePool", "AveragePool", "ReduceMean", "Relu"}
+_POOLS |= {"QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearReduceMean"}
+_ARITHMETIC = {"Add", "Sub", "Mul", "Div", "Sum", "BiasAdd", "QLinearAdd", "QLinearMul"}
+_CONSTANTS = {"Identity", "Cast", "DequantizeLinear", "QuantizeLinear", "Transpose"}
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where features and logits are in a graph: a tensor each, or one with scale and zero point."""
+
+    features: tuple[str, ...]
+    logits: tuple[str, ...]
+    channels_first: bool | None = None  # of features with more than two axes; None: unknown
+    probabilities: bool = False  # what the logits' tensor holds in truth
+    d: int | None = None  # as the weights say
+    n_classes: int | None = None
+
+
+class _Way(NamedTuple):
+    """What lies on the way back from an output."""
+
+    heads: "list[NodeProto]"
+    nodes: "list[NodeProto]"
+
+
+def find_head(model: "ModelProto", features: str | None, logits: str | None) -> Head:
+    """Find the head, as `lametta.integrations.onnx.OnnxModel` describes it."""
+    graph = _Graph(model)
+    for argument, name in (("features", features), ("logits", logits)):
+        if name is not None:
+            graph.check_tensor(argument, name)
+    outputs = [output.name for output in model.graph.output]
+    if logits is not None or "logits" in outputs:
+        outputs = [logits or "logits"]
+    if features is not None and len(outputs) == 1:
+        return graph.head(outputs[0], features)
+    found, problems = {}, []
+    for output in outputs:
+        try:
+            found[output] = graph.head(output, features)
+        except LamettaError as error:
+            problems.append(str(error))
+    if not found:
+        raise LamettaError(
+            "features must name the tensor that goes into the head, got None, and no head was "
+            f"found: {'; '.join(problems[:3]) or 'the graph has no outputs'}"
+        )
+    if len(set(found.values())) > 1:
+        raise LamettaError(
+            "logits must say which of the graph's outputs are the class scores, got None and "
+            f"several that could be: {', '.join(map(repr, found))}"
+        )
+    return next(iter(found.values()))
+
+
+def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
+    """Make features and logits, as float32, the only outputs; give their names."""
+    onnx = package("onnx", "onnx", "OnnxModel")
+    taken = {name for node in model.graph.node for name in node.output}
+    names = []
+    del model.graph.output[:]
+    for wanted, tensors in (("features", head.features), ("logits", head.logits)):
+        name = f"lametta.{wanted}"
+        while name in taken or f"{name}.wide" in taken:
+            name += "_"
+        last = tensors[0]
+        if len(tensors) > 1:
+            last = f"{name}.wide"
+            model.graph.node.append(onnx.helper.make_node("DequantizeLinear", tensors, [last]))
+        to = onnx.TensorProto.FLOAT
+        model.graph.node.append(onnx.helper.make_node("Cast", [last], [name], to=to))
+        model.graph.output.append(onnx.ValueInfoProto(name=name))  # its type will be inferred
+        names.append(name)
+    return names[0], names[1]
+
+
+class _Graph:
+    """Who makes each tensor, and which tensors are constants."""
+
+    def __init__(self, model: "ModelProto") -> None:
+        self.makers = {name: node for node in model.graph.node for name in node.output if name}
+        self.constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+        self.inputs = [put.name for put in model.graph.input if put.name not in self.constants]
+
+    def check_tensor(self, argument: str, name: str) -> None:
+        known = [*self.makers, *self.inputs]
+        if name not in known:
+            raise LamettaError(
+                f"{argument} must be the name of a tensor in the graph, got {name!r}"
+                f"{did_you_mean(name, known) or f'; the last are {known[-5:]}'}"
+            )
+
+    def head(self, output: str, features: str | None) -> Head:
+        """The head behind an output, or the features that are named."""
+        way = self._way(output)
+        logits = self._logits(output)
+        kinds = {node.op_type for node in way.nodes}
+        mixed = logits == (output,) and bool(kinds & _SOFTMAX) and not kinds & {"Log", "LogSoftmax"}
+        if features is not None:
+            return Head((features,), logits, probabilities=mixed)
+        heads = {self._data(node): node for node in way.heads}
+        if len(heads) != 1:
+            raise LamettaError(self._described(output, way))
+        data, node = next(iter(heads.items()))
+        n_classes, d = self._widths(node) or (None, None)
+        if n_classes != 1 and kinds & {"Sigmoid", "QLinearSigmoid"}:
+            raise LamettaError(
+                f"{output!r} comes from a Sigmoid over {n_classes} classes, which do not exclude "
+                "each other as those of a Softmax do"
+            )
+        return Head(data, logits, node.op_type in _CONVOLUTIONS, mixed, d, n_classes)
+
+    def _way(self, output: str) -> _Way:
+        way, waiting, seen = _Way([], []), [output], set()
+        while waiting:
+            name = waiting.pop()
+            node = self.makers.get(name)
+            if name in seen or node is None:  # a broken graph may have a circle
+                continue
+            seen.add(name)
+            way.nodes.append(node)
+            if node.op_type in _DENSE | _CONVOLUTIONS and self._data(node) and self._widths(node):
+                way.heads.append(node)
+            elif node.op_type in _SHAPES | _SOFTMAX | _POOLS:
+                waiting.extend(node.input[:1])
+            elif node.op_type in _ARITHMETIC:
+                waiting.extend(n for n in node.input if n and self._shape(n) is None)
+        return way
+
+    def _logits(self, output: str) -> tuple[str, ...]:
+        """The input of the softmax that an output comes from, or the output itself."""
+        for node in self._chain(output, _SHAPES | _SOFTMAX):
+            if node.op_type in _SOFTMAX:
+                return tuple(node.input[: 3 if node.op_type.startswith("QLinear") else 1])
+        return (output,)
+
+    def _chain(self, name: str, kinds: Iterable[str]) -> "Iterator[NodeProto]":
+        """The nodes of these kinds, one before the other, that a tensor comes from."""
+        for _ in range(len(self.makers)):
+            node = self.makers.get(name)
+            if node is None or node.op_type not in kinds or not node.input:
+                return
+            yield node
+            name = node.input[0]
+
+    def _data(self, node: "NodeProto") -> tuple[str, ...]:
+        """What goes into a head; nothing where it cannot be had as numbers."""
+        if node.op_type in _QUANTIZED:
+            return tuple(node.input[:3])
+        if node.op_type in _INTEGER:
+            before = self.makers.get(node.input[0]) if node.input else None
+            quantizes = before is not None and before.op_type.endswith("QuantizeLinear")
+            return tuple(before.input[:1]) if before is not None and quantizes else ()
+        return tuple(node.input[:1])
+
+    def _widths(self, node: "NodeProto") -> tuple[int, int] | None:
+        """Classes and features of a head, by its weights; None if it cannot be one."""
+        convolves = node.op_type in _CONVOLUTIONS
+        place = (_CONVOLUTIONS if convolves else _DENSE)[node.op_type]
+        shape = self._shape(node.input[place]) if place < len(node.input) else None
+        if shape is None:
+            return None
+        if convolves:
+            fits = len(shape) > 2 and set(shape[2:]) == {1} and _attribute(node, "group", 1) == 1
+            return (shape[0], shape[1]) if fits else None
+        if len(shape) != 2 or _attribute(node, "transA", 0):
+            return None
+        return (shape[0], shape[1]) if _attribute(node, "transB", 0) else (shape[1], shape[0])
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a constant, also if it is dequantized or transposed; None of others."""
+        nodes = list(self._chain(name, _CONSTANTS))
+        first = nodes[-1].input[0] if nodes else name
+        shape = self.constants.get(first)
+        maker = self.makers.get(first)
+        if shape is None and maker is not None and maker.op_type == "Constant":
+            shape = _constant_shape(maker)
+        for node in reversed(nodes):
+            if shape is not None and node.op_type == "Transpose":
+                order = _attribute(node, "perm", range(len(shape))[::-1])
+                shape = tuple(shape[axis] for axis in order)
+        return shape
+
+    def _described(self, output: str, way: _Way) -> str:
+        if len(way.heads) > 1:
+            tensors = ", ".join(repr(self._data(node)[0]) for node in way.heads[:5])
+            return f"{output!r} comes from several layers, with inputs {tensors}"
+        last = " <- ".join(f"{node.op_type} {node.name!r}" for node in way.nodes[:6])
+        return (
+            f"{output!r} was expected to come from a Gemm, a MatMul or a 1x1 Conv with constant "
+            f"weights, and its last nodes are {last or 'none'}"
+        )
+
+
+def _attribute(node: "NodeProto", name: str, default: Any) -> Any:
+    found = [attribute for attribute in node.attribute if attribute.name == name]
+    if not found:
+        return default
+    return package("onnx", "onnx", "OnnxModel").helper.get_attribute_value(found[0])
+
+
+def _constant_shape(node: "NodeProto") -> tuple[int, ...] | None:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return tuple(attribute.t.dims)
+        if attribute.name in ("value_float", "value_int"):
+            return ()
+        if attribute.name in ("value_floats", "value_ints"):
+            return (len(attribute.floats) or len(attribute.ints),)
+    return None

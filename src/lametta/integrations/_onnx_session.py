@@ -1,0 +1,136 @@
+"""An ONNX file read, its graph as a session of ONNX Runtime, and what that takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lametta._arrays import to_numpy
+from lametta._checks import check_choice
+from lametta._packages import package
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Provider: TypeAlias = str | tuple[str, dict[str, Any]]
+
+_MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
+_NATIVE = {"float": "float32", "double": "float64"}  # other types have NumPy's names
+_EXTERNAL = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a graph takes: a tensor's name, its shape with None for what is open, its dtype.
+
+    Examples
+    --------
+    >>> print(Input("pixels", (None, 3, 224, 224), "float32"))
+    float32 [N, 3, 224, 224]
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        sides = ["any" if side is None else str(side) for side in self.shape]
+        return f"{self.dtype} [{', '.join(['N', *sides[1:]])}]"
+
+    def tensor(self, x: Any) -> npt.NDArray[Any]:
+        """Give an array as this input takes it, or say what is wrong with it."""
+        try:
+            array: npt.NDArray[Any] = to_numpy(x)
+        except ValueError:  # lists of several lengths
+            array = np.empty(0, object)
+        wanted = np.dtype(self.dtype)
+        kinds = {array.dtype.kind, wanted.kind}
+        fits = (
+            (len(kinds) == 1 or kinds == {"i", "u"})
+            and array.ndim == len(self.shape) > 0
+            and all(a in (None, b) for a, b in zip(self.shape[1:], array.shape[1:], strict=True))
+        )
+        if not fits:
+            raise LamettaError(
+                f"x must be {self} for the graph's input {self.name!r}, got {array.dtype} "
+                f"{list(array.shape)}"
+            )
+        if array.dtype == wanted:
+            return np.ascontiguousarray(array)
+        with np.errstate(over="ignore"):
+            narrowed = array.astype(wanted)
+        if wanted.kind in "iu" and not np.array_equal(narrowed, array):
+            raise LamettaError(f"x must fit into {wanted} for the graph's input {self.name!r}")
+        return narrowed
+
+
+def parsed(path: Path) -> "ModelProto":
+    """Read an ONNX file, but not its external data; nothing in it is run."""
+    onnx = package("onnx", "onnx", "OnnxModel")
+    if not path.is_file():
+        raise LamettaError(f"path must be an .onnx file, got {path}, which is none")
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise LamettaError(
+            f"path must be an .onnx file of at most {_MOST_BYTES} bytes, its weights beside it as "
+            f"external data, got {path} of {size}"
+        )
+    model: ModelProto = onnx.ModelProto.FromString(path.read_bytes())
+    if not model.graph.node:
+        raise LamettaError(f"path must be an ONNX model, got {path}, which has no graph")
+    if model.functions:
+        inliner = package("onnx.inliner", "onnx", "OnnxModel")
+        model = inliner.inline_local_functions(model)
+    return model
+
+
+def session(
+    model: "ModelProto", folder: Path, providers: Sequence[Provider] | None, threads: int | None
+) -> Any:
+    """Start a session, with external data from a folder."""
+    ort = package("onnxruntime", "onnxruntime", "OnnxModel")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # errors are raised
+    options.intra_op_num_threads = threads or 0
+    options.add_session_config_entry(_EXTERNAL, str(folder.absolute()))
+    data = model.SerializeToString()
+    started = ort.InferenceSession(data, options, _providers(ort, providers), enable_fallback=0)
+    started._model_bytes = None  # it would keep all weights twice
+    return started
+
+
+def inputs_of(session: Any) -> tuple[Input, ...]:
+    """What a session takes."""
+    found = []
+    for put in session.get_inputs():
+        name = put.type.removeprefix("tensor(").removesuffix(")")
+        name = _NATIVE.get(name, name)
+        if name.startswith(("float", "int", "uint", "bool")) and "8e" not in name:
+            shape = (side if isinstance(side, int) and side > 0 else None for side in put.shape)
+            found.append(Input(put.name, tuple(shape), np.dtype(name).name))
+            continue
+        raise LamettaError(
+            f"the graph's inputs must be tensors of numbers, got {put.name!r} of {put.type}"
+        )
+    return tuple(found)
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error's text, without ONNX Runtime's own prefix."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].removeprefix("[ONNXRuntimeError] : ")[:500]
+
+
+def _providers(ort: Any, providers: Sequence[Provider] | None) -> list[Provider]:
+    available = ort.get_available_providers()
+    if providers is None:
+        return [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in available]
+    if isinstance(providers, str) or not providers:
+        raise LamettaError(f"providers must be a sequence of names, got {providers!r}")
+    for provider in providers:
+        name = provider[0] if isinstance(provider, tuple) and provider else provider
+        check_choice("providers", name, available)  # or they would be left out with a warning
+    return list(providers)

@@ -1,0 +1,249 @@
+"""An ONNX classifier as a `lametta.Model`, run by ONNX Runtime."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lametta._checks import check_flag, check_integer
+from lametta._files import PathLike
+from lametta.integrations._images import are_images, images_for
+from lametta.integrations._onnx_graph import find_head, with_outputs
+from lametta.integrations._onnx_outputs import check_kind, columns, matrix, pooled, width
+from lametta.integrations._onnx_session import (
+    Input,
+    Provider,
+    inputs_of,
+    parsed,
+    reason,
+    session,
+)
+from lametta.types import LamettaError, Output
+
+__all__ = ["Input", "Metadata", "OnnxModel"]
+
+_MOST_BATCH = 2**16  # samples that a graph may ask for at a time
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is known of a model before it runs.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+        What the graph takes.
+    features, logits : str
+        The tensors of the graph that they come from.
+    d, n_classes : int or None
+        Columns of features and of logits; None where the graph leaves that open.
+    classes : tuple of str or None
+        Their names, if the file has them as JSON under ``classes`` or ``names``.
+    batch : int or None
+        The only number of samples that the graph takes; None where it takes any.
+
+    Examples
+    --------
+    >>> pixels = Input("pixels", (None, 3, 224, 224), "float32")
+    >>> Metadata((pixels,), "pooled", "logits", 1280, 1000).batch is None
+    True
+    """
+
+    inputs: tuple[Input, ...]
+    features: str
+    logits: str
+    d: int | None
+    n_classes: int | None
+    classes: tuple[str, ...] | None = None
+    batch: int | None = None
+
+
+class OnnxModel:
+    """A classifier in an ONNX file that gives its features beside its logits, as float32.
+
+    The features are what goes into the head: the last Gemm, MatMul or 1x1 Conv with constant
+    weights before the output, quantized or not. They become a second output of the graph, so that
+    a batch costs one ordinary run. Where the output is a softmax, the logits are what goes into it;
+    features with places or tokens are averaged over them. Calls from several threads are fine.
+
+    Parameters
+    ----------
+    path : path
+        The ``.onnx`` file; files of external data lie beside it.
+    features, logits : str, optional
+        Names of tensors in the graph, where they are not found or are others. ``logits`` may name
+        a softmax's output too.
+    probabilities : bool, optional
+        Whether the outputs are probabilities; without it the graph says so by its softmax.
+    providers : sequence of str or of (str, options), optional
+        ONNX Runtime's execution providers, by default CUDA's where there is one, then the CPU's.
+    threads : int, optional
+        Threads for one run; by default as many as there are cores.
+    preprocess : mapping, optional
+        How images become tensors: any of ``size``, ``crop``, ``mean``, ``std``, ``scale``,
+        ``layout``, ``interpolation`` and ``bgr``, each as in `lametta.torch.preprocess.Preprocess`
+        (``size`` is its ``resize``). What is left out is taken from the file's metadata
+        (``lametta.mean`` and so on, as JSON), then from the graph's input, then from what is usual
+        for ImageNet.
+
+    Notes
+    -----
+    A graph of a fixed batch size, often 1, is run as often as needed, and the logger ``lametta``
+    says so.
+
+    Examples
+    --------
+    >>> model = OnnxModel("resnet50.onnx")  # doctest: +SKIP
+    >>> output = model([Path("swan.jpg").read_bytes()])  # doctest: +SKIP
+    >>> output.features.shape, output.logits.shape  # doctest: +SKIP
+    ((1, 2048), (1, 1000))
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        features: str | None = None,
+        logits: str | None = None,
+        probabilities: bool | None = None,
+        providers: Sequence[Provider] | None = None,
+        threads: int | None = None,
+        preprocess: Mapping[str, Any] | None = None,
+    ) -> None:
+        if probabilities is not None:
+            check_flag("probabilities", probabilities)
+        if threads is not None:
+            check_integer("threads", threads, 1)
+        self.path = Path(path)
+        try:
+            model = parsed(self.path)
+            head = find_head(model, features, logits)
+            self._names = with_outputs(model, head)
+            self._session = session(model, self.path.parent, providers, threads)
+            known = {entry.key: entry.value for entry in model.metadata_props}
+            inputs = inputs_of(self._session)
+            self._images = images_for(inputs, known, preprocess)
+            shapes = [output.shape or [] for output in self._session.get_outputs()]
+            self._columns = columns(shapes[1], head.n_classes)
+            batch = _fixed_batch(inputs)
+        except LamettaError as error:
+            raise LamettaError(f"{self.path}: {error}") from None
+        except Exception as error:  # a broken file may raise anything
+            raise LamettaError(
+                "path must be a classifier in ONNX's format that ONNX Runtime can run, got "
+                f"{self.path}: {reason(error)}"
+            ) from error
+        self._channels_first = head.channels_first
+        self.probabilities = head.probabilities if probabilities is None else probabilities
+        self._looked = False  # at whether the outputs are what they are said to be
+        n_classes = 2 if self._columns == 1 else self._columns
+        self.metadata = Metadata(
+            inputs,
+            head.features[0],
+            head.logits[0],
+            head.d or width(shapes[0]),
+            n_classes,
+            _classes(known, n_classes),
+            batch,
+        )
+        if batch is not None:
+            logging.getLogger("lametta").warning(
+                "%s takes batches of %d alone, and is run as often as that needs", self.path, batch
+            )
+
+    def __call__(self, x: Any, /) -> Output:
+        """Return features [N, d] and logits [N, K] of a batch.
+
+        The batch is a tensor as the graph takes it, or a mapping of names to tensors where it takes
+        several; or images: uint8 [N, H, W, 3], or a sequence of JPEG or PNG files' bytes.
+        """
+        feeds = self._feeds(x)
+        n = len(next(iter(feeds.values())))
+        if n == 0:
+            return self._nothing()
+        step = self.metadata.batch or n
+        parts = [self._run(feeds, start, min(start + step, n)) for start in range(0, n, step)]
+        features, logits = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Output(features, self._as_logits(logits))
+
+    def _run(
+        self, feeds: dict[str, npt.NDArray[Any]], start: int, stop: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        rows = np.arange(start, start + (self.metadata.batch or stop - start))
+        rows = np.minimum(rows, stop - 1)  # the last sample fills up a fixed batch
+        part = {name: x if len(x) == len(rows) else x[rows] for name, x in feeds.items()}
+        try:
+            features, logits = self._session.run(self._names, part)
+        except Exception as error:  # of ONNX Runtime's own kinds, with no common base
+            raise LamettaError(f"x must be what {self.path} can run: {reason(error)}") from error
+        features = pooled(features, len(rows), self._channels_first)
+        logits = matrix(logits, len(rows), self._columns)
+        return features[: stop - start], logits[: stop - start]
+
+    def _feeds(self, x: Any) -> dict[str, npt.NDArray[Any]]:
+        inputs = self.metadata.inputs
+        given = x if isinstance(x, Mapping) else {inputs[0].name: x} if len(inputs) == 1 else {}
+        if set(given) != {put.name for put in inputs}:
+            names = ", ".join(repr(put.name) for put in inputs)
+            got = ", ".join(map(repr, given)) or type(x).__name__
+            raise LamettaError(f"x must be a mapping with the tensors {names}, got {got}")
+        feeds = {put.name: self._tensor(put, given[put.name]) for put in inputs}
+        if len({len(tensor) for tensor in feeds.values()}) != 1:
+            got = " and ".join(f"{len(tensor)} of {name!r}" for name, tensor in feeds.items())
+            raise LamettaError(f"x must have as many samples in each tensor, got {got}")
+        return feeds
+
+    def _tensor(self, put: Input, x: Any) -> npt.NDArray[Any]:
+        if isinstance(x, bytes | bytearray | memoryview):
+            x = [x]
+        takes_pixels = np.dtype(put.dtype) == np.uint8
+        if not are_images(x, takes_pixels):
+            return put.tensor(x)
+        if self._images is None:
+            raise LamettaError(f"x must be {put} for the graph's input {put.name!r}, got images")
+        return self._images(x, np.dtype(put.dtype))
+
+    def _as_logits(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if logits.shape[1] == 1:  # of a binary classifier
+            other = 1 - logits if self.probabilities else np.zeros_like(logits)
+            logits = np.concatenate([other, logits], axis=1)
+        if not self._looked:
+            check_kind(logits, self.probabilities)
+            self._looked = True
+        if self.probabilities:
+            logits = np.log(np.maximum(logits, np.finfo(np.float32).tiny))
+        return logits
+
+    def _nothing(self) -> Output:
+        d, n_classes = self.metadata.d, self.metadata.n_classes
+        if d is None or n_classes is None:
+            raise LamettaError("x must hold a sample, since the graph leaves open what it gives")
+        return Output(np.zeros((0, d), np.float32), np.zeros((0, n_classes), np.float32))
+
+
+def _fixed_batch(inputs: Sequence[Input]) -> int | None:
+    sizes = {put.shape[0] for put in inputs if put.shape}
+    batch = next(iter(sizes)) if len(sizes) == 1 else None
+    if batch is not None and batch > _MOST_BATCH:
+        raise LamettaError(f"the graph's batches must be of {_MOST_BATCH} at most, got {batch}")
+    return batch
+
+
+def _classes(known: Mapping[str, str], n_classes: int | None) -> tuple[str, ...] | None:
+    """Names of classes in a file's metadata, a list or a dict by index; JSON alone is read."""
+    for key in ("lametta.classes", "classes", "names"):
+        try:
+            names = json.loads(known.get(key, "null"))
+        except (ValueError, RecursionError):  # Python's own notation, say, which is not evaluated
+            continue
+        if isinstance(names, dict):
+            names = [names.get(str(i)) for i in range(len(names))]
+        fits = isinstance(names, list) and n_classes in (None, len(names))
+        if fits and all(isinstance(name, str) for name in names):
+            return tuple(names)
+    return None
