@@ -1,6 +1,7 @@
 """How the commands print, show progress, and end on bad input."""
 
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,6 +123,22 @@ def require(extra: str, *packages: str) -> None:
         raise LamettaError(
             f"this needs {', '.join(missing)}, which pip install 'lametta[{extra}]' brings"
         )
+
+
+def parsed(settings: Sequence[str], option: str) -> dict[str, Any]:
+    """The values of ``name=value``, as TOML has them; what TOML cannot read is text."""
+    params: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not name or not equals:
+            raise LamettaError(f"{option} must be NAME=VALUE, got {setting!r}")
+        try:
+            (params[name.strip()],) = tomllib.loads(f"value = {text}").values()
+        except ValueError:  # no TOML, or more than one value
+            params[name.strip()] = text
+        except RecursionError:
+            raise LamettaError(f"{option} {name.strip()} must not be nested so deeply") from None
+    return params
 
 
 def data_folder(data: Path) -> Path:

@@ -1,6 +1,5 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,7 +12,7 @@ from rich.text import Text
 
 import lametta
 from lametta import methods
-from lametta.cli._console import err, progress_bar, say, show_table, typed, user_errors
+from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
 from lametta.cli._predictions import Floats, Predictions, check_target, read, write
 from lametta.data.bank.files import check_finite
 from lametta.types import Corrector, LamettaError
@@ -104,7 +103,7 @@ def correct(
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
-        params = shortcuts | (named := _parsed(settings or []))
+        params = shortcuts | (named := parsed(settings or [], "--set"))
         found = methods.find(method, "--method")
         for name, message in found.problems(params):
             short = name in shortcuts.keys() - named.keys()
@@ -123,22 +122,6 @@ def correct(
     if not found.stateful and (n := sum(step.alone for step in steps)):
         say(_NO_NEIGHBORS.format(n, len(steps), method), err)
     say(f"wrote {target}")
-
-
-def _parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """The values of ``name=value``, as TOML has them; what TOML cannot read is text."""
-    params: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not name or not equals:
-            raise LamettaError(f"--set must be NAME=VALUE, got {setting!r}")
-        try:
-            (params[name.strip()],) = tomllib.loads(f"value = {text}").values()
-        except ValueError:  # no TOML, or more than one value
-            params[name.strip()] = text
-        except RecursionError:
-            raise LamettaError(f"--set {name.strip()} must not be nested so deeply") from None
-    return params
 
 
 def _correct(

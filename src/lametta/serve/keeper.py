@@ -103,7 +103,7 @@ class Keeper:
         self, corrector: Corrector, name: str, store: Store, *, memory: float = 2**30
     ) -> None:
         self.corrector, self.store = corrector, store
-        self._stateful = isinstance(corrector, Stateful)
+        self._stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
         options = hashlib.sha256(repr(corrector).encode()).hexdigest()[:8]
         self._prefix = f"{name}:{options}:"
         self._shelf = Shelf(self._begin, _size, most=2**31, memory=memory, idle=math.inf)

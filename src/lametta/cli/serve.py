@@ -1,0 +1,220 @@
+"""``lametta serve``: correctors behind the Open Inference Protocol."""
+
+import math
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lametta import methods
+from lametta._checks import check_choice
+from lametta.cli._console import parsed, require, typed, user_errors
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from lametta.serve.plan import Served
+
+_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+_SPEC = re.compile(
+    r"(?:(?P<name>[^:=]*)=)?(?P<method>python:[^:]+:[^:]+|[^:=]+)(?::(?P<options>.+))?"
+)
+_SHORTEST = 16  # characters of a token
+_LEVELS = ("debug", "info", "warning", "error")
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def serve(
+    correctors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corrector",
+            metavar="[NAME=]METHOD[:OPTION=VALUE,...]",
+            help="What to serve, as the model of that name, such as prudent or fast=lame:k=3; may "
+            "be given repeatedly. prudent if not given.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
+    ] = 8000,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER|memory|redis://HOST",
+            help="Where the states of streams survive; Redis lets several replicas share them.",
+        ),
+    ] = "lametta-streams",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file of bearer tokens, one a line; every request needs one of them."),
+    ] = None,
+    everyone: Annotated[
+        bool,
+        typer.Option("--open", help="Serve without tokens, though others can reach the address."),
+    ] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL.ONNX",
+            help="A classifier that predicts here: requests then bring images or its tensors.",
+        ),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The model's tensor of features, if it is not found.")
+    ] = None,
+    logits: Annotated[
+        str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
+    idle: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
+    ] = 86_400.0,
+    memory: Annotated[
+        str, typer.Option(help="Bytes of states held ready, for each corrector: 512M, 2G.")
+    ] = "1G",
+    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait at a time.")] = 256,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Requests a second from one client.")
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which an answer is of no use.")
+    ] = 10.0,
+    patience: Annotated[
+        float, typer.Option(min=0.001, help="Seconds that a client may take to send a request.")
+    ] = 10.0,
+    max_body: Annotated[str, typer.Option(help="Bytes of a request: 16M.")] = "16M",
+    max_rows: Annotated[int, typer.Option(min=1, help="Rows of a tensor.")] = 4096,
+    max_columns: Annotated[
+        int, typer.Option(min=1, help="Columns of a tensor: features, classes, pixels of a side.")
+    ] = 65_536,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Requests that are computed at the same time.")
+    ] = 8,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve on a Ray cluster, such as auto or ray://HEAD:10001; needs a Redis store.",
+        ),
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas on the cluster.")] = 2,
+    log_level: Annotated[
+        str, typer.Option(help="debug logs every request; info, warning, error.")
+    ] = "info",
+) -> None:
+    """Serve correctors over HTTP, each stream with its own memory.
+
+    The server speaks the Open Inference Protocol v2 (JSON and binary tensors), as Triton and
+    KServe do, so that their clients work: inputs features [N, d] and probs or logits [N, K], a
+    sequence_id for the stream; outputs probs, label and source_label. A page at / shows what it
+    does, /metrics is for Prometheus.
+
+    Example: lametta serve --port 8000 --corrector prudent --corrector fast=lame:k=3
+    """
+    with user_errors():
+        require("serve", "fastapi", "httptools", "orjson", "prometheus_client", "uvicorn")
+        if model is not None:
+            require("onnx", "onnx", "onnxruntime")
+        if "://" in store:
+            require("redis", "redis")
+        from lametta.serve.gate import Manners
+        from lametta.serve.plan import Plan
+        from lametta.serve.tensors import Limits
+
+        manners = Manners(
+            tokens=_tokens(token_file),
+            limits=Limits(_bytes("--max-body", max_body), max_rows, max_columns),
+            rate=math.inf if rate is None else rate,
+            queue=queue,
+            pending=max(_bytes("--max-body", max_body), 2**27),
+            deadline=deadline,
+            patience=patience,
+        )
+        if not manners.tokens and not everyone and not _is_local(host):
+            raise LamettaError(
+                f"--token-file must be given where others can reach the server, got --host {host} "
+                "without it; --open serves everyone"
+            )
+        plan = Plan(
+            correctors=_served(correctors or ["prudent"]),
+            store=store,
+            manners=manners,
+            most=most,
+            idle=idle,
+            memory=_bytes("--memory", memory),
+            threads=threads,
+            model=model,
+            features=features,
+            logits=logits,
+        )
+        if ray is not None:
+            require("ray", "ray")
+            from lametta.serve.ray import serve_on_ray
+
+            serve_on_ray(plan, ray, replicas=replicas, host=host, port=port)
+            return
+        from lametta.serve.server import log_to_stderr, run
+
+        check_choice("--log-level", log_level, _LEVELS)
+        log_to_stderr(log_level.upper())
+        with typed(store="--store", path="--model"):
+            app = plan.app()
+    run(app, host, port, manners)
+
+
+def _served(specs: Sequence[str]) -> "dict[str, Served]":
+    """The correctors that ``[NAME=]METHOD[:OPTION=VALUE,...]`` say, by name."""
+    from lametta.serve.plan import Served
+
+    served: dict[str, Served] = {}
+    for spec in specs:
+        found = _SPEC.fullmatch(spec)
+        if found is None:
+            raise LamettaError(
+                f"--corrector must be [NAME=]METHOD[:OPTION=VALUE,...], got {spec!r}"
+            )
+        name, method, text = found["name"] or found["method"], found["method"], found["options"]
+        options = parsed(text.split(","), "--corrector") if text else {}
+        for option, message in methods.find(method, "--corrector").problems(options):
+            raise LamettaError(f"--corrector {spec}: {option} {message}")
+        with typed(method="--corrector"):
+            Served(method, options).make()
+        if not _NAME.fullmatch(name):
+            raise LamettaError(
+                f"--corrector must have a name of letters, digits and ._+-, got {name!r}; "
+                "NAME=METHOD gives one"
+            )
+        if name in served:
+            raise LamettaError(f"--corrector must have a name of its own, got {name!r} twice")
+        served[name] = Served(method, options)
+    return served
+
+
+def _tokens(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    tokens = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
+    if not tokens or any(len(token) < _SHORTEST or not token.isascii() for token in tokens):
+        raise LamettaError(
+            f"--token-file must have tokens of {_SHORTEST} ASCII characters or more, one a line, "
+            f"got {path} with {'others' if tokens else 'none'}"
+        )
+    return tokens
+
+
+def _bytes(option: str, text: str) -> int:
+    """A number of bytes: 512M is 512 times 2^20."""
+    found = re.fullmatch(r"(\d{1,15})([kmgt]?)b?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise LamettaError(f"{option} must be bytes such as 512M or 2G, got {text!r}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

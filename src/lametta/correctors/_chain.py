@@ -1,0 +1,62 @@
+"""Correctors one after another, as one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
+
+
+@dataclass
+class Chain:
+    """Each corrector corrects what the one before it said; their memories are stored together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lametta.correctors import LAME, Average
+    >>> chain = Chain((Average(), LAME()))
+    >>> chain.correct(np.eye(2), np.array([[0.9, 0.1], [0.3, 0.7]])).probs.argmax(axis=1)
+    array([0, 0])
+    >>> list(chain.state_dict())
+    ['0.sizes', '0.total']
+    """
+
+    correctors: tuple[Corrector, ...]
+
+    @property
+    def stateful(self) -> bool:
+        """Whether any of them remembers."""
+        return any(isinstance(one, Stateful) for one in self.correctors)
+
+    def correct(self, features: Array, probs: Array, /) -> Prediction:
+        """Correct one batch: features [N, d] and probs [N, K]."""
+        prediction = Prediction(probs, features)
+        for one in self.correctors:
+            prediction = one.correct(features, prediction.probs)
+        return prediction
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        for one in self.correctors:
+            one.reset()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Give a copy of what all of them remember, by number and name."""
+        return {
+            f"{i}.{name}": array
+            for i, one in enumerate(self.correctors)
+            if isinstance(one, Stateful)
+            for name, array in one.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array], /) -> None:
+        """Continue from what `state_dict` gave."""
+        parts: list[dict[str, Array]] = [{} for _ in self.correctors]
+        for key, array in state.items():
+            number, _, name = key.partition(".")
+            if not number.isdecimal() or int(number) >= len(parts):
+                raise LamettaError(f"state must have names of {len(parts)} parts, got {key!r}")
+            parts[int(number)][name] = array
+        for one, part in zip(self.correctors, parts, strict=True):
+            if isinstance(one, Stateful):
+                one.load_state_dict(part)

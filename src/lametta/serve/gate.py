@@ -1,0 +1,233 @@
+"""The manners of a server: who may ask, how often, how much at once, how slowly."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lametta.serve.errors import (
+    BusyError,
+    RefusedError,
+    TooLargeError,
+    TooSlowError,
+    UnauthorizedError,
+    UnsupportedError,
+)
+from lametta.serve.monitor import Monitor
+from lametta.serve.tensors import BadRequest, Limits
+
+logger = logging.getLogger("lametta.serve")
+
+_OPEN = ("/v2/health/", "/static/")  # what tells nothing: probes and the page, not its numbers
+_CLIENTS = 10_000  # whose rates are remembered
+
+
+@dataclass(frozen=True)
+class Manners:
+    """What the server asks of its clients.
+
+    Attributes
+    ----------
+    tokens : tuple of str
+        Bearer tokens, one of which every request needs; none: everyone may ask.
+    limits : Limits
+        The largest request.
+    rate : float
+        Requests a second that a client, a token or else an address, may send for long; twice as
+        many at once.
+    queue : int
+        Requests that may be in the server at a time.
+    pending : int
+        Bytes of requests that may be in the server at a time.
+    deadline : float
+        Seconds after which no answer is worth anything.
+    patience : float
+        Seconds that a client may take to send a request, or to take an answer.
+    """
+
+    tokens: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=lambda: Limits(2**24, 4096, 65_536))
+    rate: float = math.inf
+    queue: int = 256
+    pending: int = 2**27
+    deadline: float = 10.0
+    patience: float = 10.0
+
+
+class Gate:
+    """All requests pass here first; those that don't are answered with the reason in JSON."""
+
+    def __init__(self, app: ASGIApp, manners: Manners, monitor: Monitor) -> None:
+        self.app, self.manners, self.monitor = app, manners, monitor
+        # Digests have one length, so that comparing them tells nothing of a token's.
+        self._tokens = [_digest(token.encode()) for token in manners.tokens]
+        self._rates: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            else:
+                await send({"type": "websocket.close"})
+            return
+        begun, status = time.monotonic(), 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            async with asyncio.timeout(self.manners.patience):
+                await send(message)
+
+        scope["begun"] = begun
+        try:
+            try:
+                self._admit(scope)
+                await self.app(scope, receive, sending)
+            except RefusedError as error:
+                await refusal(error)(scope, receive, sending)
+        except Exception as error:
+            if status in (0, 500):
+                logger.exception("a request failed")
+            elif not isinstance(error, TimeoutError):
+                raise
+            if not status:
+                await failure(500, "internal error")(scope, receive, sending)
+        finally:
+            seconds = time.monotonic() - begun
+            self.monitor.finished(scope.get("model", ""), status or 499, seconds)
+            logger.debug(
+                "request",
+                extra={
+                    "method": scope["method"],
+                    "path": scope["path"][:200],
+                    "status": status or 499,
+                    "milliseconds": round(1000 * seconds, 3),
+                },
+            )
+
+    def _admit(self, scope: Scope) -> None:
+        path = scope["path"]
+        if path == "/" or path.startswith(_OPEN):
+            return
+        client = (scope.get("client") or ("",))[0].encode()
+        if self._tokens:
+            given = Headers(scope=scope).get("authorization", "")
+            kind, _, token = given.partition(" ")
+            digest = _digest(token.strip().encode("latin-1", "replace"))
+            known = [hmac.compare_digest(digest, one) for one in self._tokens]  # all, always
+            if kind.lower() != "bearer" or not any(known):
+                self._take(b"refused" + client)  # so that guessing is slow too
+                raise UnauthorizedError("a bearer token is needed")
+            client = digest
+        self._take(client)
+
+    def _take(self, client: bytes) -> None:
+        """Count a request of a client; a bucket that holds two seconds' worth refills steadily."""
+        rate = self.manners.rate
+        if rate == math.inf:
+            return
+        now, most = time.monotonic(), max(2 * rate, 1.0)
+        left, last = self._rates.get(client, (most, now))
+        left = min(most, left + rate * (now - last))
+        self._rates[client] = max(left - 1, 0) if left >= 1 else left, now
+        self._rates.move_to_end(client)
+        if len(self._rates) > _CLIENTS:
+            self._rates.popitem(last=False)
+        if left < 1:
+            raise BusyError(f"at most {rate:g} requests a second, please")
+
+
+class Bodies:
+    """Reads the bodies of requests, no more at a time than memory is meant for."""
+
+    def __init__(self, manners: Manners) -> None:
+        self.manners = manners
+        self.n_requests = self._n_bytes = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """A place in the server, if there is one left."""
+        if self.n_requests >= self.manners.queue:
+            raise BusyError(f"{self.n_requests} requests are waiting, as many as may")
+        self.n_requests += 1
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+
+    @contextmanager
+    def room(self, n_bytes: int) -> Iterator[None]:
+        """Memory for a body, if there is any left."""
+        if self._n_bytes + n_bytes > self.manners.pending:
+            raise BusyError("the requests that are waiting are too large together")
+        self._n_bytes += n_bytes
+        try:
+            yield
+        finally:
+            self._n_bytes -= n_bytes
+
+    def length(self, request: Request) -> int:
+        """How long the body will be, at most: nothing has been read yet."""
+        most = self.manners.limits.body
+        if encoding := request.headers.get("content-encoding"):
+            raise UnsupportedError(f"the body must not be compressed, got {encoding[:50]!r}")
+        given = request.headers.get("content-length")
+        if given is None:
+            return most
+        if not (given.isascii() and given.isdecimal()):
+            raise BadRequest(f"Content-Length must be a number, got {given[:50]!r}")
+        # Compared by digits first: a number of thousands of them is not worth reading.
+        if len(given.lstrip("0")) > len(str(most)) or int(given) > most:
+            raise TooLargeError(f"the body must have at most {most} bytes")
+        return int(given)
+
+    async def read(self, request: Request) -> bytes:
+        """The body, unless it is too large or comes too slowly."""
+        parts, n_bytes, most = [], 0, self.manners.limits.body
+        try:
+            async with asyncio.timeout(self.manners.patience):
+                async for part in request.stream():
+                    n_bytes += len(part)
+                    if n_bytes > most:
+                        raise TooLargeError(f"the body must have at most {most} bytes")
+                    parts.append(part)
+        except TimeoutError:
+            raise TooSlowError("the request took too long to come") from None
+        except ClientDisconnect:
+            raise BadRequest("the request was not sent to its end") from None
+        return b"".join(parts)
+
+
+def failure(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An answer that says what went wrong."""
+    content = orjson.dumps({"error": message})
+    return Response(content, status, headers, media_type="application/json")
+
+
+def refusal(error: Exception) -> Response:
+    """The answer to what was not accepted."""
+    status = error.status if isinstance(error, RefusedError) else 400
+    headers = {}
+    if isinstance(error, RefusedError) and error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status in (408, 413):
+        headers["Connection"] = "close"  # the rest of the body is not wanted
+    return failure(status, str(error), headers)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

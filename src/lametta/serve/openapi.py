@@ -1,0 +1,141 @@
+"""What the paths take and give, as OpenAPI says it and as the models' metadata do."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lametta.serve.datatypes import DTYPES, datatype_of
+
+if TYPE_CHECKING:
+    from lametta.serve.service import Service
+
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+_PARAMETERS = {
+    "type": "object",
+    "additionalProperties": {
+        "anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
+    },
+}
+_TENSOR: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "shape", "datatype"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        "datatype": {"type": "string", "enum": list(DTYPES)},
+        "parameters": _PARAMETERS,
+        "data": {"type": "array"},
+    },
+}
+_WANTED = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string", "minLength": 1}, "parameters": _PARAMETERS},
+}
+_REQUEST = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": {"type": "string"},
+        "parameters": _PARAMETERS,
+        "inputs": {"type": "array", "minItems": 1, "items": _TENSOR},
+        "outputs": {"type": "array", "items": _WANTED},
+    },
+}
+_REPLY = {
+    "type": "object",
+    "required": ["model_name", "model_version", "outputs"],
+    "properties": {
+        "model_name": {"type": "string"},
+        "model_version": {"type": "string"},
+        "id": {"type": "string"},
+        "parameters": _PARAMETERS,
+        "outputs": {"type": "array", "items": _TENSOR},
+    },
+}
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+def _path(summary: str, content: dict[str, Any], *errors: int, **more: Any) -> dict[str, Any]:
+    """The options of a route that say all of its answers; FastAPI would guess others."""
+    from fastapi import Response
+
+    known = {
+        400: "What is wrong with the request.",
+        401: "A bearer token is needed.",
+        404: "There is no such model or version.",
+        408: "The request took too long to come.",
+        413: "The body is too large.",
+        415: "The body is compressed.",
+        422: "Not used.",
+        429: "Too many requests or streams at once; Retry-After says when to try again.",
+        500: "Not the client's fault.",
+        503: "The store of the streams' states cannot be reached.",
+        504: "The answer would have come after the deadline.",
+    }
+    error = {"application/json": {"schema": _ERROR}}
+    answers = {code: {"description": known[code], "content": error} for code in errors}
+    return {
+        "summary": summary,
+        "response_class": Response,
+        "responses": {200: {"description": summary, "content": content}, **answers},
+        **more,
+    }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+_OBJECT = _json({"type": "object"})
+SERVER = _path("The server's name, version and extensions.", _OBJECT, 401, 429)
+HEALTH = _path("Whether the server lives, or is ready.", _OBJECT, 503)
+MODEL = _path("What a model takes and gives.", _OBJECT, 401, 404, 429, 503)
+METRICS = _path("Metrics for Prometheus.", {"text/plain": {}}, 401, 429)
+STATUS = _path("The numbers of the live page.", _OBJECT, 401, 429)
+INFER = _path(
+    "Correct the next samples of a stream, or a batch that stands alone.",
+    _json(_REPLY) | _BYTES,
+    *(400, 401, 404, 408, 413, 415, 429, 503, 504),
+    openapi_extra={
+        "requestBody": {"required": True, "content": _json(_REQUEST) | _BYTES},
+        "parameters": [
+            {
+                "name": "Inference-Header-Content-Length",
+                "in": "header",
+                "required": False,
+                "description": "Bytes of JSON at the start of a body with binary tensors.",
+                "schema": {"type": "integer", "minimum": 0},
+            }
+        ],
+    },
+)
+
+
+def inputs_of(service: "Service") -> list[dict[str, Any]]:
+    """The inputs in a model's metadata."""
+    if service.network is not None:
+        return [
+            {
+                "name": put.name,
+                "datatype": datatype_of(np.empty(0, put.dtype)),
+                "shape": [-1, *(-1 if side is None else side for side in put.shape[1:])],
+            }
+            for put in service.network.metadata.inputs
+        ]
+    return [
+        {"name": name, "datatype": "FP32", "shape": [-1, -1]}
+        for name in ("features", "probs", "logits")
+    ]
+
+
+def outputs_of(service: "Service") -> list[dict[str, Any]]:
+    """The outputs in a model's metadata."""
+    labels = [
+        {"name": name, "datatype": "INT64", "shape": [-1]} for name in ("label", "source_label")
+    ]
+    signals = [
+        {"name": name, "datatype": "FP64", "shape": [1]}
+        for name in ("entropy", "diversity", "changed")
+    ]
+    return [{"name": "probs", "datatype": "FP32", "shape": [-1, -1]}, *labels, *signals]

@@ -1,0 +1,117 @@
+"""Starts the server, and ends it well."""
+
+import asyncio
+import logging
+import logging.config
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lametta.serve.gate import Manners
+
+_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """A line of JSON for each message, with whatever was given as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: x for name, x in vars(record).items() if name not in _PLAIN}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def log_to_stderr(level: str) -> None:
+    """Send what is logged to the error stream, as lines of JSON."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"json": {"()": JsonLines}},
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+            "loggers": {
+                "lametta": {"handlers": ["stderr"], "level": level, "propagate": False},
+                "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+            },
+        }
+    )
+
+
+def protocol(patience: float) -> type[HttpToolsProtocol]:
+    """HTTP for connections whose client sends a request's head within ``patience`` seconds.
+
+    uvicorn waits for ever for the rest of a head that has begun.
+    """
+
+    class Patient(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def on_message_begin(self) -> None:
+            self._wait()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._stop()
+            super().on_headers_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            self._stop()
+            self._timer = self.loop.call_later(patience, self.transport.abort)
+
+        def _stop(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return Patient
+
+
+def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
+    """Serve until a signal says to end; then answer what was accepted, and no more."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=protocol(manners.patience),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=4 * manners.queue,  # connections, too many of which get 503
+        timeout_graceful_shutdown=int(manners.deadline + manners.patience),
+    )
+    server = _Server(config)
+    server.run()
+    if not server.started:
+        raise SystemExit(1)
+
+
+class _Server(uvicorn.Server):
+    """One that says where it listens: with port 0 the system chooses."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers if self.started else []:
+            for socket in server.sockets:
+                host, port = socket.getsockname()[:2]
+                logging.getLogger("lametta.serve").info(
+                    "listening", extra={"host": host, "port": port}
+                )

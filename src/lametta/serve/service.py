@@ -1,0 +1,163 @@
+"""What a request asks, computed: from the bytes of a request to the bytes of its answer."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta._arrays import softmax, to_numpy, widen
+from lametta._checks import is_number
+from lametta.integrations.onnx import OnnxModel
+from lametta.serve.errors import DeadlineError, NotFoundError
+from lametta.serve.keeper import Keeper, Samples
+from lametta.serve.monitor import Monitor
+from lametta.serve.tensors import BadRequest, InferRequest, Limits, decode, encode
+from lametta.types import Prediction
+
+VERSION = "1"  # of every model: a corrector has no weights that could change
+SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
+_LONGEST_ID = 256
+_FLOATS = "FP16, FP32 or FP64"
+
+
+class Reply(NamedTuple):
+    """An answer's bytes, and how many of them are JSON if not all."""
+
+    body: bytes
+    header_length: int | None
+
+
+@dataclass
+class Service:
+    """The models of a server: correctors, each with its streams.
+
+    Parameters
+    ----------
+    keepers : mapping of str to Keeper
+        The correctors by name.
+    monitor : Monitor
+        What watches them.
+    limits : Limits
+        The largest request.
+    deadline : float
+        Seconds after which no answer is worth anything.
+    network : OnnxModel, optional
+        What predicts; without it, requests bring features and predictions.
+    """
+
+    keepers: Mapping[str, Keeper]
+    monitor: Monitor
+    limits: Limits
+    deadline: float
+    network: OnnxModel | None = None
+
+    def find(self, name: str) -> Keeper:
+        """The model of a name."""
+        if name not in self.keepers:
+            known = ", ".join(self.keepers)
+            raise NotFoundError(f"model must be one of {known}, got {name[:100]!r}")
+        return self.keepers[name]
+
+    def answer(self, name: str, body: bytes, header_length: int | None, begun: float) -> Reply:
+        """Answer a request to a model, which came when `time.monotonic` was ``begun``."""
+        keeper = self.find(name)
+        request = decode(body, header_length, self.limits)
+        deadline = begun + min(self.deadline, _timeout(request))
+        if time.monotonic() >= deadline:
+            raise DeadlineError("the request waited until its deadline")
+        stream, start, end = _sequence(request)
+        features, probs = self._inputs(request)
+        samples = Samples(features, probs, request.id, start, end)
+        began = time.perf_counter()
+        prediction = keeper.correct(
+            samples, None if stream is None else json.dumps(stream), deadline
+        )
+        seconds = time.perf_counter() - began
+        shown = None if stream is None else str(stream)
+        self.monitor.answered(name, shown, probs, prediction, seconds)
+        outputs, told = _outputs(probs, prediction)
+        binary = request.parameters.get("binary_data_output", False)
+        return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
+
+    def _inputs(self, request: InferRequest) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Features [N, d] and the source's probabilities [N, K]."""
+        inputs = request.inputs
+        if self.network is not None:
+            return _predicted(self.network, inputs)
+        known = {"features", "probs", "logits"}
+        if "features" not in inputs or not known.issuperset(inputs) or len(inputs) != 2:
+            listed = ", ".join(name[:50] for name in list(inputs)[:5])
+            raise BadRequest(f"inputs must be features, and probs or logits, got {listed}")
+        for name, array in inputs.items():
+            if array.dtype.kind != "f" or array.ndim != 2:
+                raise BadRequest(
+                    f"{name} must be [N, columns] of {_FLOATS}, got {array.dtype} of shape "
+                    f"{array.shape}"
+                )
+        if "probs" in inputs:
+            return inputs["features"], inputs["probs"]
+        return inputs["features"], _softmax(inputs["logits"])
+
+
+def _predicted(
+    network: OnnxModel, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the network says of tensors as its graph takes them, or of images."""
+    x: Any = inputs
+    if len(network.metadata.inputs) == len(inputs) == 1:
+        (x,) = inputs.values()  # whatever the client calls it
+        if x.dtype == object:
+            x = x.ravel().tolist()  # files, a row each
+    output = network(x)
+    return to_numpy(output.features), _softmax(to_numpy(output.logits))
+
+
+def _softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(logits).all():
+        raise BadRequest("logits must be finite, got NaN or infinity")
+    rows: NDArray[Any] = softmax(np, widen(np, logits))
+    return rows
+
+
+def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
+    """The stream that a request belongs to, whether it begins and whether it ends."""
+    stream = request.parameters.get("sequence_id")
+    start, end = (request.parameters.get(f"sequence_{word}", False) for word in ("start", "end"))
+    for word, flag in (("start", start), ("end", end)):
+        if not isinstance(flag, bool):
+            raise BadRequest(f"sequence_{word} must be true or false, got {flag!r:.50}")
+    if stream in (None, 0, "") and not isinstance(stream, bool):
+        if start or end:
+            raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
+        return None, False, False
+    if isinstance(stream, bool) or not isinstance(stream, int | str):
+        raise BadRequest(f"sequence_id must be an integer or a text, got {stream!r:.50}")
+    if isinstance(stream, str) and len(stream) > _LONGEST_ID:
+        raise BadRequest(f"sequence_id must have at most {_LONGEST_ID} characters")
+    return stream, start, end
+
+
+def _timeout(request: InferRequest) -> float:
+    """Seconds that the client is ready to wait; the protocol has microseconds."""
+    given = request.parameters.get("timeout")
+    if given is None:
+        return float("inf")
+    if not is_number(given) or given < 0:
+        raise BadRequest(f"timeout must be microseconds, got {given!r:.50}")
+    return float(given) / 1e6 or float("inf")
+
+
+def _outputs(
+    source: NDArray[Any], prediction: Prediction
+) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    """What is answered, and what the corrector tells of itself."""
+    probs = to_numpy(prediction.probs)
+    outputs = {"probs": probs, "label": probs.argmax(axis=1), "source_label": source.argmax(axis=1)}
+    told = {name: float(value) for name, value in prediction.info.items()}
+    for name in SIGNALS:
+        outputs[name] = np.array([told.pop(name, np.nan)])
+    return outputs, told
