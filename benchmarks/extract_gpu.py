@@ -4,18 +4,15 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 
-from lametta import Model, Output, networks
+from lametta import Model, networks
 from lametta.data.bank import extract
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
@@ -95,17 +92,6 @@ def on_gpu(
     name: str, net: nn.Module, prepare: Preprocess, data: Dataset, decode: float, device: str
 ) -> None:
     """Images a second of the plain forward pass and of extraction, against those decoded."""
-    event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
-    busy: list[tuple[Any, Any]] = []
-
-    def forward(x: torch.Tensor) -> Output:
-        start, end = event(), event()
-        start.record()
-        output = model(x)
-        end.record()
-        busy.append((start, end))
-        return output
-
     with (
         Classifier(net.eval().to(device)) as model,
         torch.no_grad(),
@@ -115,7 +101,7 @@ def on_gpu(
         path, watch = Path(folder, "bank.safetensors"), Watch(len(data))
         start = time.perf_counter()
         extract(
-            forward,
+            model,
             data,
             prepare,
             path,
@@ -125,9 +111,7 @@ def on_gpu(
             progress=watch,
         )
         whole = time.perf_counter() - start
-    skip = len(busy) // 10
-    worked = busy[skip][0].elapsed_time(busy[-1][1]) / 1000
-    waits = 1 - sum(start.elapsed_time(end) for start, end in busy[skip:]) / 1000 / worked
+    waits = max(0.0, 1 - watch.rate / plain)  # what is not spent on the pass at its plain rate
     print(
         f"{name:<17}{data.name:>12}{decode:>9.0f}{plain:>9.0f}{watch.rate:>9.0f}"
         f"{100 * watch.rate / min(decode, plain):>14.0f} %{100 * waits:>12.0f} %"

@@ -166,6 +166,16 @@ def test_layers_come_in_the_order_of_the_pass():
     assert names(net, both) == ["block.norm1", "block.conv2"]
 
 
+def test_one_pass_tells_the_order_until_layers_change():
+    net, passes = make_net(), []
+    net.stem.register_forward_pre_hook(lambda *_: passes.append(1))
+    first = [select.layers_of(net, INPUTS) for _ in range(2)]
+    assert (first[0], len(passes)) == (first[1], 1)
+    net.fc = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
+    assert names(net, select.everything)[-2:] == ["fc.0", "fc.1"]
+    assert len(passes) == 2
+
+
 def test_other_norms_count_where_there_is_no_batch_norm():
     assert names(make_net(groups), select.norm) == ["block.norm1", "block.norm2"]
 
@@ -433,7 +443,7 @@ def test_a_clock_adds_up_stages_and_finds_the_peak():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", [tent, shot_im])
 def test_a_step_on_a_gpu_waits_for_nothing_but_the_look_for_nan(method, monkeypatch):
-    monkeypatch.setattr("lametta.torch.adapt._check_finite", lambda x: None)
+    monkeypatch.setattr("lametta.torch.adapt.check_finite", lambda x: None)
     net = make_net().cuda()
     adapter, x = method(Classifier(net)), torch.randn(8, 3, 8, 8, device="cuda")
     adapter.step(x)

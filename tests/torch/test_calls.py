@@ -16,7 +16,7 @@ from torch import nn
 import lametta
 from lametta import LamettaError, Prediction
 from lametta.torch import Classifier, tent, wrap
-from lametta.torch.adapt import _check_finite
+from lametta.torch.adapt import check_finite
 
 INPUTS = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 Pair = namedtuple("Pair", "scores extra")
@@ -261,10 +261,10 @@ def test_nan_is_refused_before_anything_changes(method):
 
 def test_numbers_whose_sum_is_too_large_are_finite():
     x = torch.full((3, 2), 3e38)
-    _check_finite(x)
+    check_finite(x)
     x[1, 0] = -np.inf
     with pytest.raises(LamettaError, match="in sample 1"):
-        _check_finite(x)
+        check_finite(x)
 
 
 @pytest.mark.slow

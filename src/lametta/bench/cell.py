@@ -1,8 +1,8 @@
 """A cell: one method on one stream. Nowhere else are labels near a method."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -16,6 +16,7 @@ from lametta.bench.experiment import Cell
 from lametta.bench.kept import adapters
 from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
+from lametta.data.bank.extraction import begin_copy
 from lametta.methods import find
 from lametta.stream import Stream
 from lametta.types import Adapter, Array, Model, Output
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 _Step: TypeAlias = dict[str, float | None]
 """The numbers of one batch."""
+_Wait: TypeAlias = Callable[[], tuple[Array, dict[str, float]]]
+"""Waits for the probabilities of a batch, and for what else is known of it."""
+
+_READ = names("signal", "stage", "time", "memory")
+_AHEAD = 1  # steps that a GPU may have before it beside the one under way
 
 
 def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
@@ -73,7 +79,7 @@ class Setup:
     labels: Array
     n_classes: int
     batches: Callable[[], Iterable[Array]]
-    ahead: str | None = None  # the GPU that works on a batch while the inputs of the next are made
+    ahead: str | None = None  # the GPU that works on a batch while the next is made and queued
 
 
 @contextmanager
@@ -116,22 +122,58 @@ class _Timed:
 
 def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step]:
     """One plain row a batch."""
+    under_way = deque[tuple[Array, _Wait]]()
+    begin, most = (_timed, 0) if setup.ahead is None else (_queued, _AHEAD)
+
+    def settled() -> _Step:
+        y, wait = under_way.popleft()
+        probs, info = wait()
+        found = {name: info.get(name) for name in _READ}
+        return found | {"n": len(y), "hits": tally.add(probs, y)}
+
     for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
-        y = setup.labels[index]
-        start = time.perf_counter()
-        prediction = adapter.step(x)
-        probs = to_numpy(prediction.probs)  # waits for the device
-        seconds = time.perf_counter() - start
-        info = {name: float(value) for name, value in prediction.info.items()}
-        if isinstance(setup.model, _Timed):
-            info |= {name: float(value) for name, value in setup.model.clock.info().items()}
-            info["optimization_time"] = seconds - info["forward_time"]
-        yield {
-            **{name: info.get(name) for name in names("signal", "stage", "memory")},
-            "step_time": seconds,
-            "n": len(y),
-            "hits": tally.add(probs, y),
-        }
+        under_way.append((setup.labels[index], begin(adapter, x, setup)))
+        if len(under_way) > most:
+            yield settled()
+    while under_way:
+        yield settled()
+
+
+def _timed(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
+    """Take a step to its end, and time it."""
+    start = time.perf_counter()
+    prediction = adapter.step(x)
+    probs = to_numpy(prediction.probs)  # waits for the device
+    info = {"step_time": time.perf_counter() - start}
+    info |= {name: float(prediction.info[name]) for name in _READ if name in prediction.info}
+    if isinstance(setup.model, _Timed):
+        info |= {name: float(value) for name, value in setup.model.clock.info().items()}
+        info["optimization_time"] = info["step_time"] - info["forward_time"]
+    return lambda: (probs, info)
+
+
+def _queued(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
+    """Give a step to the GPU, and a function that waits for what comes of it."""
+    import torch
+
+    from lametta.torch.adapt import known_finite
+    from lametta.torch.clock import Clock
+
+    clock, looked = Clock(x.device), known_finite.set(True)
+    try:
+        with clock.stage("step_time"):
+            prediction = adapter.step(x)
+    finally:
+        known_finite.reset(looked)
+    probs = begin_copy(prediction.probs)
+    info = clock.seconds | {n: prediction.info[n] for n in _READ if n in prediction.info}
+    tensors = {name: begin_copy(x) for name, x in info.items() if isinstance(x, torch.Tensor)}
+
+    def wait() -> tuple[Array, dict[str, float]]:
+        found = info | {name: copy() for name, copy in tensors.items()}
+        return probs(), {name: float(x) for name, x in found.items()}
+
+    return wait
 
 
 def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
@@ -141,21 +183,17 @@ def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
         return
     import torch
 
+    from lametta.torch.adapt import check_finite
+
     batches, side = iter(setup.batches()), _side(setup.ahead)
-
-    def make() -> Array:
+    for index in setup.stream:
         with torch.cuda.stream(side):
-            x = next(batches, None)
-            side.synchronize()
-        return x
-
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(make)
-        for index in setup.stream:
-            x = coming.result()
-            x.record_stream(torch.cuda.current_stream(setup.ahead))
-            coming = reader.submit(make)
-            yield index, x
+            x = next(batches)
+            check_finite(x)
+        steps = torch.cuda.current_stream(setup.ahead)
+        steps.wait_stream(side)
+        x.record_stream(steps)
+        yield index, x
 
 
 @lru_cache

@@ -10,6 +10,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -86,7 +87,8 @@ class NetworkAdapter:
             got = type(self.model).__name__
             raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
         check_ready(self.model.net, x)
-        _check_finite(x)
+        if not known_finite.get():
+            check_finite(x)
         with _turn(self.model.net), torch.inference_mode(False):  # in which autograd cannot be on
             return self._step(_recordable(x))
 
@@ -185,7 +187,12 @@ def _turn(net: nn.Module) -> AbstractContextManager[object]:
     return _turns.setdefault(net, threading.RLock())
 
 
-def _check_finite(x: Any) -> None:
+known_finite = ContextVar("known_finite", default=False)
+"""Whether who calls `step` has looked for NaN and infinity, where the device does not wait."""
+
+
+def check_finite(x: Any) -> None:
+    """Raise where a batch has NaN or infinity; the host waits for the device."""
     tensor = first_tensor(x)
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not len(tensor):
         return

@@ -141,6 +141,14 @@ class Classifier:
             )
         return pooled(self.head, seen[0]), returned
 
+    @property
+    def replayable(self) -> bool:
+        """Whether a call can be recorded and replayed: no hook of others would miss the calls."""
+        tables = [
+            hooks for m in self.net.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)
+        ]
+        return all(hook is _see for hooks in tables for hook in hooks.values())
+
     def close(self) -> None:
         """Take the hook off the network, unless another classifier of it needs it."""
         self._release()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -146,13 +147,37 @@ def as_selector(layers: "Selector | str") -> Selector:
 
 
 def layers_of(net: nn.Module, x: Any) -> list[Layer]:
-    """The layers with parameters, in the order in which a forward pass of ``x`` calls them."""
-    names = {module: name for name, module in net.named_modules()}
-    order: dict[nn.Module, None] = {}
+    """The layers with parameters, in the order in which a forward pass of ``x`` calls them.
+
+    One pass tells for all batches to come, unless layers come or go.
+    """
+    modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
+    known, order = _orders.get(net, (set[str](), list[str]()))
+    if known != modules.keys():
+        order = _order(net, modules, x)
+        _orders[net] = set(modules), order
+    called = [modules[name] for name in order]
+    norms = {module for module in called if is_batch_norm(module)}
+    norms = norms or {module for module in called if isinstance(module, _OTHER_NORMS)}
+    layers, before = [], 0
+    for name, module, half in zip(order, called, _released_halves(net, order), strict=True):
+        is_norm, place = module in norms, before / max(len(norms), 1)
+        layers.append(Layer(name, module, is_norm, place, half))
+        before += is_norm
+    return layers
+
+
+# Names, since the modules would keep their network alive.
+_orders: WeakKeyDictionary[nn.Module, tuple[set[str], list[str]]] = WeakKeyDictionary()
+
+
+def _order(net: nn.Module, modules: dict[str, nn.Module], x: Any) -> list[str]:
+    """The names of those modules that a pass calls, in the order of their first calls."""
+    names = {module: name for name, module in modules.items()}
+    order: dict[str, None] = {}
     hooks = [
-        module.register_forward_pre_hook(lambda module, _: order.setdefault(module))
-        for module in names
-        if any(True for _ in module.parameters(recurse=False))
+        module.register_forward_pre_hook(lambda module, _: order.setdefault(names[module]))
+        for module in modules.values()
     ]
     try:
         with torch.no_grad():
@@ -160,15 +185,7 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
     finally:
         for hook in hooks:
             hook.remove()
-    norms = {module for module in order if is_batch_norm(module)}
-    norms = norms or {module for module in order if isinstance(module, _OTHER_NORMS)}
-    halves = _released_halves(net, [names[module] for module in order])
-    layers, before = [], 0
-    for module, half in zip(order, halves, strict=True):
-        is_norm, place = module in norms, before / max(len(norms), 1)
-        layers.append(Layer(names[module], module, is_norm, place, half))
-        before += is_norm
-    return layers
+    return list(order)
 
 
 _STAGES = ("layer1", "layer2", "layer3", "layer4")  # of a ResNet, as torchvision calls them

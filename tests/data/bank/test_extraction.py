@@ -16,7 +16,7 @@ from lametta.data.bank.shards import Shards
 from lametta.torch import Classifier, zoo
 from lametta.torch.preprocess import Preprocess
 from tests.conftest import shared
-from tests.data.bank.conftest import image, make_data, run
+from tests.data.bank.conftest import Net, image, make_data, run
 
 
 @pytest.mark.parametrize("broken", [(), (0, 1, 2, 3), (2, 9)])
@@ -260,3 +260,51 @@ def test_a_gpu_gives_what_the_processor_gives(tmp_path):
     assert np.array_equal(banks["cpu"].features, banks["cuda"].features)
     assert np.allclose(banks["cpu"].logits, banks["cuda"].logits, atol=1e-6)
     assert banks["cpu"].header == banks["cuda"].header
+
+
+class Waiting(Net):
+    """A network that looks at its own numbers, so that the host waits for the GPU."""
+
+    def forward(self, x):
+        return super().forward(x) + float(x.max())
+
+
+class Counting(Net):
+    """A network that gives something else each time."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) + self.calls
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", [Net, Waiting, Counting])
+def test_calls_are_replayed_where_that_changes_nothing(tmp_path, monkeypatch, kind):
+    torch.manual_seed(0)
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "replay", lambda graph: replays.append(1) or replay(graph)
+    )
+    net = kind().eval().cuda()
+    with Classifier(net) as model:
+        run(model, make_data(), tmp_path / "a.safetensors", device="cuda")
+        # Two batches of four: what the first gives is compared, and the last is smaller.
+        assert len(replays) == {Net: 2, Waiting: 0, Counting: 1}[kind]
+        run(lambda x: model(x), make_data(), tmp_path / "b.safetensors", device="cuda")
+    if kind is not Counting:
+        assert (tmp_path / "a.safetensors").read_bytes() == (
+            tmp_path / "b.safetensors"
+        ).read_bytes()
+    torch.randn(2, device="cuda")  # which a recording that failed would not let pass
+
+
+def test_calls_that_others_watch_are_not_replayed(net):
+    with Classifier(net) as model, Classifier(net):
+        assert model.replayable
+        hook = net.bn.register_forward_hook(lambda *_: None)
+        assert not model.replayable
+        hook.remove()
+        net.fc.register_forward_pre_hook(lambda *_: None)
+        assert not model.replayable

@@ -1,6 +1,7 @@
 """Extraction: a network's features and logits of a data set, written to a bank."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -120,9 +121,13 @@ def extract(
     if on_gpu and isinstance(transform, _InTwo):
         early, late = transform.pixels, transform.standardize
 
+    def whole(x: Any) -> Output:
+        return model(x if late is None else late(x))
+
+    forward = _Replayed(whole, batch_size) if on_gpu and _is_replayable(model) else whole
+
     def begin(x: Any) -> Callable[[], dict[str, NDArray[Any]]]:
-        x = x if device is None else x.to(device, non_blocking=True)
-        return _begin(model, x if late is None else late(x), dtype)
+        return _begin(forward, x if device is None else x.to(device, non_blocking=True), dtype)
 
     file = build(
         path,
@@ -155,6 +160,86 @@ def weights_hash(net: "nn.Module") -> str:
     return digest.hexdigest()
 
 
+def _is_replayable(model: Model) -> bool:
+    """Whether a model says that its calls can be recorded, as ``Classifier`` does."""
+    return getattr(model, "replayable", False) is True
+
+
+class _Replayed:
+    """A model whose calls are recorded once and replayed, as a CUDA graph.
+
+    To launch the kernels of a deep network takes the host as long as they take the GPU, and longer
+    while the same process receives images; a graph is one launch. It runs the same kernels: what it
+    gives of the first batch has to be what the model gives, bit for bit. Where it is not, where the
+    model waits for the GPU, which cannot be recorded, and for batches of another size, the model is
+    called as ever.
+    """
+
+    def __init__(self, model: Model, batch_size: int) -> None:
+        self.model, self.batch_size = model, batch_size
+        self.tried = False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, x: "torch.Tensor", /) -> Output:
+        if len(x) != self.batch_size:
+            return self.model(x)
+        if not self.tried:
+            self.tried = True
+            return self._record(x)
+        if self.graph is None or x.shape != self.x.shape or x.dtype != self.x.dtype:
+            return self.model(x)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.output
+
+    def _record(self, x: "torch.Tensor") -> Output:
+        import torch
+
+        current = torch.cuda.current_stream(x.device)
+        side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            first = self.model(x)  # which also chooses kernels, and looks at what it looks at once
+            waits = _waits(lambda: self.model(x))
+        current.wait_stream(side)
+        if waits:
+            return first
+        graph, self.x = torch.cuda.CUDAGraph(), x.clone()
+        try:
+            # Other threads pin memory meanwhile, which is no part of this. An error would leave us
+            # in the stream of the graph, but for the first of the two contexts.
+            with (
+                torch.cuda.stream(current),
+                torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
+            ):
+                self.output = self.model(self.x)
+        except RuntimeError:
+            return first
+        graph.replay()
+        same = torch.equal(self.output.features, first.features)
+        if same and torch.equal(self.output.logits, first.logits):
+            self.graph = graph
+        return first
+
+
+def _waits(work: Callable[[], object]) -> bool:
+    """Whether some work makes the host wait for the GPU, or may do so.
+
+    To record such work fails, and PyTorch's memory and random numbers do not recover from it.
+    """
+    import torch
+
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    return any("synchronizing" in str(warning.message) for warning in seen)
+
+
 def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str, NDArray[Any]]]:
     """Run the model on a batch, and give a function that waits for its rows."""
     output = model(x)
@@ -167,11 +252,11 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str
         check_matrix(xp, name, shape, value)
         if len(value) != len(x):
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
-        copies[name] = _begin_copy(widen(xp, value))
+        copies[name] = begin_copy(widen(xp, value))
     return lambda: {name: _stored(name, copy(), dtype) for name, copy in copies.items()}
 
 
-def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
+def begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
     """Begin to copy an array to the host, and give a function that waits for the copy."""
     if not getattr(array, "is_cuda", False):
         rows = to_numpy(array).copy()  # now, since a model may use the memory again for the next
@@ -185,7 +270,7 @@ def _begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
 
     def wait() -> NDArray[Any]:
         done.synchronize()
-        copied: NDArray[Any] = copy.numpy()
+        copied: NDArray[Any] = to_numpy(copy)
         return copied
 
     return wait
