@@ -18,6 +18,7 @@ context.set_forkserver_preload(
     [
         *("torch._dynamo", "scipy.ndimage", "sklearn.datasets", "matplotlib.pyplot", "PIL.Image"),
         *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
+        *("lametta.serve.plan", "lametta.serve.server", "lametta.serve.stores.redis"),
     ]
 )
 
@@ -41,6 +42,9 @@ class Program:
     def stderr(self):
         """What it has said so far."""
         return self._files[1].read_text(encoding="utf-8")
+
+    def is_alive(self):
+        return self._process.is_alive()
 
     def kill(self):
         self._process.kill()
