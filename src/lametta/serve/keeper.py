@@ -4,6 +4,7 @@ import copy
 import hashlib
 import logging
 import math
+import struct
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,9 @@ from lametta.serve.stores import Store
 from lametta.types import Corrector, LamettaError, Prediction, Stateful
 
 _ATTEMPTS = 20  # to be the first to advance a stream that other replicas advance too
+_HEAD = struct.Struct("<BBBIIII")  # of an entry: dtypes, flags, N, d, K, length of the id
+_DTYPES = dict(enumerate(np.dtype(f"<f{size}") for size in (2, 4, 8)))
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _OVERHEAD = 8192  # bytes of Python's objects for a stream
 
 
@@ -43,21 +47,21 @@ class Samples(NamedTuple):
 
     def pack(self) -> bytes:
         """As an entry of a log; the same samples give the same bytes."""
-        about = np.frombuffer(self.id.encode(), np.uint8), np.array([self.start, self.end])
-        return save(
-            {
-                "features": np.ascontiguousarray(self.features),
-                "probs": np.ascontiguousarray(self.probs),
-                **dict(zip(("id", "start_end"), about, strict=True)),
-            }
-        )
+        x, q, name = self.features, self.probs, self.id.encode()
+        flags = self.start + 2 * self.end
+        head = _HEAD.pack(_CODES[x.dtype], _CODES[q.dtype], flags, *x.shape, q.shape[1], len(name))
+        return b"".join((head, name, x.tobytes(), q.tobytes()))
 
     @classmethod
     def unpack(cls, entry: bytes) -> "Samples":
         """What `pack` packed."""
-        arrays = load(entry)
-        start, end = arrays["start_end"].tolist()
-        return cls(arrays["features"], arrays["probs"], arrays["id"].tobytes().decode(), start, end)
+        x_code, q_code, flags, n, d, k, length = _HEAD.unpack_from(entry)
+        start = _HEAD.size + length
+        name = entry[_HEAD.size : start].decode()
+        x = np.frombuffer(entry, _DTYPES[x_code], n * d, start).reshape(n, d)
+        q = np.frombuffer(entry, _DTYPES[q_code], n * k, start + x.nbytes).reshape(n, k)
+        # Copies, since NumPy may sum in another order where numbers do not lie at even addresses.
+        return cls(x.copy(), q.copy(), name, bool(flags & 1), bool(flags & 2))
 
 
 @dataclass
@@ -165,9 +169,10 @@ class Keeper:
         except LamettaError:
             held.version = -1 if begins else version  # what is refused changes no state
             raise
-        if not self.store.commit(stream, version, entry, snapshot):
+        made = self.store.commit(stream, version, entry, snapshot)
+        if made is None:
             return None
-        held.version = version + 1
+        held.version = made
         held.logged = held.logged if snapshot is None else 0
         held.did(samples, entry, prediction)
         return prediction
