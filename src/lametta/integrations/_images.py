@@ -128,9 +128,12 @@ class Images:
         if isinstance(self.size, tuple):
             return self.size[::-1]
         ratio = (self.size or 1) / min(width, height)
-        # A line of one pixel's width would become longer than memory has room for.
-        most = max(_LONGEST_SIDE, max(width, height))
-        return min(most, int(width * ratio + 0.5)), min(most, int(height * ratio + 0.5))
+        width, height = int(width * ratio + 0.5), int(height * ratio + 0.5)
+        if width * height > _MOST_PIXELS:  # of a line, however small its file
+            raise LamettaError(
+                f"x must hold images that stay small, got {width} x {height} pixels after resizing"
+            )
+        return width, height
 
 
 def _pair(side: int | tuple[int, int] | None) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """The head of a classifier in an ONNX graph, and a graph that gives what goes into it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from lametta._checks import did_you_mean
 from lametta._packages import package
@@ -60,9 +60,11 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
     found, problems = {}, []
     for output in outputs:
         try:
-            found[output] = graph.head(output, features)
+            found[output] = graph.head(output, None)
         except LamettaError as error:
             problems.append(str(error))
+    if not found and features is not None:
+        raise LamettaError(f"logits must name one of {', '.join(map(repr, outputs))}, got None")
     if not found:
         raise LamettaError(
             "features must name the tensor that goes into the head, got None, and no head was "
@@ -73,13 +75,17 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
             "logits must say which of the graph's outputs are the class scores, got None and "
             f"several that could be: {', '.join(map(repr, found))}"
         )
-    return next(iter(found.values()))
+    head = next(iter(found.values()))
+    if features is not None:
+        head = replace(head, features=(features,), channels_first=None, d=None)
+    return head
 
 
 def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
     """Make features and logits, as float32, the only outputs; give their names."""
     onnx = package("onnx", "onnx", "OnnxModel")
     taken = {name for node in model.graph.node for name in node.output}
+    taken |= {tensor.name for tensor in (*model.graph.input, *model.graph.initializer)}
     names = []
     del model.graph.output[:]
     for wanted, tensors in (("features", head.features), ("logits", head.logits)):
@@ -181,14 +187,14 @@ class _Graph:
         convolves = node.op_type in _CONVOLUTIONS
         place = (_CONVOLUTIONS if convolves else _DENSE)[node.op_type]
         shape = self._shape(node.input[place]) if place < len(node.input) else None
-        if shape is None:
+        if shape is None or min(shape, default=0) < 1:
             return None
         if convolves:
-            fits = len(shape) > 2 and set(shape[2:]) == {1} and _attribute(node, "group", 1) == 1
+            fits = len(shape) > 2 and set(shape[2:]) == {1} and _integer(node, "group", 1) == 1
             return (shape[0], shape[1]) if fits else None
-        if len(shape) != 2 or _attribute(node, "transA", 0):
+        if len(shape) != 2 or _integer(node, "transA", 0):
             return None
-        return (shape[0], shape[1]) if _attribute(node, "transB", 0) else (shape[1], shape[0])
+        return (shape[0], shape[1]) if _integer(node, "transB", 0) else (shape[1], shape[0])
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a constant, also if it is dequantized or transposed; None of others."""
@@ -200,8 +206,7 @@ class _Graph:
             shape = _constant_shape(maker)
         for node in reversed(nodes):
             if shape is not None and node.op_type == "Transpose":
-                order = _attribute(node, "perm", range(len(shape))[::-1])
-                shape = tuple(shape[axis] for axis in order)
+                shape = _transposed(shape, node)
         return shape
 
     def _described(self, output: str, way: _Way) -> str:
@@ -215,11 +220,15 @@ class _Graph:
         )
 
 
-def _attribute(node: "NodeProto", name: str, default: Any) -> Any:
-    found = [attribute for attribute in node.attribute if attribute.name == name]
-    if not found:
-        return default
-    return package("onnx", "onnx", "OnnxModel").helper.get_attribute_value(found[0])
+def _integer(node: "NodeProto", name: str, default: int) -> int:
+    return next((found.i for found in node.attribute if found.name == name), default)
+
+
+def _transposed(shape: tuple[int, ...], node: "NodeProto") -> tuple[int, ...] | None:
+    given = next((list(found.ints) for found in node.attribute if found.name == "perm"), None)
+    order = list(range(len(shape)))[::-1] if given is None else given
+    fits = sorted(order) == list(range(len(shape)))
+    return tuple(shape[axis] for axis in order) if fits else None
 
 
 def _constant_shape(node: "NodeProto") -> tuple[int, ...] | None:

@@ -1,5 +1,6 @@
 """An ONNX file read, its graph as a session of ONNX Runtime, and what that takes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
 def reason(error: Exception) -> str:
     """The first line of an error's text, without ONNX Runtime's own prefix."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].removeprefix("[ONNXRuntimeError] : ")[:500]
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])[:500]
 
 
 def _providers(ort: Any, providers: Sequence[Provider] | None) -> list[Provider]:
