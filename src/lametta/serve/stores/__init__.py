@@ -1,8 +1,8 @@
 """Where the state of streams survives: memory, a folder, or Redis.
 
 A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame costs
-the frame and not a state. Its version counts requests: who adds the next one has to name the
-version it was made for, and of two who name the same one comes too late.
+the frame and not a state. Its version grows with each request: who adds the next one has to name
+the version it was made for, and of two who name the same one comes too late.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ class Kept(NamedTuple):
     Attributes
     ----------
     version : int
-        How many requests the stream has seen.
+        Which request came last: it grows with each, and 0 says that there was none.
     snapshot : bytes
         The state before the first entry of the log; empty at the start of a stream.
     log : list of bytes
@@ -49,8 +49,8 @@ class Store(Protocol):
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
-    ) -> bool:
-        """Add the entry that turns ``version`` into the next, or give False: another did.
+    ) -> int | None:
+        """Add an entry that was made for ``version``, and give the next; None if another did.
 
         With a snapshot, the state at ``version``, the log begins anew with this entry.
 

@@ -8,14 +8,16 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from lametta._files import delete_leftovers, locked, renamed
-from lametta.serve.errors import StoreError, TooManyStreamsError
+from lametta.serve.errors import RefusedError, StoreError, TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
 from lametta.types import LamettaError
+
+logger = logging.getLogger("lametta.serve")
 
 _HEAD = struct.Struct("<QII")  # of a record: version, length, checksum of both and of the content
 _SWEEP = 60.0  # seconds between two looks for streams to forget
@@ -53,58 +55,36 @@ class FolderStore:
         self._sweep()
 
     def load(self, stream: str) -> Kept:
-        name = _name(stream)
-        path = self._folder / name
-        with self._lock:
-            self._known.pop(name, None)
-            try:
-                content = path.read_bytes()
-                records = list(_records(content))
-                if not records:
-                    path.unlink()
-                    logging.getLogger("lametta.serve").error("%s was damaged: begun anew", path)
-                    raise FileNotFoundError
-                version, _, length = records[-1]
-                if length < len(content):
-                    os.truncate(path, length)
-            except FileNotFoundError:
-                self._names.discard(name)
-                return NOTHING
-            except OSError as error:
-                reason = error.strerror
-                raise StoreError(f"the state of a stream cannot be read: {reason}") from error
-            self._known[name] = _Known(version, length)
-            self._names.add(name)
-        return Kept(version, records[0][1], [entry for _, entry, _ in records[1:]])
+        with self._lock, _reported():
+            return self._read(_name(stream))
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
-    ) -> bool:
+    ) -> int | None:
         name = _name(stream)
-        with self._lock:  # to the end, or a sweep might take a file that is being written to
+        with self._lock, _reported():  # to the end, or a sweep might take what is being written
             if time.monotonic() >= self._next_sweep:
                 self._sweep()
+            if name in self._names and name not in self._known:
+                self._read(name)
             known = self._known.get(name)
             if (known.version if known else 0) != version:
-                return False
-            if known is None and len(self._names) >= self._most:
+                return None
+            if name not in self._names and len(self._names) >= self._most:
                 raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
+            self._known.pop(name, None)  # until all went well
             record = _record(version + 1, entry)
-            try:
-                if known is None or snapshot is not None:
-                    record = _record(version, snapshot or b"") + record
-                    with renamed(self._folder / name, sync=False) as temporary:
-                        temporary.write_bytes(record)
-                    length = len(record)
-                else:
-                    length = known.length + len(record)
-                    self._append(name, known.length, record)
-            except (OSError, LamettaError) as error:
-                self._known.pop(name, None)  # it has to be loaded before the next
-                raise StoreError(f"the state of a stream cannot be written: {error}") from error
+            if known is None or snapshot is not None:
+                record = _record(version, snapshot or b"") + record
+                with renamed(self._folder / name, sync=False) as temporary:
+                    temporary.write_bytes(record)
+                length = len(record)
+            else:
+                self._append(name, known.length, record)
+                length = known.length + len(record)
             self._known[name] = _Known(version + 1, length)
             self._names.add(name)
-            return True
+            return version + 1
 
     def check(self) -> None:
         if not os.access(self._folder, os.W_OK):
@@ -112,6 +92,26 @@ class FolderStore:
 
     def close(self) -> None:
         self._ends.close()
+
+    def _read(self, name: str) -> Kept:
+        """What a stream's file has, less what a kill left at its end."""
+        path = self._folder / name
+        self._known.pop(name, None)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            self._names.discard(name)
+            return NOTHING
+        records = list(_records(content))
+        version, _, length = records[-1] if records else (0, b"", 0)
+        if length < len(content):
+            logger.warning("%s ends with %d bytes of no use", path, len(content) - length)
+            os.truncate(path, length)
+        self._names.add(name)
+        if not records:
+            return NOTHING
+        self._known[name] = _Known(version, length)
+        return Kept(version, records[0][1], [entry for _, entry, _ in records[1:]])
 
     def _append(self, name: str, length: int, record: bytes) -> None:
         # Without O_CREAT: a file that someone deleted must not come back without its snapshot.
@@ -125,7 +125,7 @@ class FolderStore:
 
     def _sweep(self) -> None:
         """Forget the streams that came last too long ago."""
-        self._next_sweep = time.monotonic() + _SWEEP
+        self._next_sweep = time.monotonic() + min(_SWEEP, self._idle)
         unused = time.time() - self._idle
         self._names = set()
         for file in os.scandir(self._folder):
@@ -136,6 +136,18 @@ class FolderStore:
                     Path(file.path).unlink()
         for name in self._known.keys() - self._names:
             del self._known[name]
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """What goes wrong with a file is for the log; a client need not know the server's paths."""
+    try:
+        yield
+    except RefusedError:
+        raise
+    except (OSError, LamettaError) as error:
+        logger.error("the store: %s", error)
+        raise StoreError("the state of a stream cannot be read or written") from error
 
 
 def _name(stream: str) -> str:

@@ -30,12 +30,12 @@ class MemoryStore:
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
-    ) -> bool:
+    ) -> int | None:
         with self._lock:
             self._forget()
             kept = self._get(stream)
             if kept.version != version:
-                return False
+                return None
             if not kept.version and len(self._streams) >= self._most:
                 raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
             if snapshot is None:
@@ -45,7 +45,7 @@ class MemoryStore:
                 kept = Kept(version + 1, snapshot, [entry])
             self._streams[stream] = self._clock(), kept
             self._streams.move_to_end(stream)
-            return True
+            return kept.version
 
     def check(self) -> None: ...
 

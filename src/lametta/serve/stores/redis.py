@@ -1,6 +1,7 @@
 """Streams in Redis, so that several replicas of a server can share them."""
 
 import logging
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,29 +15,30 @@ _TIMEOUT = 2.0  # seconds for an answer
 _PREFIX = "{lametta}:"  # the braces keep all keys in one slot of a cluster
 _INDEX = _PREFIX + "streams"  # when each stream came last
 
-# All or nothing, and nothing in between: Redis runs a script alone.
+# All or nothing, and nothing in between: Redis runs a script alone. A stream's first version is a
+# time in microseconds, so that a stream which was forgotten and began anew never comes to a version
+# that a replica still holds of its former life.
 _COMMIT = """
-local state, log, index = KEYS[1], KEYS[2], KEYS[3]
-local stream, version, entry, snapshot = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local begins, most, idle = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local state, index = KEYS[1], KEYS[2]
+local stream, version, entry, begins, snapshot, most, idle = unpack(ARGV)
 local known = redis.call('HGET', state, 'version') or '0'
 if known ~= version then return 0 end
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000000 + time[2]
+local next = version + 1
 if known == '0' then
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now - idle)
-  if redis.call('ZCARD', index) >= most then return -1 end
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', now - 1000 * idle)
+  if redis.call('ZCARD', index) >= tonumber(most) then return -1 end
+  next = now
 end
+redis.call('ZADD', index, now, stream) -- first, since it is refused where there is no memory left
 if begins == '1' then
+  redis.call('DEL', state)
   redis.call('HSET', state, 'snapshot', snapshot)
-  redis.call('DEL', log)
 end
-redis.call('RPUSH', log, entry)
-redis.call('HINCRBY', state, 'version', 1)
+redis.call('HSET', state, 'version', next, next, entry)
 redis.call('PEXPIRE', state, idle)
-redis.call('PEXPIRE', log, idle)
-redis.call('ZADD', index, now, stream)
-return 1
+return next
 """
 
 
@@ -67,36 +69,25 @@ class RedisStore:
         self._warn_of_loss()
 
     def load(self, stream: str) -> Kept:
-        state, log = _keys(stream)
         try:
-            with self._redis.pipeline(transaction=True) as both:
-                both.hmget(state, ["version", "snapshot"])
-                both.lrange(log, 0, -1)
-                (version, snapshot), entries = both.execute()
+            fields: dict[Any, Any] = self._redis.hgetall(_key(stream))
         except redis.RedisError as error:
             raise _unreachable(error) from error
-        return Kept(int(version or 0), snapshot or b"", entries)
+        version, snapshot = fields.pop(b"version", b"0"), fields.pop(b"snapshot", b"")
+        return Kept(int(version), snapshot, [fields[made] for made in sorted(fields, key=int)])
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
-    ) -> bool:
+    ) -> int | None:
         begins = int(snapshot is not None)
-        args: list[bytes | str | int] = [
-            stream,
-            version,
-            entry,
-            snapshot or b"",
-            begins,
-            self._most,
-            self._idle,
-        ]
+        rest = (version, entry, begins, snapshot or b"", self._most, self._idle)
         try:
-            done = self._commit(keys=[*_keys(stream), _INDEX], args=args)
+            made: int = self._commit(keys=[_key(stream), _INDEX], args=[stream, *rest])
         except redis.RedisError as error:
             raise _unreachable(error) from error
-        if done == -1:
+        if made == -1:
             raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
-        return bool(done)
+        return made or None
 
     def check(self) -> None:
         try:
@@ -119,8 +110,9 @@ class RedisStore:
             )
 
 
-def _keys(stream: str) -> tuple[str, str]:
-    return f"{_PREFIX}state:{stream}", f"{_PREFIX}log:{stream}"
+def _key(stream: str) -> str:
+    """All of a stream in one place: it expires, or is evicted, as a whole."""
+    return f"{_PREFIX}stream:{stream}"
 
 
 def _unreachable(error: redis.RedisError) -> StoreError:
