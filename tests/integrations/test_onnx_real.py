@@ -1,0 +1,76 @@
+"""Networks as torch exports them, held against `lametta.torch.Classifier`."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import lametta
+from lametta.integrations.onnx import OnnxModel
+from lametta.torch import Classifier, zoo
+from tests.conftest import shared
+from tests.torch.test_families import FAMILIES, make
+
+# The exporter that needs no further package says that there is a newer one; tracing warns, too.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Logits(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        returned = self.net(x)
+        return getattr(returned, "logits", returned)
+
+
+def export(net, x, path):
+    file = io.BytesIO()
+    axes = {"x": {0: "n"}}
+    torch.onnx.export(
+        Logits(net).eval(), (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes
+    )
+    path.write_bytes(file.getvalue())
+    return path
+
+
+def check(output, expected, tol):
+    assert output.features.std(axis=0).mean() > 1e-2  # or any would be equal
+    np.testing.assert_allclose(output.features, expected.features.numpy(), rtol=0, atol=tol)
+    np.testing.assert_allclose(output.logits, expected.logits.numpy(), rtol=0, atol=tol)
+
+
+@pytest.mark.slow(15)
+def test_efficientnet_on_photographs(tmp_path):
+    photos = sorted(shared("data", "imagenette-val500").rglob("*.JPEG"))[::60]
+    assert len(photos) == 9
+    loaded = zoo.load("efficientnet_lite0")
+    path = export(loaded.net, torch.zeros(2, 3, 224, 224), tmp_path / "net.onnx")
+    prepare = loaded.preprocess
+    options = {"interpolation": prepare.interpolation, "scale": prepare.scale}
+    options |= {"mean": prepare.mean, "std": prepare.std}
+    model = OnnxModel(path, preprocess=options)
+    assert (model.metadata.d, model.metadata.n_classes) == (1280, 1000)
+    x = torch.stack([prepare(Image.open(photo)) for photo in photos])
+    expected = Classifier(loaded.net)(x)
+    check(model(x.numpy()), expected, 1e-4)
+    check(model(x), expected, 1e-4)
+    files = [photo.read_bytes() for photo in photos]
+    check(model(files), expected, 1e-4)
+    ours = lametta.Corrected(model, lametta.LAME()).step(files).probs
+    theirs = lametta.Corrected(Classifier(loaded.net), lametta.LAME()).step(x).probs
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
+
+
+@pytest.mark.slow(3)
+@pytest.mark.parametrize("family", ["CLIP", "ConvNext", "ResNet", "Swin", "ViT"])
+def test_families_of_transformers(tmp_path, family):
+    net = make(family)
+    side = FAMILIES[family].get("image_size", 32)
+    x = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
+    model = OnnxModel(export(net, x[:2], tmp_path / "net.onnx"))
+    check(model(x), Classifier(net)(x), 1e-5)
