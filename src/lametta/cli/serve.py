@@ -150,17 +150,18 @@ def serve(
             features=features,
             logits=logits,
         )
-        if ray is not None:
-            require("ray", "ray")
-            from lametta.serve.ray import serve_on_ray
-
-            serve_on_ray(plan, ray, replicas=replicas, host=host, port=port)
-            return
         from lametta.serve.server import log_to_stderr, run
 
         check_choice("--log-level", log_level, _LEVELS)
         log_to_stderr(log_level.upper())
-        with typed(store="--store", path="--model"):
+        with typed(store="--store", path="--model", address="--ray", port="--port"):
+            if ray is not None:
+                require("ray", "ray")
+                from lametta.serve.ray import serve_on_ray
+
+                level = log_level.upper()
+                serve_on_ray(plan, ray, replicas=replicas, host=host, port=port, log_level=level)
+                return
             app = plan.app()
     run(app, host, port, manners)
 

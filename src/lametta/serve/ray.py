@@ -1,0 +1,142 @@
+"""The same server as replicas on a Ray cluster, which share the states of streams."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import ray
+from ray import serve
+from starlette.types import ASGIApp
+
+from lametta._checks import check_integer
+from lametta.serve.plan import Plan
+from lametta.serve.server import log_to_stderr
+from lametta.serve.stores import open_store
+from lametta.types import LamettaError
+
+_NAME = "lametta"
+_SHARED = ("redis://", "rediss://")  # a socket or a folder would be another one on each node
+
+logger = logging.getLogger("lametta.serve")
+
+
+def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> serve.Application:
+    """Make a Ray Serve application of a plan, for those who run Ray Serve themselves.
+
+    Each replica makes the server's application from the plan. It holds no truth: a request is
+    committed to the store under the version of its stream, so that whichever replica gets the next
+    one loads what it lacks. That the store cannot be reached is no reason to end a replica: it
+    answers 503 until it can. Limits on rate, queue and memory hold for each replica. Bodies wait in
+    Ray's proxies until a replica has looked at their head.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to serve. All nodes need what it names: lametta, the model's file. Its tokens are known
+        to the cluster.
+    replicas : int
+        How many.
+    log_level : str
+        What the replicas log, to the files of their error streams.
+
+    Examples
+    --------
+    >>> from lametta.serve.plan import Plan, Served
+    >>> plan = Plan({"prudent": Served("prudent", {})}, store="redis://127.0.0.1")
+    >>> application(plan, replicas=3)  # doctest: +ELLIPSIS
+    <ray.serve.deployment.Application object at ...>
+    """
+    check_integer("replicas", replicas, 1)
+    if not plan.store.startswith(_SHARED):
+        raise LamettaError(
+            f"store must be one that all replicas share, redis://HOST:PORT/DB, got {plan.store!r}"
+        )
+    manners = plan.manners
+    seconds = manners.deadline + 2 * manners.patience  # to read, to answer, to send
+
+    if plan.model is not None:
+        plan = replace(plan, model=plan.model.absolute())  # replicas start in other folders
+
+    def make() -> ASGIApp:
+        log_to_stderr(log_level)
+        return plan.app()
+
+    deployment = serve.deployment(
+        name=_NAME,
+        num_replicas=replicas,
+        # The replica's own queue comes first: its refusal says when to try again.
+        max_ongoing_requests=2 * manners.queue,
+        max_queued_requests=2 * manners.queue,
+        graceful_shutdown_timeout_s=seconds,
+        graceful_shutdown_wait_loop_s=0.2,
+        logging_config={"encoding": "JSON", "enable_access_log": False},
+    )(serve.ingress(make)())
+    return deployment.bind()
+
+
+def serve_on_ray(
+    plan: Plan, address: str, *, replicas: int, host: str, port: int, log_level: str = "INFO"
+) -> None:
+    """Serve on a Ray cluster until a signal says to end.
+
+    Ray Serve is started on the cluster, with a proxy at ``host`` and ``port`` of every node that
+    has a replica, and shut down at the end.
+
+    Parameters
+    ----------
+    plan, replicas, log_level
+        As for `application`.
+    address : str
+        Of the cluster: ``auto``, ``HEAD:6379``, ``ray://HEAD:10001``; ``local`` starts one here.
+    host, port
+        Where to listen.
+    """
+    app = application(plan, replicas=replicas, log_level=log_level)
+    check_integer("port", port, 1)  # a free one would be another on each node
+    open_store(plan.store).close()  # so that a wrong name is known before anything runs
+    seconds = plan.manners.deadline + 2 * plan.manners.patience
+    with _connected(address), _ended_by_signals():
+        if serve.status().proxies:
+            raise LamettaError(
+                f"address must be a cluster on which Ray Serve does not run yet, got {address!r}, "
+                "where it listens to an address of its own; `serve shutdown` ends it"
+            )
+        try:
+            serve.start(http_options={"host": host, "port": port, "request_timeout_s": seconds})
+            serve.run(app, name=_NAME)
+            logger.info("listening", extra={"host": host, "port": port, "replicas": replicas})
+            threading.Event().wait()
+        except (RuntimeError, TimeoutError) as error:
+            raise LamettaError(f"the replicas do not start: {error}") from error
+        finally:
+            serve.delete(_NAME)  # what was accepted is answered
+            serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError) as error:
+        raise LamettaError(
+            f"address must be that of a Ray cluster, got {address!r}: {error}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does: quietly."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        logger.info("ending")
+    finally:
+        signal.signal(signal.SIGTERM, before)
