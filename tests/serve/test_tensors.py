@@ -219,10 +219,11 @@ def test_what_no_client_can_read_is_not_sent():
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_any_layout_is_sent_in_row_major_order(binary):
-    x = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]
-    body, length = encode("m", "1", "", {"x": x}, None, binary, {})
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    layouts = {"rows": x, "columns": x.T, "every second": x.T[::2], "backwards": x[::-1]}
+    body, length = encode("m", "1", "", layouts, None, binary, {})
     result = client.InferResult.from_response_body(body, header_length=length)
-    assert same(result.as_numpy("x"), x)
+    assert all(same(result.as_numpy(name), array) for name, array in layouts.items())
 
 
 def test_binary_tensors_are_views_unless_they_lie_askew():
@@ -340,6 +341,7 @@ def test_a_binary_tensor_that_lies_is_named(tensor, tail, message):
         (b"{}", "inputs of the request must be a list, got nothing"),
         (b'{"inputs": {}}', "inputs of the request must be a list, got {}"),
         (b'{"inputs": []}', "at least one tensor"),
+        (json.dumps({"inputs": [["y" * 60] * 8]}).encode(), r"an object, got \['yy.*\.\.\.$"),
         (b'{"inputs": [3]}', r"inputs\[0\] must be an object, got 3"),
         (b'{"inputs": ["' + b"x" * 10**6 + b'"]}', r"inputs\[0\] must be an object, got 'xx"),
         (sent().replace(b"}]", b"}, " + sent()[12:-2] + b"]"), r"name of inputs\[1\] .* got 'x'"),

@@ -163,10 +163,8 @@ def _split(raw: memoryview, count: int, where: str) -> list[bytes]:
     for _ in range(count):
         start = stop + 4
         stop = start + int.from_bytes(raw[stop:start], "little")
-        if stop > len(raw):
-            break
         items.append(bytes(raw[start:stop]))
-    if stop != len(raw):
+    if stop != len(raw):  # beyond its end, slices are empty
         expected = f"be {count} elements, each behind its length in 4 bytes"
         raise BadRequest(f"{where} must {expected}, got lengths that do not add up")
     return items

@@ -116,7 +116,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
     >>> decode(b'{"inputs": [' + tensor + b"]}", None, limits).inputs
     {'probs': array([[0.25, 0.75]], dtype=float32)}
     """
-    rest = memoryview(body).toreadonly()
+    rest = memoryview(body)
     if len(rest) > limits.body:
         raise BadRequest(f"the body must have at most {limits.body} bytes, got {len(rest)}")
     end = len(rest) if header_length is None else header_length
@@ -126,7 +126,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
         header = orjson.loads(rest[:end])
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the request must be JSON: {error}") from None
-    if type(header) is not dict:
+    if not isinstance(header, dict):
         refuse("the request", "a JSON object", header)
     rest = rest[end:]
     inputs: dict[str, NDArray[Any]] = {}
@@ -209,7 +209,7 @@ def _get(entry: dict[str, Any], key: str, kind: type[T], where: str, default: T 
     value = entry.get(key)
     if value is None:
         value = default
-    if type(value) is not kind:  # to Python, True is an integer as well
+    if not isinstance(value, kind):
         refuse(f"{key} of {where}", _WORDS[kind], value)
     return value
 
