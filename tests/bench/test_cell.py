@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,10 +22,14 @@ def prepared(experiment, folder, device):
     return workspace, next(c for c in every if c.method == "TENT" and c.scenario == "sorted")
 
 
-def same_but_for_costs(one, other):
+def check_same(one, other, rel=0.0):
+    """Two rows, of which costs may differ, and numbers by rounding if so told."""
     costs = names("stage", "time", "memory")
     assert all(one[name] > 0 for name in costs)
-    return all(one[name] == other[name] for name in one.keys() - costs)
+    for name in one.keys() - costs:
+        rounded = np.asarray(other[name]).dtype.kind == "f"
+        expected = pytest.approx(other[name], rel, abs=0.0) if rounded else other[name]
+        assert one[name] == expected, name
 
 
 def test_queued_steps_have_the_rows_of_those_that_are_waited_for(experiment, tmp_path, monkeypatch):
@@ -41,18 +46,18 @@ def test_queued_steps_have_the_rows_of_those_that_are_waited_for(experiment, tmp
     monkeypatch.setattr(cells, "_arriving", lambda setup: arriving(replace(setup, ahead=None)))
     monkeypatch.setattr(adapt, "check_finite", looks.append)
     queued, _ = cells.run_cell(workspace, cell)
-    assert same_but_for_costs(queued, waited)
+    check_same(queued, waited)
     assert len(queued["step_hits"]) > 2
     assert looks == []  # a second time, where the host would wait for the steps before
     assert not adapt.known_finite.get()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_as_well(experiment, tmp_path, monkeypatch):
+def test_on_a_gpu_as_well(experiment, tmp_path):
     workspace, cell = prepared(experiment, tmp_path, "cuda")
     queued, _ = cells.run_cell(workspace, cell)
     waited, _ = cells.run_cell(workspace, replace(cell, live=True))
-    assert same_but_for_costs(queued, waited)
+    check_same(queued, waited, rel=1e-4)  # gradients are summed in any order
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

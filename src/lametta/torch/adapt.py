@@ -188,7 +188,7 @@ def _turn(net: nn.Module) -> AbstractContextManager[object]:
 
 
 known_finite = ContextVar("known_finite", default=False)
-"""Whether who calls `step` has looked for NaN and infinity, where the device does not wait."""
+"""Whether the caller of `step` has looked for NaN and infinity, when the host need not wait."""
 
 
 def check_finite(x: Any) -> None:

@@ -78,7 +78,8 @@ def extract(
         the model runs on the same cores; where it runs elsewhere, take one a core.
     device : str, optional
         Where the model takes its inputs, such as "cuda". They are moved there, as bytes where the
-        transform is a ``Preprocess``, which then makes numbers of them there.
+        transform is a ``Preprocess``, which then makes numbers of them there. A GPU replays the
+        passes of a ``Classifier``, where it gives the same bits so; others are called as they are.
     dtype : {"float32", "float16"}
         How numbers are stored.
     header : mapping, optional
@@ -237,7 +238,8 @@ def _waits(work: Callable[[], object]) -> bool:
             work()
         finally:
             torch.cuda.set_sync_debug_mode(mode)
-    return any("synchronizing" in str(warning.message) for warning in seen)
+    # Beside these, PyTorch warns once that the mode is a prototype.
+    return any("called a synchronizing" in str(warning.message) for warning in seen)
 
 
 def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str, NDArray[Any]]]:
