@@ -8,6 +8,7 @@ is not (entropies, evidence) is a gauge, the mean over the last few hundred samp
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from lametta._arrays import to_numpy
 from lametta._checks import check_callable, check_choice
+from lametta.serve.alarms import ALARMS, Alarms
 from lametta.serve.course import Course
 from lametta.types import LamettaError, Prediction
 
@@ -172,6 +174,14 @@ class Monitor:
                 if name in known:
                     family.add_metric([model], known[name])
             yield family
+        alarm = GaugeMetricFamily(
+            "lametta_alarm", "1 while an alarm is on.", labels=["model", "alarm"]
+        )
+        for model, watched in self._watched.items():
+            on = watched.alarm_names()
+            for name in ALARMS:
+                alarm.add_metric([model, name], float(name in on))
+        yield alarm
 
 
 class _Counters:
@@ -211,7 +221,7 @@ class _Watched:
     def __init__(self, name: str, clock: Callable[[], float], counters: _Counters) -> None:
         self.name, self.clock = name, clock
         self.lock = threading.Lock()
-        self.course = Course()
+        self.course, self.alarms = Course(), Alarms()
         self.samples = counters.samples.labels(name)
         self.changed = counters.changed.labels(name)
         self.iterations = counters.iterations.labels(name)
@@ -232,8 +242,12 @@ class _Watched:
         self.changed.inc(int(np.count_nonzero(before != after)))
         if "n_iter" in info:
             self.iterations.inc(float(info["n_iter"]))
+        labels = before.tolist(), after.tolist()
+        features = None if prediction.features is None else to_numpy(prediction.features)
+        evidence, now = said.get("evidence", 0.0), self.clock()
         with self.lock:
-            self.course.answered(self.clock(), stream, before.tolist(), after.tolist(), said)
+            self.course.answered(now, stream, *labels, said)
+            self.alarms.saw(now, stream, features, source, probs, labels, evidence)
 
     def finished(self, status: int, seconds: float) -> None:
         with self.lock:
@@ -245,7 +259,12 @@ class _Watched:
 
     def report(self, now: float) -> dict[str, Any]:
         with self.lock:
-            return {"name": self.name, "alarms": [], **self.course.report(now)}
+            alarms = [asdict(alarm) for alarm in self.alarms.current(now)]
+            return {"name": self.name, "alarms": alarms, **self.course.report(now)}
+
+    def alarm_names(self) -> set[str]:
+        with self.lock:
+            return {alarm.name for alarm in self.alarms.current(self.clock())}
 
 
 def _mean_at(rows: NDArray[Any], columns: NDArray[np.intp]) -> float:
