@@ -86,6 +86,7 @@ def serve(
         float, typer.Option(min=0.001, help="Seconds that a client may take to send a request.")
     ] = 10.0,
     max_body: Annotated[str, typer.Option(help="Bytes of a request: 16M.")] = "16M",
+    max_json: Annotated[str, typer.Option(help="Bytes of JSON in a request: 4M.")] = "4M",
     max_rows: Annotated[int, typer.Option(min=1, help="Rows of a tensor.")] = 4096,
     max_columns: Annotated[
         int, typer.Option(min=1, help="Columns of a tensor: features, classes, pixels of a side.")
@@ -126,7 +127,12 @@ def serve(
 
         manners = Manners(
             tokens=_tokens(token_file),
-            limits=Limits(_bytes("--max-body", max_body), max_rows, max_columns),
+            limits=Limits(
+                _bytes("--max-body", max_body),
+                max_rows,
+                max_columns,
+                _bytes("--max-json", max_json),
+            ),
             rate=math.inf if rate is None else rate,
             queue=queue,
             pending=max(_bytes("--max-body", max_body), 2**27),

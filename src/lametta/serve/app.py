@@ -1,9 +1,7 @@
 """The web application: the Open Inference Protocol's paths, and those for people."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -39,28 +37,22 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
     bodies : Bodies
         What reads requests.
     store : Store
-        Where their streams are kept; closed when the application ends.
+        Where their streams are kept.
     threads : int
         How many requests are computed at the same time.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="lametta")
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        pool.shutdown()  # all that was accepted has been answered
-        store.close()
-
     app = FastAPI(
         title="lametta",
         version=lametta.__version__,
         description="Corrects a frozen classifier's predictions at test time.",
-        lifespan=lifespan,
         docs_url=None,  # these would load scripts from elsewhere
         redoc_url=None,
     )
     app.add_exception_handler(LamettaError, _refused)
     app.add_exception_handler(HTTPException, _failed)
+    app.add_exception_handler(Exception, _broken)
 
     @app.get("/v2", **openapi.SERVER)
     async def about() -> Response:
@@ -174,3 +166,8 @@ async def _failed(_: Request, error: Exception) -> Response:
     """A path or a method that there is not."""
     assert isinstance(error, HTTPException)
     return failure(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _broken(_: Request, __: Exception) -> Response:
+    """Say nothing of why; the log has it."""
+    return failure(500, "internal error")

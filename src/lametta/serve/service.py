@@ -1,16 +1,17 @@
 """What a request asks, computed: from the bytes of a request to the bytes of its answer."""
 
 import json
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta._arrays import softmax, to_numpy, widen
-from lametta._checks import is_number
+from lametta._checks import check_choice, is_number
 from lametta.integrations.onnx import OnnxModel
 from lametta.serve.errors import DeadlineError, NotFoundError
 from lametta.serve.keeper import Keeper, Samples
@@ -20,7 +21,9 @@ from lametta.types import Prediction
 
 VERSION = "1"  # of every model: a corrector has no weights that could change
 SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
+OUTPUTS = ("probs", "label", "source_label", *SIGNALS)
 _LONGEST_ID = 256
+_LARGE = 2**18  # bytes of JSON
 _FLOATS = "FP16, FP32 or FP64"
 
 
@@ -54,6 +57,7 @@ class Service:
     limits: Limits
     deadline: float
     network: OnnxModel | None = None
+    _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def find(self, name: str) -> Keeper:
         """The model of a name."""
@@ -65,11 +69,13 @@ class Service:
     def answer(self, name: str, body: bytes, header_length: int | None, begun: float) -> Reply:
         """Answer a request to a model, which came when `time.monotonic` was ``begun``."""
         keeper = self.find(name)
-        request = decode(body, header_length, self.limits)
+        request = self._decode(body, header_length)
         deadline = begun + min(self.deadline, _timeout(request))
         if time.monotonic() >= deadline:
             raise DeadlineError("the request waited until its deadline")
         stream, start, end = _sequence(request)
+        for wanted in request.outputs or ():  # what is refused must not have been counted
+            check_choice("outputs of the request", wanted[:100], OUTPUTS)
         features, probs = self._inputs(request)
         samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
@@ -82,6 +88,13 @@ class Service:
         outputs, told = _outputs(probs, prediction)
         binary = request.parameters.get("binary_data_output", False)
         return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
+
+    def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
+        """Read a request; large JSON, which takes many times its length of memory, one at a time."""
+        if (len(body) if header_length is None else header_length) < _LARGE:
+            return decode(body, header_length, self.limits)
+        with self._reading:
+            return decode(body, header_length, self.limits)
 
     def _inputs(self, request: InferRequest) -> tuple[NDArray[Any], NDArray[Any]]:
         """Features [N, d] and the source's probabilities [N, K]."""

@@ -43,21 +43,24 @@ class Limits:
     Attributes
     ----------
     body : int
-        Bytes of a request. Those of JSON take up to 45 times as much memory while they are read.
+        Bytes of a request.
     rows : int
         First dimension of a tensor.
     columns : int
         Any other dimension of a tensor: features, classes, an image's height.
+    json : int
+        Bytes of JSON in a request, which take up to 45 times as much memory while they are read.
 
     Examples
     --------
-    >>> Limits(body=1_000_000, rows=64, columns=10_000)
-    Limits(body=1000000, rows=64, columns=10000)
+    >>> Limits(body=1_000_000, rows=64, columns=10_000, json=100_000)
+    Limits(body=1000000, rows=64, columns=10000, json=100000)
     """
 
     body: int
     rows: int
     columns: int
+    json: int = 2**22
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
     end = len(rest) if header_length is None else header_length
     if not 0 <= end <= len(rest):
         refuse("Inference-Header-Content-Length", f"from 0 to the body's {len(rest)} bytes", end)
+    if end > limits.json:
+        raise BadRequest(f"the request must have at most {limits.json} bytes of JSON, got {end}")
     try:
         header = orjson.loads(rest[:end])
     except orjson.JSONDecodeError as error:

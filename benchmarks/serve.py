@@ -1,0 +1,229 @@
+"""What the server costs: JSON and binary, against an echo of the same framework in the same run.
+
+    python benchmarks/serve.py [--seconds 5] [--connections 1 4] [--store FOLDER|memory|redis://...]
+
+One frame a request, 1000 classes and 1280 features, streams of 100 cameras, all on loopback. The
+echo server is FastAPI and uvicorn with the same options, and gives back as many bytes as the
+corrector's answer has. Rounds alternate between servers, so that a noisy machine hits all alike.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from lametta import Prudent
+from lametta.serve.server import protocol
+from lametta.serve.tensors import encode
+
+D, K, N_STREAMS, N_FRAMES = 1280, 1000, 100, 64
+BINARY = "Inference-Header-Content-Length"
+
+
+def frames() -> tuple[np.ndarray, np.ndarray]:
+    """A made-up camera: some classes, one after the other."""
+    rng = np.random.default_rng(0)
+    centers, labels = rng.normal(size=(K, D)), np.repeat(rng.integers(K, size=8), N_FRAMES // 8)
+    features = centers[labels] + rng.normal(size=(N_FRAMES, D))
+    logits = features @ centers.T / D * 8 + rng.normal(size=(N_FRAMES, K))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return features.astype(np.float32), probs.astype(np.float32)
+
+
+def request(
+    features: np.ndarray, probs: np.ndarray, stream: int, binary: bool
+) -> tuple[bytes, dict[str, str]]:
+    inputs, tail = [], []
+    for name, array in (("features", features), ("probs", probs)):
+        entry = {"name": name, "shape": list(array.shape), "datatype": "FP32"}
+        if binary:
+            tail.append(array.tobytes())
+            entry["parameters"] = {"binary_data_size": len(tail[-1])}
+        else:
+            entry["data"] = array.ravel().tolist()
+        inputs.append(entry)
+    parameters = {"sequence_id": stream, "binary_data_output": binary}
+    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    return head + b"".join(tail), {BINARY: str(len(head))} if binary else {}
+
+
+@contextmanager
+def process(*command: str) -> Iterator[tuple[int, int]]:
+    """A server in a process of its own: its port and its id."""
+    server = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        port = None
+        for line in server.stderr:
+            if '"listening"' in line:
+                port = json.loads(line)["port"]
+                break
+        assert port is not None, "the server did not start"
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        yield port, server.pid
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def load(port: int, path: str, binary: bool, connections: int, seconds: float) -> list[float]:
+    """The times of all requests that so many connections could send one after another."""
+    features, probs = frames()
+    times: list[float] = []
+    ready = threading.Barrier(connections)
+
+    def client(number: int) -> None:
+        bodies = [
+            request(features[i : i + 1], probs[i : i + 1], number * 1000 + stream + 1, binary)
+            for i in range(0, N_FRAMES, 16)
+            for stream in range(N_STREAMS // connections)
+        ]
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        ready.wait()
+        i, end = 0, time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < end:
+            body, headers = bodies[i % len(bodies)]
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+            times.append(time.perf_counter() - begun)
+            i += 1
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(connections)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return times
+
+
+def cpu_of(pid: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_of(pid: int) -> float:
+    """MiB that a process holds."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def corrector_alone() -> float:
+    """Milliseconds of a frame for the corrector alone."""
+    features, probs = frames()
+    corrector = Prudent()
+    times = []
+    for _ in range(5):
+        for i in range(0, N_FRAMES):
+            begun = time.perf_counter()
+            corrector.correct(features[i : i + 1], probs[i : i + 1])
+            times.append(time.perf_counter() - begun)
+    return 1000 * statistics.median(times)
+
+
+def echo() -> None:
+    """Serve answers of the same size, from the same framework, with nothing done for them."""
+    import uvicorn
+    from fastapi import FastAPI, Request, Response
+
+    app = FastAPI(docs_url=None, redoc_url=None)
+    _, probs = frames()
+    outputs = {"probs": probs[:1], "label": np.array([1]), "source_label": np.array([1])}
+    replies = {
+        binary: encode("echo", "1", "", outputs, None, binary, {})[0] for binary in (True, False)
+    }
+
+    @app.post("/v2/models/{model}/infer")
+    async def infer(request: Request, model: str) -> Response:
+        await request.body()
+        return Response(replies[BINARY in request.headers])
+
+    config = uvicorn.Config(
+        app, port=0, http=protocol(10), log_config=None, access_log=False, ws="none"
+    )
+    server = uvicorn.Server(config)
+    original = server.startup
+
+    async def startup(sockets: object = None) -> None:
+        await original()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        print(json.dumps({"message": "listening", "port": port}), file=sys.stderr, flush=True)
+
+    server.startup = startup  # type: ignore[method-assign, assignment]
+    server.run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--store", default="folder")
+    parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.echo:
+        echo()
+        return
+    path = "/v2/models/prudent/infer"
+    with tempfile.TemporaryDirectory() as folder:
+        store = folder if options.store == "folder" else options.store
+        serve = ("-m", "lametta", "serve", "--port", "0", "--store", store)
+        with process(*serve) as (port, pid), process(__file__, "--echo") as (echo_port, echo_pid):
+            alone = corrector_alone()
+            print(f"corrector alone {alone:.2f} ms a frame; store {options.store}")
+            for connections in options.connections:
+                measure(options, path, connections, alone, (port, pid), (echo_port, echo_pid))
+            print(f"memory of the server {memory_of(pid):.0f} MiB")
+
+
+def measure(
+    options: argparse.Namespace,
+    path: str,
+    connections: int,
+    alone: float,
+    server: tuple[int, int],
+    other: tuple[int, int],
+) -> None:
+    kinds = {
+        "echo binary": (other, True),
+        "echo JSON": (other, False),
+        "binary": (server, True),
+        "JSON": (server, False),
+    }
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    used: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(options.rounds):
+        for kind, ((port, pid), binary) in kinds.items():
+            before = cpu_of(pid)
+            found = load(port, path, binary, connections, options.seconds / options.rounds)
+            times[kind] += found
+            rates[kind].append(len(found) / (options.seconds / options.rounds))
+            used[kind].append(1000 * (cpu_of(pid) - before) / len(found))
+    print(f"{connections} connections      requests/s    p50 ms    p99 ms   server CPU ms a request")
+    for kind in kinds:
+        p50, p99 = np.percentile(times[kind], (50, 99)) * 1000
+        rate, cpu = statistics.median(rates[kind]), statistics.median(used[kind])
+        print(f"  {kind:14s} {rate:12.0f} {p50:9.2f} {p99:9.2f} {cpu:14.2f}")
+    for kind, reference in (("binary", "echo binary"), ("JSON", "echo JSON")):
+        p50, base = (1000 * statistics.median(times[name]) for name in (kind, reference))
+        print(f"  {kind}: (p50 - corrector) / echo = {(p50 - alone) / base:.2f}")
+
+
+if __name__ == "__main__":
+    main()

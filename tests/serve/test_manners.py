@@ -1,0 +1,306 @@
+"""Who may ask, how often, how much at once, how slowly: in process, without a socket."""
+
+import asyncio
+import json
+import logging
+
+import httpx
+import numpy as np
+import pytest
+
+from lametta.serve.gate import Manners
+from lametta.serve.plan import Plan, Served
+from lametta.serve.tensors import Limits
+
+TOKEN = "a-token-of-enough-letters"
+PATH = "/v2/models/prudent/infer"
+
+
+def _plan(**manners):
+    return Plan({"prudent": Served("prudent", {})}, manners=Manners(**manners))
+
+
+def _body(n=1, d=4, k=3, **more):
+    probs = np.full((n, k), 1 / k)
+    inputs = [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": "FP64",
+            "data": array.ravel().tolist(),
+        }
+        for name, array in (("features", np.ones((n, d))), ("probs", probs))
+    ]
+    return json.dumps({"inputs": inputs, **more}).encode()
+
+
+def _play(play, plan):
+    async def session():
+        transport = httpx.ASGITransport(plan.app(), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await play(client)
+
+    return asyncio.run(session())
+
+
+def _ask(plan, method="POST", path=PATH, **options):
+    async def play(client):
+        return await client.request(method, path, **options)
+
+    return _play(play, plan)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (None, 401),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer wrong", 401),
+        (f"Basic {TOKEN}", 401),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer  {TOKEN}", 200),
+        ("Bearer another-token-too", 200),
+    ],
+)
+def test_tokens(given, status):
+    headers = {} if given is None else {"Authorization": given}
+    plan = _plan(tokens=(TOKEN, "another-token-too"))
+    answer = _ask(plan, content=_body(), headers=headers)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json() == {"error": "a bearer token is needed"}
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/health/live", "/v2/health/ready"])
+def test_probes_and_the_page_need_no_token(path):
+    assert _ask(_plan(tokens=(TOKEN,)), "GET", path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2", "/metrics", "/status.json", "/openapi.json", "/v2/models/prudent", "/nothing"]
+)
+def test_all_else_does(path):
+    assert _ask(_plan(tokens=(TOKEN,)), "GET", path).status_code == 401
+
+
+def test_bodies_are_refused_by_their_length_before_they_are_read():
+    async def play(client):
+        async def never():
+            raise AssertionError("the body was read")
+            yield
+
+        headers = {"Content-Length": "1001"}
+        return await client.post(PATH, content=never(), headers=headers)
+
+    answer = _play(play, _plan(limits=Limits(1000, 10, 10)))
+    assert answer.status_code == 413
+    assert answer.json() == {"error": "the body must have at most 1000 bytes"}
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "1e3", "-1", "²", ""])
+def test_lengths_that_are_none(length):
+    headers = {"Content-Length": length.encode()}
+    answer = _ask(_plan(limits=Limits(1000, 10, 10)), content=b"", headers=headers)
+    assert answer.status_code in (400, 413)
+
+
+def test_bodies_without_a_length_are_cut_off():
+    sent = []
+
+    async def play(client):
+        async def endless():
+            while len(sent) < 1000:
+                sent.append(1)
+                yield b" " * 300
+
+        return await client.post(PATH, content=endless())
+
+    answer = _play(play, _plan(limits=Limits(1000, 10, 10)))
+    assert answer.status_code == 413
+
+
+def test_shapes_are_refused_before_data():
+    plan = _plan(limits=Limits(10**6, 8, 16))
+    for body, message in (
+        (_body(n=9), "at most 8 rows"),
+        (_body(d=17), "at most 16 columns"),
+    ):
+        answer = _ask(plan, content=body)
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]
+
+
+def test_compressed_bodies_are_not_read():
+    answer = _ask(_plan(), content=_body(), headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 415
+
+
+def test_rates_are_each_clients_own():
+    async def play(client):
+        async def ask(token):
+            headers = {"Authorization": f"Bearer {token}"}
+            return (await client.get("/v2", headers=headers)).status_code
+
+        tokens = [TOKEN] * 5 + ["another-token-too"] * 3
+        return [await ask(token) for token in tokens]
+
+    plan = _plan(tokens=(TOKEN, "another-token-too"), rate=1.0)
+    assert _play(play, plan) == [200, 200, 429, 429, 429, 200, 200, 429]
+    first, second = _play(_twice, _plan(rate=0.001))
+    assert first.status_code == 200
+    assert (second.status_code, second.headers["Retry-After"]) == (429, "1")
+
+
+async def _twice(client):
+    return [await client.get("/v2") for _ in range(2)]
+
+
+def test_guessing_tokens_is_slow():
+    async def play(client):
+        wrong = [await client.get("/v2", headers={"Authorization": "Bearer x"}) for _ in range(4)]
+        right = await client.get("/v2", headers={"Authorization": f"Bearer {TOKEN}"})
+        return [answer.status_code for answer in (*wrong, right)]
+
+    assert _play(play, _plan(tokens=(TOKEN,), rate=1.0)) == [401, 401, 429, 429, 200]
+
+
+def test_a_full_queue_says_so():
+    """Three slow bodies, room for two."""
+
+    async def play(client):
+        release = asyncio.Event()
+
+        async def slow():
+            body = _body()
+            yield body[:10]
+            await release.wait()
+            yield body[10:]
+
+        asked = [asyncio.create_task(client.post(PATH, content=slow())) for _ in range(3)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        release.set()
+        answers = await asyncio.gather(*asked)
+        return [task.result().status_code for task in done], answers
+
+    first, answers = _play(play, _plan(queue=2))
+    assert first == [429]
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 429]
+    busy = next(answer for answer in answers if answer.status_code == 429)
+    assert busy.headers["Retry-After"] == "1"
+
+
+def test_memory_for_bodies_is_shared():
+    async def play(client):
+        release = asyncio.Event()
+
+        async def slow():
+            await release.wait()
+            yield _body()
+
+        first = asyncio.create_task(client.post(PATH, content=slow()))  # may be of any length
+        await asyncio.sleep(0.01)
+        second = await client.post(PATH, content=_body())
+        release.set()
+        return (await first).status_code, second.status_code, second.json()
+
+    plan = _plan(limits=Limits(1000, 10, 10), pending=1200)
+    first, second, said = _play(play, plan)
+    assert (first, second) == (200, 429)
+    assert said == {"error": "the requests that are waiting are too large together"}
+
+
+def test_slow_bodies_are_given_up():
+    async def play(client):
+        async def slow():
+            yield b"{"
+            await asyncio.sleep(5)
+            yield b"}"
+
+        return await client.post(PATH, content=slow())
+
+    answer = _play(play, _plan(patience=0.05))
+    assert answer.status_code == 408
+    assert answer.headers["Connection"] == "close"
+
+
+def test_deadlines_leave_the_stream_as_it_was():
+    async def play(client):
+        stream = {"sequence_id": 7}
+        late = await client.post(PATH, content=_body(parameters={**stream, "timeout": 0.001}))
+        good = await client.post(PATH, content=_body(parameters=stream))
+        return late, good
+
+    late, good = _play(play, _plan())
+    assert late.status_code == 504
+    assert good.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"sequence_id": True}, "sequence_id must be an integer or a text, got True"),
+        ({"sequence_id": 1.5}, "sequence_id must be an integer or a text, got 1.5"),
+        ({"sequence_id": "x" * 257}, "sequence_id must have at most 256 characters"),
+        ({"sequence_start": True}, "must come with a sequence_id"),
+        ({"sequence_id": 1, "sequence_end": 1}, "sequence_end must be true or false, got 1"),
+        ({"timeout": -1}, "timeout must be microseconds, got -1"),
+        ({"timeout": "soon"}, "timeout must be microseconds, got 'soon'"),
+    ],
+)
+def test_parameters_that_are_wrong(parameters, message):
+    answer = _ask(_plan(), content=_body(parameters=parameters))
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+def test_what_fails_says_nothing_of_why(monkeypatch, caplog):
+    from lametta.serve.service import Service
+
+    def fail(*_):
+        raise RuntimeError("a secret of the server")
+
+    plan = _plan()
+    monkeypatch.setattr(Service, "answer", fail)
+    with caplog.at_level(logging.ERROR, "lametta.serve"):
+        answer = _ask(plan, content=_body())
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "internal error"}
+    assert "a secret of the server" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/models/nothing", 404),
+        ("GET", "/v2/models/prudent/versions/2", 404),
+        ("POST", "/v2/models/nothing/infer", 404),
+        ("GET", PATH, 405),
+        ("DELETE", "/v2", 405),
+        ("GET", "/static/../app.py", 404),
+        ("GET", "/static/%2e%2e%2fapp.py", 404),
+        ("GET", "/docs", 404),
+    ],
+)
+def test_what_there_is_not(method, path, status):
+    answer = _ask(_plan(), method, path)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+
+
+def test_the_page_may_load_nothing_from_elsewhere():
+    policy = _ask(_plan(), "GET", "/").headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self'")
+
+
+def test_metrics_count_every_request():
+    async def play(client):
+        for body in (_body(), b"{}"):
+            await client.post(PATH, content=body)
+        return (await client.get("/metrics")).text
+
+    text = _play(play, _plan())
+    assert 'lametta_requests_total{code="200",model="prudent"} 1.0' in text
+    assert 'lametta_requests_total{code="400",model="prudent"} 1.0' in text
