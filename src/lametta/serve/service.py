@@ -90,7 +90,7 @@ class Service:
         return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
 
     def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
-        """Read a request; large JSON, which takes many times its length of memory, one at a time."""
+        """Read a request; large JSON takes many times its length of memory, so one at a time."""
         if (len(body) if header_length is None else header_length) < _LARGE:
             return decode(body, header_length, self.limits)
         with self._reading:
