@@ -23,6 +23,10 @@ class Chain:
 
     correctors: tuple[Corrector, ...]
 
+    def __post_init__(self) -> None:
+        for one in self.correctors:
+            check_memory(one)
+
     @property
     def stateful(self) -> bool:
         """Whether any of them remembers."""
@@ -60,3 +64,12 @@ class Chain:
         for one, part in zip(self.correctors, parts, strict=True):
             if isinstance(one, Stateful):
                 one.load_state_dict(part)
+
+
+def check_memory(corrector: Corrector) -> None:
+    """Raise for a corrector that remembers and cannot give what it remembers."""
+    if getattr(corrector, "stateful", False) and not isinstance(corrector, Stateful):
+        raise LamettaError(
+            "corrector must have state_dict and load_state_dict, since it remembers, got "
+            f"{type(corrector).__name__}"
+        )

@@ -16,6 +16,7 @@ from lametta._arrays import namespace, to_numpy, widen
 from lametta._checks import check_integer, check_number
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
+from lametta.correctors._chain import check_memory
 from lametta.correctors._shelf import Shelf
 from lametta.signals import signals
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
@@ -79,11 +80,7 @@ class Streams:
             raise LamettaError(
                 f"corrector must have correct and reset, got {type(self.corrector).__name__}"
             )
-        if getattr(self.corrector, "stateful", False) and not isinstance(self.corrector, Stateful):
-            raise LamettaError(
-                "corrector must have state_dict and load_state_dict, since it remembers, got "
-                f"{type(self.corrector).__name__}"
-            )
+        check_memory(self.corrector)
         check_integer("most", self.most, 1)
         for name in "idle", "memory":
             if getattr(self, name) != math.inf:

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import logging
 import math
+import re
 import struct
 import time
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from lametta.correctors._chain import check_memory
 from lametta.correctors._shelf import Shelf
 from lametta.serve.errors import BusyError, DeadlineError
 from lametta.serve.stores import Store
-from lametta.types import Corrector, LamettaError, Prediction, Stateful
+from lametta.types import Corrector, Prediction, Stateful
 
 _ATTEMPTS = 20  # to be the first to advance a stream that other replicas advance too
 _HEAD = struct.Struct("<BBBIIII")  # of an entry: dtypes, flags, N, d, K, length of the id
@@ -107,8 +109,11 @@ class Keeper:
         self, corrector: Corrector, name: str, store: Store, *, memory: float = 2**30
     ) -> None:
         self.corrector, self.store = corrector, store
+        check_memory(corrector)
         self._stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
-        options = hashlib.sha256(repr(corrector).encode()).hexdigest()[:8]
+        # Where an object lies in memory is no option: it is elsewhere after a restart.
+        options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
+        options = hashlib.sha256(options.encode()).hexdigest()[:8]
         self._prefix = f"{name}:{options}:"
         self._shelf = Shelf(self._begin, _size, most=2**31, memory=memory, idle=math.inf)
 
@@ -134,6 +139,9 @@ class Keeper:
         """
         if stream is None or not self._stateful:
             return self._fresh().correct(samples.features, samples.probs)
+        # In the order of rows, as they are read back: NumPy may sum in another one otherwise.
+        features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
+        samples = samples._replace(features=features, probs=probs)
         wait = max(deadline - time.monotonic(), 0)
         try:
             with self._shelf.held(stream, min(wait, 1e6)) as held:
@@ -156,19 +164,15 @@ class Keeper:
             return held.last[1]
         if time.monotonic() >= deadline:
             raise DeadlineError("the answer would come after the deadline")
-        begins = samples.start or held.ended
         snapshot = None
-        if begins:
+        if samples.start or held.ended:
             held.corrector.reset()
             snapshot = b""
         elif held.logged > held.size:  # so that a frame costs its own bytes twice at most
             snapshot = save(held.corrector.state_dict())
+            held.size = len(snapshot)
         version, held.version = held.version, -1  # until all went well
-        try:
-            prediction: Prediction = held.corrector.correct(samples.features, samples.probs)
-        except LamettaError:
-            held.version = -1 if begins else version  # what is refused changes no state
-            raise
+        prediction: Prediction = held.corrector.correct(samples.features, samples.probs)
         made = self.store.commit(stream, version, entry, snapshot)
         if made is None:
             return None
@@ -189,6 +193,8 @@ class Keeper:
                 samples = Samples.unpack(entry)
                 prediction = held.corrector.correct(samples.features, samples.probs)
                 held.did(samples, entry, prediction)
+        except MemoryError:
+            raise
         except Exception:
             # Of another version of the corrector, say. Its streams can only begin anew.
             logging.getLogger("lametta.serve").exception("the state of %r is of no use", stream)

@@ -1,0 +1,432 @@
+"""A keeper answers what each stream gives alone, whatever is evicted, loaded or sent again."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from lametta import LAME, LamettaError, Prediction, Prudent, Windowed
+from lametta.correctors import Average, Memory
+from lametta.correctors._chain import Chain
+from lametta.serve import keeper as module
+from lametta.serve.errors import BusyError, DeadlineError, StoreError
+from lametta.serve.keeper import Keeper, Samples
+from lametta.serve.plan import Served
+from lametta.serve.stores.memory import MemoryStore
+from tests.conftest import make_batch
+
+METHODS = {
+    "prudent": ("prudent", {}),
+    "memory": ("memory", {}),
+    "average": ("average", {}),
+    "windowed": ("python:lametta:Windowed", {"size": 4}),
+    "slow windowed": ("python:tests.serve.test_keeper:Slow", {"size": 4}),
+    "chain": ("memory+lame", {}),
+    "long chain": ("average+prudent+lame", {}),
+    "lame": ("lame", {}),
+}
+
+
+class Slow(Windowed):
+    """One that calls its corrector with each window."""
+
+    _updates_neighbors = False
+
+
+class Counting(MemoryStore):
+    """A store that knows what it was given, and may be out of reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries, self.snapshots, self.n_loads = [], [], 0
+        self.fails = []  # "before" or "after" a commit, one after the other
+
+    def load(self, stream):
+        self.n_loads += 1
+        return super().load(stream)
+
+    def commit(self, stream, version, entry, snapshot=None):
+        when = self.fails.pop(0) if self.fails else None
+        if when == "before":
+            raise StoreError("gone")
+        made = super().commit(stream, version, entry, snapshot)
+        if when == "after":
+            raise StoreError("gone")
+        self.entries.append(len(entry))
+        self.snapshots.append(len(snapshot or b""))
+        return made
+
+
+def batches(n, dtype="float32", seed=0, rows=(1, 3, 1, 1, 2), d=6, k=4):
+    """The requests of a stream; a frame is often followed by its copy, as in a video."""
+    features, probs = make_batch(sum(rows) * n, k, d, seed)
+    ends = np.cumsum([0, *rows * n])[: n + 1]
+    cut = [(features[a:b].astype(dtype), probs[a:b].astype(dtype)) for a, b in pairwise(ends)]
+    return [cut[i - i % 3 // 2] for i in range(n)]
+
+
+def alone(corrector, requests):
+    """What a stream gives by itself."""
+    corrector.reset()
+    return [corrector.correct(*request) for request in requests]
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.probs.dtype == other.probs.dtype
+        np.testing.assert_array_equal(one.probs, other.probs, strict=True)
+        assert dict(one.info) == dict(other.info)
+
+
+@pytest.fixture
+def keep():
+    """Makes keepers of one store, as replicas are."""
+    store = Counting()
+    return lambda corrector=None, **options: Keeper(corrector or Prudent(), "it", store, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+def test_each_stream_is_as_alone(method, dtype):
+    corrector = Served(*METHODS[method]).make()
+    keeper = Keeper(corrector, method, MemoryStore())
+    streams = {name: batches(12, dtype, seed) for seed, name in enumerate("abc")}
+    found = {name: [] for name in streams}
+    for i in range(12):
+        for name, requests in streams.items():
+            found[name].append(keeper.correct(Samples(*requests[i]), name))
+    for name, requests in streams.items():
+        same(found[name], alone(corrector, requests))
+    assert len(keeper) == (0 if method == "lame" else 3)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "lame"])
+def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
+    corrector = Served(*METHODS[method]).make()
+    keeper = keep(corrector, memory=1)
+    dtypes = np.random.default_rng(0).choice(["float16", "float32", "float64"], size=16)
+    requests = [
+        tuple(part.astype(dtype) for part in request)
+        for dtype, request in zip(dtypes, batches(16, d=5000), strict=True)
+    ]
+    found = []
+    for i, request in enumerate(requests):
+        found.append(keeper.correct(Samples(*request), "a"))
+        keeper.correct(Samples(*request), "b")  # which takes the memory that there is
+        if i == 7:  # the server is started again
+            keeper = keep(corrector, memory=1)
+    same(found, alone(corrector, requests))
+    assert keeper.evicted == 15
+    assert keeper.store.n_loads == 32
+    assert len([size for size in keeper.store.snapshots if size]) >= 4
+
+
+def test_arrays_in_another_order_are_replayed_to_the_same_bits(keep):
+    requests = [
+        (np.asfortranarray(features), np.asfortranarray(probs))
+        for features, probs in batches(5, "float32", rows=(40,), d=50, k=30)
+    ]
+    keeper = keep()
+    first = [keeper.correct(Samples(*request), "a") for request in requests]
+    again = [keep().correct(Samples(*request), "b") for request in requests]
+    same(again, first)
+
+
+def test_without_a_stream_a_batch_stands_alone(keep):
+    keeper = keep()
+    for request in batches(4):
+        same([keeper.correct(Samples(*request))], alone(Prudent(), [request]))
+    assert len(keeper) == keeper.store.n_loads == 0
+
+
+def test_models_have_streams_of_their_own():
+    store, (request, *_) = MemoryStore(), batches(1)
+    for name, corrector in (("a", Average()), ("b", Average()), ("a", Prudent())):
+        keeper = Keeper(corrector, name, store)
+        same([keeper.correct(Samples(*request), "s")], alone(corrector, [request]))
+    for size in (2, 3):  # of one name, with other options
+        keeper = Keeper(Windowed(size=size), "w", store)
+        assert keeper.correct(Samples(*request), "s").info["window"] == 1
+
+
+def test_a_request_that_comes_again_counts_once(keep):
+    requests = batches(9)
+    expected = alone(Prudent(), requests)
+    found, keeper = [], keep()
+    for i, request in enumerate(requests):
+        samples = Samples(*request, id=f"request {i}", start=i == 0, end=i == 8)
+        found.append(keeper.correct(samples, "s"))
+        for other in (keeper, keep(), keep(memory=1)):  # here, at another replica, from the store
+            same([other.correct(samples, "s")], found[-1:])
+    same(found, expected)
+    assert len(keeper.store.entries) == 9
+
+
+def test_only_the_same_request_is_the_same(keep):
+    one, two = batches(2)
+    given = [
+        Samples(*one, id="1"),
+        Samples(*two, id="1"),  # an id that is used again
+        Samples(*two, id="2"),
+        Samples(*two, id="2", end=True),
+        Samples(*two, id="2", start=True, end=True),
+        Samples(*two, id="2", start=True),
+        Samples(*two),
+        Samples(*two),  # without an id there is no telling
+        Samples(two[0].astype("float64"), two[1], id="2"),
+        Samples(*one, id="1"),  # long ago
+    ]
+    keeper, corrector, expected, ended = keep(), Prudent(), [], False
+    for samples in given:
+        if samples.start or ended:
+            corrector.reset()
+        ended = samples.end
+        expected.append(corrector.correct(samples.features, samples.probs))
+    same([keeper.correct(samples, "s") for samples in given], expected)
+    assert len(keeper.store.entries) == len(given)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_streams_begin_and_end(keep, fresh):
+    requests, keeper = batches(12), keep()
+    found = []
+    for i, request in enumerate(requests):
+        if fresh:
+            keeper = keep()
+        found.append(keeper.correct(Samples(*request, start=i == 3, end=i == 6), "s"))
+    expected = [
+        answer
+        for part in (requests[:3], requests[3:7], requests[7:])
+        for answer in alone(Prudent(), part)
+    ]
+    same(found, expected)
+
+
+def test_a_stream_that_begins_anew_may_be_of_other_sizes(keep):
+    keeper, small, large = keep(), batches(5), batches(5, d=9, k=7)
+    for begin in (Samples(*large[0], start=True), Samples(*large[0])):
+        for request in small[:-1]:
+            keeper.correct(Samples(*request), "s")
+        keeper.correct(Samples(*small[-1], end=not begin.start), "s")
+        found = [keeper.correct(begin, "s")]
+        found += [keep().correct(Samples(*request), "s") for request in large[1:]]
+        same(found, alone(Prudent(), large))
+        keeper = keep()
+        keeper.correct(Samples(*large[0], end=True), "s")
+
+
+BAD = {
+    "nan": (np.full((1, 6), np.nan), np.full((1, 4), 0.25)),
+    "columns": (np.zeros((1, 7)), np.full((1, 4), 0.25)),
+    "classes": (np.zeros((1, 6)), np.full((1, 5), 0.2)),
+    "rows": (np.zeros((2, 6)), np.full((1, 4), 0.25)),
+    "sum": (np.zeros((1, 6)), np.full((1, 4), 3.0)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("start", [False, True])
+def test_what_is_refused_changes_nothing(keep, bad, start):
+    requests, keeper, found = batches(8), keep(), []
+    for i, request in enumerate(requests):
+        if i:
+            # Another number of columns is fine where a stream begins.
+            features, probs = BAD["nan" if start and bad in ("columns", "classes") else bad]
+            with pytest.raises(LamettaError):
+                keeper.correct(Samples(features, probs, "id", start=start), "s")
+        found.append(keeper.correct(Samples(*request), "s"))
+    same(found, alone(Prudent(), requests))
+
+
+class Late(Average):
+    """One that takes a batch into its memory before it refuses it, as a chain may."""
+
+    def correct(self, features, probs):
+        prediction = super().correct(features, probs)
+        if len(probs) == 2:
+            raise LamettaError("two are too many")
+        return prediction
+
+
+def test_who_refuses_too_late_is_asked_anew(keep):
+    for corrector in (Late(), Chain((Memory(), Late()))):
+        requests, keeper, found = batches(8, rows=(1,)), keep(corrector), []
+        for request in requests:
+            with pytest.raises(LamettaError):
+                keeper.correct(Samples(*(np.vstack([part, part]) for part in request)), "s")
+            found.append(keeper.correct(Samples(*request), "s"))
+        same(found, alone(corrector, requests))
+
+
+class Forgetful:
+    """One that remembers and cannot say what."""
+
+    stateful = True
+
+    def correct(self, features, probs):
+        return Prediction(probs, features)
+
+    def reset(self): ...
+
+
+def test_memory_that_cannot_be_kept_is_refused(keep):
+    for make in (lambda: keep(Forgetful()), lambda: Chain((LAME(), Forgetful()))):
+        with pytest.raises(LamettaError, match="must have state_dict .* got Forgetful"):
+            make()
+
+
+def test_where_an_object_lies_is_no_option():
+    class Strange(Average):
+        __repr__ = object.__repr__
+
+    one, other = Strange(), Strange()
+    assert repr(one) != repr(other)
+    store, requests = MemoryStore(), batches(4)
+    found = [Keeper(one, "s", store).correct(Samples(*request), "s") for request in requests[:2]]
+    found += [Keeper(other, "s", store).correct(Samples(*request), "s") for request in requests[2:]]
+    same(found, alone(Average(), requests))
+
+
+@pytest.mark.parametrize("snapshot", [b"", b"no state at all", b"\0" * 100])
+def test_a_state_of_another_version_begins_anew(keep, snapshot, caplog):
+    requests, keeper = batches(5), keep()
+    keeper.store.commit(keeper._prefix + "s", 0, b"no request", snapshot)
+    same(
+        [keeper.correct(Samples(*request), "s") for request in requests], alone(Prudent(), requests)
+    )
+    assert "is of no use" in caplog.text
+    same([keep().correct(Samples(*requests[0], start=True), "s")], alone(Prudent(), requests[:1]))
+
+
+def test_a_state_that_does_not_fit_into_memory_is_not_given_up(keep, monkeypatch):
+    requests, keeper = batches(4), keep()
+    found = [keeper.correct(Samples(*request), "s") for request in requests[:2]]
+
+    def fail(*_):
+        raise MemoryError
+
+    other = keep()
+    with monkeypatch.context() as context:
+        context.setattr(Prudent, "correct", fail)
+        with pytest.raises(MemoryError):
+            other.correct(Samples(*requests[2]), "s")
+    found += [other.correct(Samples(*request), "s") for request in requests[2:]]
+    same(found, alone(Prudent(), requests))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_fails_is_asked_what_it_has(keep, when):
+    requests, keeper, found = batches(20), keep(), []
+    for i, request in enumerate(requests):
+        samples = Samples(*request, id=str(i))
+        keeper.store.fails = [when] * (i % 3)
+        for _ in range(i % 3 if when == "before" else min(i % 3, 1)):
+            with pytest.raises(StoreError):
+                keeper.correct(samples, "s")
+        keeper.store.fails = []
+        found.append(keeper.correct(samples, "s"))
+    same(found, alone(Prudent(), requests))
+
+
+def test_threads_on_one_stream_take_turns(keep):
+    requests, keeper = batches(40), keep(Average())
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda request: keeper.correct(Samples(*request), "s"), requests))
+    assert keeper.store.load(keeper._prefix + "s").version == 40
+    # A mean does not depend on the order, but for the last bits.
+    last = keeper.correct(Samples(*requests[0]), "s")
+    expected = alone(Average(), [*requests, requests[0]])[-1]
+    np.testing.assert_allclose(last.probs, expected.probs, rtol=1e-5)
+
+
+def test_threads_on_many_streams_are_as_alone(keep):
+    streams = {f"{i}": batches(8, seed=i) for i in range(16)}
+    keeper = keep(memory=20_000)  # evictions all the time
+
+    def run(name):
+        return [keeper.correct(Samples(*request), name) for request in streams[name]]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = dict(zip(streams, pool.map(run, streams), strict=True))
+    for name, requests in streams.items():
+        same(found[name], alone(Prudent(), requests))
+    assert keeper.evicted > 16
+    assert keeper.n_bytes < 200_000
+
+
+def test_replicas_in_turn_are_as_one(keep):
+    replicas, requests = [keep(), keep(), keep(memory=1)], batches(40)
+    turns = np.random.default_rng(0).integers(3, size=40)
+    found = [
+        replicas[turn].correct(Samples(*request), "s")
+        for turn, request in zip(turns, requests, strict=True)
+    ]
+    same(found, alone(Prudent(), requests))
+
+
+def test_replicas_at_once_count_each_request_once(keep):
+    """Both advance one stream as fast as they can; the log says in which order."""
+    replicas, requests = [keep(), keep()], batches(60)
+    answers = {}
+
+    def run(me):
+        for i in range(me, 60, 2):
+            answers[i] = replicas[me].correct(Samples(*requests[i], id=str(i)), "s")
+
+    threads = [threading.Thread(target=run, args=(me,)) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store, stream = replicas[0].store, replicas[0]._prefix + "s"
+    assert store.load(stream).version == 60
+    assert len(answers) == 60
+    # Whoever follows the log from its snapshot comes to the answers that were given.
+    kept, corrector = store.load(stream), Prudent()
+    if kept.snapshot:
+        corrector.load_state_dict(module.load(kept.snapshot))
+    for entry in kept.log:
+        samples = Samples.unpack(entry)
+        answer = corrector.correct(samples.features, samples.probs)
+        same([answers[int(samples.id)]], [answer])
+
+
+def test_who_is_always_late_gives_up(keep, monkeypatch):
+    keeper = keep()
+    monkeypatch.setattr(keeper.store, "commit", lambda *_: None)
+    with pytest.raises(BusyError, match="advanced by too many others"):
+        keeper.correct(Samples(*batches(1)[0]), "s")
+
+
+def test_no_answer_comes_after_the_deadline(keep):
+    requests, keeper = batches(3), keep()
+    found = [keeper.correct(Samples(*requests[0]), "s", time.monotonic() + 60)]
+    with pytest.raises(DeadlineError):
+        keeper.correct(Samples(*requests[1]), "s", time.monotonic() - 1)
+    with keeper._shelf.held("s"):  # someone is at work on it
+        begun = time.monotonic()
+        with pytest.raises(DeadlineError, match="busy"):
+            keeper.correct(Samples(*requests[1]), "s", begun + 0.1)
+        assert time.monotonic() - begun < 5
+    found += [keeper.correct(Samples(*request), "s") for request in requests[1:]]
+    same(found, alone(Prudent(), requests))
+
+
+def test_a_frame_costs_its_own_bytes_twice(keep):
+    keeper, n, d, k = keep(), 100, 1280, 1000
+    features, probs = make_batch(n, k, d)
+    features, probs = features.astype("float32"), probs.astype("float32")
+    for i in range(n):
+        samples = Samples(features[i : i + 1], probs[i : i + 1], id=f"{i:032}")
+        keeper.correct(samples, "s")
+    own, store = 4 * (d + k), keeper.store
+    assert max(store.entries) < own + 100
+    assert sum(store.entries + store.snapshots) / n < 2 * own
+    assert max(store.snapshots) < 260_000
+    assert store.n_loads == 1
+    kept = store.load(keeper._prefix + "s")
+    assert len(kept.snapshot) + sum(map(len, kept.log)) < 2 * 260_000 + own
