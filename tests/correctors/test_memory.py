@@ -50,8 +50,10 @@ def novelty_of(features):
     usual, found, copies = [0.5], [1.0], 0.0
     for i in range(1, len(x)):
         near = (_scenes._NEAR + _scenes._WIDER * copies) * np.mean(usual)
-        found.append(min((max(1 - x[i] @ x[i - 1], 0) / near) ** 4, 1))
-        copies += (1 - found[-1] - copies) / 8
+        mark = max(i // 16 - 1, 0) * 16  # the sample 16 to 31 before, or the first
+        new, beside = (min((max(1 - x[i] @ x[j], 0) / near) ** 4, 1) for j in (i - 1, mark))
+        found.append(new)
+        copies = max(copies + (beside - new - copies) / 8, 0)
         marks = x[: i - 64 : 16] if i % 16 == 0 and i > 64 else []
         if len(marks):
             usual.append(max(1 - (marks[-16:] @ x[i]).max(), 1e-6))
@@ -104,6 +106,20 @@ def test_scenes(n, copies):
     assert copies == 1 or (novelty[1:] < 0.9).mean() > 0.7
     assert np.allclose(rows, scenes_of(probs, found), atol=1e-5)
     assert np.allclose(np.linalg.norm(sketches, axis=1), 1, atol=1e-6)
+
+
+def test_tight_features_are_no_video():
+    """All samples are near each other: the one before is no copy if others are as near."""
+    rng = np.random.default_rng(0)
+    features = np.ones(64) + 0.45 * rng.normal(size=(300, 64))
+    cosines = np.vecdot(_scenes.sketch(features)[1:], _scenes.sketch(features)[:-1])
+    assert (1 - cosines).mean() < _scenes._USUAL * (_scenes._NEAR + _scenes._WIDER)
+    probs = softmax(rng.normal(size=(300, 5)))
+    tight, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
+    assert np.mean(tight[1:65]) > 0.9
+    moving = np.ones(64) + 0.45 * np.cumsum(rng.normal(size=(300, 64)), axis=0) / 3
+    video, _, _ = _scenes.arrive(_scenes.begin(64, 5), moving, probs)
+    assert np.mean(video[1:65]) < 0.3
 
 
 @pytest.mark.parametrize("copies", [1, 5])

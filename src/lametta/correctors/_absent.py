@@ -33,15 +33,18 @@ def begin(d: int, k: int) -> State:
         "kept_classes": np.zeros((_ROWS, top), np.int32),
         "kept_probs": np.zeros((_ROWS, top), np.float32),
         "absent": np.full(k, 1 / k, np.float32),  # the prior
-        # Samples kept in all, what is due to be kept, novelty since the last fit, the gate.
-        "judged": np.zeros(4, np.float64),
+        "kept_count": np.zeros(()),  # samples kept in all
+        "due": np.zeros(()),  # novelty of which no sample was kept yet
+        "since_fit": np.zeros(()),  # novelty since the last fit
+        "believed": np.zeros(()),  # 1 where neighbors agree better with the prior, else 0
     }
 
 
 def check(state: State) -> None:
     """Refuse a loaded state with classes that there are not, or counts that cannot be."""
-    if not ((state["judged"] >= 0) & (state["judged"] < 2**53)).all():
-        raise LamettaError(f"state['judged'] must be counts >= 0, got {state['judged']}")
+    for name in ("kept_count", "due", "since_fit", "believed"):
+        if not 0 <= state[name] < 2**53:
+            raise LamettaError(f"state[{name!r}] must be a count >= 0, got {state[name]}")
     classes, k = state["kept_classes"], len(state["absent"])
     low, high = int(classes.min()), int(classes.max())
     if low < 0 or high >= k:
@@ -53,20 +56,20 @@ def check(state: State) -> None:
 
 def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:
     """Keep the samples that are new."""
-    judged, top = state["judged"], state["kept_classes"].shape[1]
-    new, due = [], float(judged[1])
+    top = state["kept_classes"].shape[1]
+    new, due = [], float(state["due"])
     for i, novel in enumerate(novelty):
         due += novel
         if due > 1 - 1e-9:
             due -= 1
             new.append(i)
-    judged[1] = due
-    judged[2] += sum(novelty)
+    state["due"][()] = due
+    state["since_fit"] += sum(novelty)
     if not new:
         return
-    judged[0] += len(new)
-    new = new[-_ROWS:]
-    places = np.arange(int(judged[0]) - len(new), int(judged[0])) % _ROWS
+    state["kept_count"] += len(new)
+    new, count = new[-_ROWS:], int(state["kept_count"])
+    places = np.arange(count - len(new), count) % _ROWS
     rows = rows[new]
     classes = np.argpartition(rows, -top, axis=1)[:, -top:]
     state["kept"][places] = sketches[new]
@@ -76,13 +79,12 @@ def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> 
 
 def is_due(state: State) -> bool:
     """Whether it is time to fit."""
-    return bool(state["judged"][0] >= _EVERY and state["judged"][2] >= _EVERY)
+    return bool(state["kept_count"] >= _EVERY and state["since_fit"] >= _EVERY)
 
 
 def fit(state: State) -> bool:
     """Fit the prior to the samples that are kept, and say whether it is to be believed."""
-    judged = state["judged"]
-    n, k = int(min(judged[0], _ROWS)), len(state["absent"])
+    n, k = _kept(state), len(state["absent"])
     classes, probs = state["kept_classes"][:n], state["kept_probs"][:n]
     prior, distinct, posteriors = _maximize(classes, probs, k)
     state["absent"][:] = prior
@@ -92,9 +94,28 @@ def fit(state: State) -> bool:
     after = _labels(classes, probs * others)
     near = _neighbors(state["kept"][:n])
     agree, told = _agreement(after, near, k)
-    judged[2] = 0
-    judged[3] = agree > _AGREE and told - _agreement(before, near, k)[1] > _GAIN
-    return bool(judged[3])
+    believed = agree > _AGREE and told - _agreement(before, near, k)[1] > _GAIN
+    state["since_fit"][()], state["believed"][()] = 0, believed
+    return believed
+
+
+def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
+    """Rows [N, K] as the prior corrects them, and how likely it found each, [N].
+
+    Rows that the prior was fitted to in this call are weighed by it without their own part, which
+    is their posterior's n-th, and no less than by what it has for a class that never came.
+    """
+    prior = state["absent"]
+    weighed = rows * prior
+    found = weighed.sum(axis=1)
+    if state["since_fit"] == 0:
+        weighed /= (-_kept(state) * found)[:, None]
+        weighed += prior
+        np.maximum(weighed, prior.min(), out=weighed)
+        weighed *= rows
+        found = weighed.sum(axis=1)
+    weighed /= found[:, None]
+    return weighed, found
 
 
 def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
@@ -103,7 +124,7 @@ def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
     Of a row its top classes are known, and what the others had together, which is spread evenly
     over them: a base without it would make them news.
     """
-    n, k = int(min(state["judged"][0], _ROWS)), len(state["absent"])
+    n, k = _kept(state), len(state["absent"])
     prior, classes, probs = state["absent"], state["kept_classes"][:n], state["kept_probs"][:n]
     rest = np.maximum(1 - probs.sum(axis=1, keepdims=True), 0) / max(k - classes.shape[1], 1)
     sums = np.empty((len(powers), k), np.float32)
@@ -114,6 +135,10 @@ def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
         sums[place] = np.bincount(classes.ravel(), (more / totals).ravel(), k)
         sums[place] += spread * (others / totals).sum()
     return sums, n
+
+
+def _kept(state: State) -> int:
+    return min(int(state["kept_count"]), _ROWS)
 
 
 def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:

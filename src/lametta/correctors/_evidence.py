@@ -104,16 +104,19 @@ def _judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Fl
 
 def _ratios(own: State, novelty: list[float], rows: Floats) -> Floats:
     """The rows q over their mean M so far, each included."""
-    base, before = own["base"], own["rows"]
+    before, base = own["rows"], own["base"]
     _, counts, pending = own["counts"].T.tolist()
+    with_before = base + before
     ratios, totals = np.empty_like(rows), []
     for new, row, ratio in zip(novelty, rows, ratios, strict=True):
-        base += before if new == 1 else np.float32(new) * before
+        base = with_before if new == 1 else base + np.float32(new) * before
         counts = [count + new * one for count, one in zip(counts, pending, strict=True)]
         pending = [1.0] * len(counts)
-        np.add(base, row, out=ratio)
+        with_before = np.add(base, row, out=ratio)
         totals.append([[[count + 1 + _FLAT]] for count in counts])
         before = row
+    own["base"][:] = base
+    base = own["base"]
     np.divide(rows, ratios, out=ratios)
     ratios *= np.array(totals, np.float32)
     for family, count in enumerate(counts):
@@ -153,14 +156,19 @@ def _weigh(own: State, novelty: list[float], evidence: Nats) -> tuple[Floats, Fl
     """Shares of source and experts in each answer [N, families, 3]; the evidence of all."""
     weights, nats = own["weights"].tolist(), own["evidence"].tolist()
     shares, together = [], []
+    joint: list[list[float]] = [[] for _ in weights]  # with the sample before, where there is one
     for new, following in zip(novelty, evidence, strict=True):
         back = _SHARE * new
         for family, told in enumerate(following):
             # Written out for two experts: a loop over them takes three times as long.
-            source, sure, flat = weights[family]
-            sure *= math.exp(new * nats[family][1])
-            flat *= math.exp(new * nats[family][2])
-            left = (1 - back) / (source + sure + flat)
+            if new == 1 and joint[family]:
+                source, sure, flat, total = joint[family]
+            else:
+                source, sure, flat = weights[family]
+                sure *= math.exp(new * nats[family][1])
+                flat *= math.exp(new * nats[family][2])
+                total = source + sure + flat
+            left = (1 - back) / total
             source = left * source + back * _WEIGHTS[0]
             sure = left * sure + back * _WEIGHTS[1]
             flat = left * flat + back * _WEIGHTS[2]
@@ -168,6 +176,7 @@ def _weigh(own: State, novelty: list[float], evidence: Nats) -> tuple[Floats, Fl
             sure *= math.exp(told[1])
             flat *= math.exp(told[2])
             total = source + sure + flat
+            joint[family] = [source, sure, flat, total]
             shares.append((source / total, sure / total, flat / total))
             together.append(math.log(total))
         nats = following

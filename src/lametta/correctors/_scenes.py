@@ -14,7 +14,7 @@ from lametta.correctors._state import Floats, State
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
 # A near-copy is closer than this part of the usual distance; more where the last samples were
 # near-copies too, as in a video, and few of them by chance. The fourth power makes it sharp.
-_NEAR, _WIDER = 0.3, 0.4
+_NEAR, _WIDER = 0.2, 0.6
 _POWER = 4
 _HABIT = 1 / 8  # how fast it is learned whether the last samples were near-copies
 _EVERY, _MARKS, _RECENT = 16, 20, 4  # a mark every 16 samples; those of the last 64 don't count
@@ -69,9 +69,11 @@ def begin(d: int, k: int) -> State:
         "sketch": np.zeros(width(d), np.float32),
         "marks": np.zeros((_MARKS, width(d)), np.float32),
         "scene": np.zeros(k, np.float32),  # the mean of its log-probabilities
-        # Samples seen, usual distance, the distances in it, samples of the scene, and the share of
-        # near-copies of late.
-        "pace": np.array([0, _USUAL, 1, 0, 0], np.float64),
+        "scene_size": np.zeros(()),  # samples of it
+        "seen": np.zeros(()),  # samples of the stream
+        "usual": np.array(_USUAL),  # the usual distance
+        "usual_count": np.ones(()),  # distances that it is the mean of
+        "habit": np.zeros(()),  # the share of near-copies of late
     }
 
 
@@ -86,35 +88,44 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
     novelty = _novelty(state, sketches)
     rows = probs.astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
-    scene, pace = state["scene"], state["pace"]
+    scene, size = state["scene"], float(state["scene_size"])
     for i, new in enumerate(novelty):
         if new == 1:
             continue
         if i and novelty[i - 1] == 1:  # a scene begins with the sample before
             _log(rows[i - 1], scene)
-            pace[3] = 1
-        count = (1 - new) * float(pace[3]) + 1
-        scene += (_log(rows[i]) - scene) / np.float32(count)
-        pace[3] = count
-        weighed = scene * np.float32(count**_COPIES)
+            size = 1.0
+        size = (1 - new) * size + 1
+        scene += (_log(rows[i]) - scene) / np.float32(size)
+        weighed = scene * np.float32(size**_COPIES)
         weighed = np.exp(weighed - weighed.max())
         rows[i] = weighed / weighed.sum()
     if novelty[-1] == 1:
         _log(rows[-1], scene)
-        pace[3] = 1
+        size = 1.0
+    state["scene_size"][()] = size
     return novelty, rows, sketches
 
 
 def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
-    pace, marks, last = state["pace"], state["marks"], state["sketch"]
-    seen, usual, known, habit = int(pace[0]), float(pace[1]), float(pace[2]), float(pace[4])
+    marks, last, seen, usual = (
+        state["marks"],
+        state["sketch"],
+        int(state["seen"]),
+        float(state["usual"]),
+    )
+    known, habit = float(state["usual_count"]), float(state["habit"])
     cosines = [float(last @ sketches[0])]
     cosines += np.vecdot(sketches[1:], sketches[:-1]).tolist() if len(sketches) > 1 else []
     novelty = []
     for row, cosine in zip(sketches, cosines, strict=True):
-        share = max(1 - cosine, 0.0) / ((_NEAR + _WIDER * habit) * usual)
-        novelty.append(min(share**_POWER, 1.0) if seen else 1.0)
-        habit += _HABIT * (1 - novelty[-1] - habit)
+        near = (_NEAR + _WIDER * habit) * usual
+        novelty.append(_share(cosine, near) if seen else 1.0)
+        if habit or novelty[-1] < 1:
+            # Where the sample 16 to 31 before, or the first, is as near, the network is tight, and
+            # this is no video.
+            mark = float(marks[max(seen // _EVERY - 1, 0) % _MARKS] @ row)
+            habit = max(habit + _HABIT * (_share(mark, near) - novelty[-1] - habit), 0.0)
         if seen % _EVERY == 0:
             old = seen // _EVERY - _RECENT
             if old > 0:
@@ -124,8 +135,14 @@ def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
             marks[seen // _EVERY % _MARKS] = row
         seen += 1
     last[:] = sketches[-1]
-    pace[:3], pace[4] = (seen, usual, known), habit
+    state["seen"][()], state["usual"][()] = seen, usual
+    state["usual_count"][()], state["habit"][()] = known, habit
     return novelty
+
+
+def _share(cosine: float, near: float) -> float:
+    """How new a sample is beside one at this cosine, from 0 to 1 where it is not near."""
+    return min((max(1 - cosine, 0.0) / near) ** _POWER, 1.0)
 
 
 def _log(probs: Floats, out: Floats | None = None) -> Floats:

@@ -79,15 +79,18 @@ class Prudent(Remembering):
             self._fit(state)
         out, trust, said = self._join(state, novelty, scenes)
         trusted = float(trust.sum()) / len(probs)
-        if len(probs) > 1 and trusted > _LEAST:
+        # A memory may keep the trust of long ago. What it foretells now says how few classes there
+        # are, and so whether a batch has enough of each for neighbors: in full from a nat a sample.
+        heard = max(said["absent"], min(said["evidence"], 1.0))
+        if len(probs) > 1 and heard * trusted > _LEAST:
             # Halfway: neighbors that agree make LAME more sure than they are right.
-            out += 0.5 * trust[:, None] * (lame(features, out).probs - out)
+            out += (0.5 * heard) * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
         return out, {**said, "trust": trusted, "novelty": sum(novelty) / len(probs)}
 
     def _fit(self, state: State) -> None:
         """Look for absent classes; the experts of part 3 read other rows from here on."""
-        was = state["judged"][3]
+        was = bool(state["believed"])
         if _absent.fit(state):
             if not was:
                 _evidence.restart(state, 1)
@@ -99,15 +102,14 @@ class Prudent(Remembering):
     ) -> tuple[Floats, Floats, dict[str, Any]]:
         """Parts 2 and 3: answers [N, K], the weight of all but the source, who spoke."""
         n, k = scenes.shape
-        if not state["judged"][3]:
+        if not state["believed"]:
             answers, source, evidence = _evidence.judge(state, novelty, _evidence.read(scenes))
             said = {"absent": 0.0, "evidence": float(evidence.sum()) / n}
             return answers[:, 0], (1 - source[:, 0]).astype(np.float32), said
-        weighed = scenes * state["absent"]
-        totals = weighed.sum(axis=1)
-        read = _evidence.read(scenes, weighed / totals[:, None])
+        weighed, found = _absent.weigh(state, scenes)
+        read = _evidence.read(scenes, weighed)
         answers, source, evidence = _evidence.judge(state, novelty, read)
-        fits = np.log(totals * k) + evidence[:, 1] - _evidence.PRICE - evidence[:, 0]
+        fits = np.log(found * k) + evidence[:, 1] - _evidence.PRICE - evidence[:, 0]
         absent = self._lead(state["lead"], novelty, fits)
         out = answers[:, 0] + absent[:, None] * (answers[:, 1] - answers[:, 0])
         trust = 1 - (1 - absent) * source[:, 0].astype(np.float32)
