@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow(8)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+SERVED = {"bytewax_flow.py", "http_client.py", "triton_client.py", "video.py"}  # see tests/serve
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in SERVED]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_examples_run(path, tmp_path):
     arguments = []
     if path.name == "silent_collapse.py":
