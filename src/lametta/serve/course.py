@@ -157,6 +157,8 @@ class Course:
     def report(self, now: float) -> dict[str, Any]:
         """All that the page shows, as plain numbers."""
         points = list(self.points)
+        if points:  # the last one is still open
+            points[-1].signals = {**self.known_signals(), **self.quantiles()}
         total: Counter[int] = Counter()
         for point in points:
             total.update(point.source)

@@ -1,4 +1,9 @@
-"""The live page: plain files, no host but this one."""
+"""The live page: plain files, no host but this one.
+
+They hold nothing of anyone's and may be given without a token: the page asks for one where
+``status.json`` is refused with 401. All its addresses are relative, and it needs no more of a
+Content-Security-Policy than ``default-src 'self'``.
+"""
 
 from importlib.resources import files
 
@@ -6,6 +11,8 @@ _KINDS = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
 }
 
 
@@ -17,6 +24,8 @@ def asset(name: str) -> tuple[bytes, str] | None:
     >>> content, kind = asset("index.html")
     >>> kind
     'text/html; charset=utf-8'
+    >>> asset("../monitor.py") is None
+    True
     """
     if name not in _KINDS:
         return None
