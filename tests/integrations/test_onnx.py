@@ -154,6 +154,10 @@ def test_probabilities_by_argument(path):
     with pytest.raises(lametta.LamettaError, match="rows of sum 1.*probabilities=True"):
         OnnxModel(path, features="f")(X)
     check(OnnxModel(path, features="f", probabilities=True)(X), logits=np.log(softmax(SCORES)))
+    sharp = X * 70 / abs(SCORES).max()
+    sure = OnnxModel(path, features="f", probabilities=True)(sharp).logits
+    assert np.isfinite(sure).all()
+    assert sure.min() < -87  # where a probability is 0
     check(OnnxModel(path, logits="z")(X))
     with pytest.raises(lametta.LamettaError, match="tensor of probabilities, got others"):
         OnnxModel(path, logits="z", probabilities=True)(X)

@@ -207,7 +207,10 @@ def test_arguments(path):
             OnnxModel(path, providers=wrong)
     with pytest.raises(LamettaError, match="providers must be one of .* mean 'CPUExecutionP"):
         OnnxModel(path, providers=["CPUExecutionProvidr"])
-    OnnxModel(path, providers=["CPUExecutionProvider"])(X)
+    model = OnnxModel(path, providers=["CPUExecutionProvider"], threads=3)
+    assert model._session.get_session_options().intra_op_num_threads == 3
+    assert model._session.get_providers() == ["CPUExecutionProvider"]
+    model(X)
     OnnxModel(path, providers=[("CPUExecutionProvider", {})])(X)
 
 

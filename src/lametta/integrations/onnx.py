@@ -2,10 +2,10 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from lametta.integrations._onnx_session import (
 from lametta.types import LamettaError, Output
 
 __all__ = ["Input", "Metadata", "OnnxModel"]
+
+_Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MOST_BATCH = 2**16  # samples that a graph may ask for at a time
 
@@ -166,26 +168,22 @@ class OnnxModel:
         n = len(next(iter(feeds.values())))
         if n == 0:
             return self._nothing()
-        step = self.metadata.batch or n
-        parts = [self._run(feeds, start, min(start + step, n)) for start in range(0, n, step)]
-        features, logits = (np.concatenate(part) for part in zip(*parts, strict=True))
+        batch = self.metadata.batch
+        if batch is None or batch == n:
+            features, logits = self._run(feeds, n)
+        else:
+            parts = [self._run(part, batch) for part in _parts(feeds, n, batch)]
+            features, logits = (np.concatenate(part)[:n] for part in zip(*parts, strict=True))
         return Output(features, self._as_logits(logits))
 
-    def _run(
-        self, feeds: dict[str, npt.NDArray[Any]], start: int, stop: int
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        rows = np.arange(start, start + (self.metadata.batch or stop - start))
-        rows = np.minimum(rows, stop - 1)  # the last sample fills up a fixed batch
-        part = {name: x if len(x) == len(rows) else x[rows] for name, x in feeds.items()}
+    def _run(self, feeds: _Feeds, n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         try:
-            features, logits = self._session.run(self._names, part)
+            features, logits = self._session.run(self._names, feeds)
         except Exception as error:  # of ONNX Runtime's own kinds, with no common base
             raise LamettaError(f"x must be what {self.path} can run: {reason(error)}") from error
-        features = pooled(features, len(rows), self._channels_first)
-        logits = matrix(logits, len(rows), self._columns)
-        return features[: stop - start], logits[: stop - start]
+        return pooled(features, n, self._channels_first), matrix(logits, n, self._columns)
 
-    def _feeds(self, x: Any) -> dict[str, npt.NDArray[Any]]:
+    def _feeds(self, x: Any) -> _Feeds:
         inputs = self.metadata.inputs
         given = x if isinstance(x, Mapping) else {inputs[0].name: x} if len(inputs) == 1 else {}
         if set(given) != {put.name for put in inputs}:
@@ -224,6 +222,13 @@ class OnnxModel:
         if d is None or n_classes is None:
             raise LamettaError("x must hold a sample, since the graph leaves open what it gives")
         return Output(np.zeros((0, d), np.float32), np.zeros((0, n_classes), np.float32))
+
+
+def _parts(feeds: _Feeds, n: int, batch: int) -> Iterator[_Feeds]:
+    """Parts of a fixed size; the last sample fills up the last of them."""
+    for start in range(0, n, batch):
+        rows = np.minimum(np.arange(start, start + batch), n - 1)
+        yield {name: x[rows] for name, x in feeds.items()}
 
 
 def _fixed_batch(inputs: Sequence[Input]) -> int | None:
