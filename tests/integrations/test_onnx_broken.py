@@ -229,6 +229,35 @@ def test_numbers_that_do_not_fit(path):
         model(np.full((2, D), 300))
 
 
+def test_inputs_of_graphs(path):
+    """None at all, one with any number of axes, and one that is no tensor of numbers."""
+    linear(path, x=[value("x", None)])
+    model = OnnxModel(path)
+    assert str(model.metadata.inputs[0]) == "float32 [N, ...]"
+    assert model(X).logits.shape == (5, K)
+    with pytest.raises(LamettaError, match=r"x must be float32 \[N, ...\] .* got float64 \[\]"):
+        model(1.0)
+    with pytest.raises(LamettaError, match="net.onnx can run: "):
+        model(X[:, 1:])
+    nodes = [node("Identity", ["c"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
+    save(path, nodes, {"w": W, "c": X}, x=[])
+    with pytest.raises(LamettaError, match="must take a tensor, got one without inputs"):
+        OnnxModel(path)
+    nodes = [node("Cast", ["x"], ["f"], to=1), node("MatMul", ["f", "w"], ["y"])]
+    save(path, nodes, {"w": W}, x=[value("x", ["n", D], onnx.TensorProto.STRING)])
+    with pytest.raises(LamettaError, match=r"tensors of numbers, got 'x' of tensor\(string\)"):
+        OnnxModel(path)
+    pixels = [value("x", ["n", 3, 2, 1], onnx.TensorProto.INT32)]
+    save(
+        path,
+        [nodes[0], node("Flatten", ["f"], ["g"]), node("MatMul", ["g", "w"], ["y"])],
+        {"w": W},
+        x=pixels,
+    )
+    with pytest.raises(LamettaError, match="got images"):
+        OnnxModel(path)([np.zeros((2, 1, 3), np.uint8)])
+
+
 def test_huge_fixed_batch(path):
     linear(path, x=(2**40, D))
     with pytest.raises(LamettaError, match="batches must be of 65536 at most"):

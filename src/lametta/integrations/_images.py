@@ -179,7 +179,8 @@ def images_for(
 
     The options win, then what the file's metadata say, then what the input's shape says.
     """
-    channels = [put.shape[1:] for put in inputs if len(put.shape) == 4]
+    kinds = ("uint8", "float16", "float32", "float64")
+    channels = [put.shape[1:] for put in inputs if len(put.shape) == 4 and put.dtype in kinds]
     takes = len(inputs) == 1 and channels and {channels[0][0], channels[0][2]} & {3, None}
     if not takes:
         if options:

@@ -28,6 +28,8 @@ _EXTERNAL = "session.model_external_initializers_file_folder_path"
 class Input:
     """What a graph takes: a tensor's name, its shape with None for what is open, its dtype.
 
+    The shape is () where the graph leaves even the number of axes open.
+
     Examples
     --------
     >>> print(Input("pixels", (None, 3, 224, 224), "float32"))
@@ -40,7 +42,7 @@ class Input:
 
     def __str__(self) -> str:
         sides = ["any" if side is None else str(side) for side in self.shape]
-        return f"{self.dtype} [{', '.join(['N', *sides[1:]])}]"
+        return f"{self.dtype} [{', '.join(['N', *sides[1:]] if sides else ['N', '...'])}]"
 
     def tensor(self, x: Any) -> npt.NDArray[Any]:
         """Give an array as this input takes it, or say what is wrong with it."""
@@ -52,8 +54,8 @@ class Input:
         kinds = {array.dtype.kind, wanted.kind}
         fits = (
             (len(kinds) == 1 or kinds == {"i", "u"})
-            and array.ndim == len(self.shape) > 0
-            and all(a in (None, b) for a, b in zip(self.shape[1:], array.shape[1:], strict=True))
+            and array.ndim == (len(self.shape) or max(array.ndim, 1))  # () where that is open
+            and all(a in (None, b) for a, b in zip(self.shape[1:], array.shape[1:], strict=False))
         )
         if not fits:
             raise LamettaError(
@@ -110,12 +112,16 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
         name = put.type.removeprefix("tensor(").removesuffix(")")
         name = _NATIVE.get(name, name)
         if name.startswith(("float", "int", "uint", "bool")) and "8e" not in name:
-            shape = (side if isinstance(side, int) and side > 0 else None for side in put.shape)
+            shape = (
+                side if isinstance(side, int) and side > 0 else None for side in put.shape or ()
+            )
             found.append(Input(put.name, tuple(shape), np.dtype(name).name))
             continue
         raise LamettaError(
             f"the graph's inputs must be tensors of numbers, got {put.name!r} of {put.type}"
         )
+    if not found:
+        raise LamettaError("the graph must take a tensor, got one without inputs")
     return tuple(found)
 
 
