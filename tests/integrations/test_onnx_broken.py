@@ -237,7 +237,7 @@ def test_inputs_of_graphs(path):
     assert model(X).logits.shape == (5, K)
     with pytest.raises(LamettaError, match=r"x must be float32 \[N, ...\] .* got float64 \[\]"):
         model(1.0)
-    with pytest.raises(LamettaError, match="net.onnx can run: "):
+    with pytest.raises(LamettaError, match="what the graph can run: "):
         model(X[:, 1:])
     nodes = [node("Identity", ["c"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
     save(path, nodes, {"w": W, "c": X}, x=[])

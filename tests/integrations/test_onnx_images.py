@@ -4,9 +4,12 @@ import io
 import json
 import struct
 import zlib
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
 from PIL import Image
 
@@ -20,6 +23,9 @@ W3 = RNG.normal(size=(3, 4)).astype(np.float32)
 SHAPES = [(40, 60), (61, 33), (32, 32), (9, 50)]
 PICTURES = [RNG.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
 NORMAL = {"size": 20, "crop": 16, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
+
+EXIF = Image.Exif()
+EXIF[0x0112] = 6  # to be turned
 
 
 def encoded(pixels, kind="PNG", **options):
@@ -125,9 +131,7 @@ def test_a_graph_of_pixels(path):
 
 def test_rotated_and_gray_and_jpeg(path):
     model = OnnxModel(graph(path), preprocess=NORMAL)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned
-    turned = encoded(PICTURES[0], exif=exif)
+    turned = encoded(PICTURES[0], exif=EXIF)
     upright = encoded(np.rot90(PICTURES[0], -1).copy())
     np.testing.assert_array_equal(model(turned).features, model(upright).features)
     gray = encoded(PICTURES[1][..., 0].copy())
@@ -178,6 +182,25 @@ def test_what_is_wrong_is_named(path, x, message):
     model = OnnxModel(graph(path))
     with pytest.raises(LamettaError, match=message):
         model(x)
+
+
+FILES = [encoded(PICTURES[2], "PNG", exif=EXIF), encoded(PICTURES[2], "JPEG", exif=EXIF)]
+
+
+@pytest.mark.slow
+@given(
+    file=st.sampled_from(FILES),
+    flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3),
+    share=st.floats(0, 1) | st.just(1.0),
+)
+def test_broken_files_of_images(file, flips, share):
+    broken = bytearray(file[: int(share * len(file))])
+    for place, byte in flips if broken else ():
+        broken[place % len(broken)] = byte
+    with suppress(LamettaError):
+        batch = _images.Images(size=9, crop=8)([bytes(broken)], np.dtype("float32"))
+        assert batch.shape == (1, 3, 8, 8)
+        assert np.isfinite(batch).all()
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's own, of the bomb

@@ -180,7 +180,7 @@ class OnnxModel:
         try:
             features, logits = self._session.run(self._names, feeds)
         except Exception as error:  # of ONNX Runtime's own kinds, with no common base
-            raise LamettaError(f"x must be what {self.path} can run: {reason(error)}") from error
+            raise LamettaError(f"x must be what the graph can run: {reason(error)}") from error
         return pooled(features, n, self._channels_first), matrix(logits, n, self._columns)
 
     def _feeds(self, x: Any) -> _Feeds:
