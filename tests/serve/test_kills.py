@@ -1,0 +1,112 @@
+"""Whatever is killed under load: every stream goes on from its last answer, to the same bits."""
+
+import os
+import signal
+import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from tests.serve.load import MODELS, Load
+from tests.serve.redis_server import RedisServer
+from tests.serve.server import Server, serving
+
+pytestmark = pytest.mark.slow(5)
+OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
+
+
+@pytest.fixture
+def redis_server(tmp_path):
+    with RedisServer(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(params=["folder", "redis"])
+def store(request, tmp_path):
+    if request.param == "redis":
+        return request.getfixturevalue("redis_server").url
+    return tmp_path / "streams"
+
+
+def check_refusals(load):
+    """Where the store was out of reach, clients were told so at once, and when to come again."""
+    for reply, seconds in load.refusals:
+        assert (reply.status, reply.retry_after) == (503, "1")
+        assert reply.error == "the store of the streams' states cannot be reached"
+        assert seconds < 3
+
+
+def test_kills_of_the_server(store):
+    with serving(*OPTIONS, "--store", store) as server, Load(server.port) as load:
+        for _ in range(4):
+            load.go_on()
+            server.kill()
+            server.start()
+        load.go_on()
+        load.check()
+        assert load.n_broken >= 4
+        assert not load.refusals
+
+
+def test_kills_of_redis(redis_server):
+    with serving(*OPTIONS, "--store", redis_server.url) as server, Load(server.port) as load:
+        for _ in range(3):
+            load.go_on()
+            redis_server.kill()
+            load.be_refused()
+            with pytest.raises(HTTPError) as error:
+                urlopen(f"{server.url}/v2/health/ready")
+            assert error.value.code == 503
+            error.value.close()
+            redis_server.start()
+        load.go_on()
+        load.check()
+        assert load.n_broken == 0
+        assert load.refusals
+        check_refusals(load)
+
+
+def test_kills_of_both(redis_server):
+    with serving(*OPTIONS, "--store", redis_server.url) as server, Load(server.port) as load:
+        load.go_on()
+        redis_server.kill()
+        server.kill()
+        server.start()  # it does not wait for Redis
+        load.be_refused(4)
+        redis_server.start()
+        load.go_on()
+        load.check()
+        check_refusals(load)
+
+
+def test_a_redis_that_hangs(redis_server):
+    """It may do later what nobody waits for any more, and that counts once, too."""
+    with serving(*OPTIONS, "--store", redis_server.url) as server, Load(server.port) as load:
+        load.go_on()
+        os.kill(redis_server.pid, signal.SIGSTOP)
+        try:
+            load.be_refused(4)
+        finally:
+            os.kill(redis_server.pid, signal.SIGCONT)
+        load.go_on()
+        load.check()
+        check_refusals(load)
+
+
+def test_a_server_that_is_told_to_end_answers_what_it_accepted(tmp_path):
+    """Requests without an id: one that was counted and not answered would count twice."""
+    server = Server(*OPTIONS, "--store", tmp_path / "streams")
+    server.start()
+    with Load(server.port, threads=6, ids=False) as load:
+        for _ in range(4):
+            load.go_on(3)
+            begun = time.monotonic()
+            assert server.stop() == -signal.SIGTERM
+            assert time.monotonic() - begun < 10
+            server.start()
+        load.go_on(3)
+        load.check()
+        assert not load.refusals
+    assert not [line for line in server.log() if line["level"] != "info"]
+    server.stop()
