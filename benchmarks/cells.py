@@ -96,8 +96,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args()
-    network, n, rounds, more = ("resnet18", 8, 1, 2) if options.quick else ("resnet50", 1000, 3, 10)
-    some = more // 2
+    network, n, rounds, more = ("resnet18", 8, 1, 4) if options.quick else ("resnet50", 1000, 5, 16)
+    some = more // 4
     torch.manual_seed(0)
     net, prepare = globals()[network]()
     with tempfile.TemporaryDirectory() as name:
@@ -112,14 +112,17 @@ def main() -> None:
         for i in range(1, rounds * (some + more) + 1, some + more):
             copy = globals()[network]()[0].eval().to(options.device)
             copy.load_state_dict(net.state_dict())
-            plain += [plain_cell(copy, pixels, prepare, options.device) for _ in range(rounds)]
+            plain.append([plain_cell(copy, pixels, prepare, options.device) for _ in range(4)])
             few.append(run_cells(seeds=range(i, i + some)))
             many.append(run_cells(seeds=range(i + some, i + some + more)))
-    # What a run does once is in both, and goes.
-    loop, cell = np.median(plain), (np.median(many) - np.median(few)) / (more - some)
-    once = np.median(few) - some * cell
+    # What a run does once is in both, and goes; each round is compared with itself, since the
+    # machine's speed changes between rounds.
+    loops, each = np.median(plain, axis=1), np.subtract(many, few) / (more - some)
+    loop, cell, once = np.median(loops), np.median(each), np.median(few - some * each)
     print(f"TENT on {network}, {n} images, {options.device}, seconds: a plain loop {loop:.3f},")
-    print(f"a cell {cell:.3f} ({100 * (cell / loop - 1):+.1f} %); once a run {once:.2f}")
+    added = 100 * (each / loops - 1)
+    print(f"a cell {cell:.3f} ({np.median(added):+.1f} %, rounds from {added.min():+.1f} to")
+    print(f"{added.max():+.1f} %); once a run {once:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+import pytest
+from typer.testing import CliRunner
+
+from lametta.cli import app
+from lametta.cli.serve import _bytes, _is_local, _served, _tokens
+from lametta.types import LamettaError
+
+
+def _fails(*options):
+    done = CliRunner().invoke(app, ["serve", "--port", "0", "--store", "memory", *options])
+    assert done.exit_code == 2
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "method", "options"),
+    [
+        ("prudent", "prudent", "prudent", {}),
+        ("lame:k=3", "lame", "lame", {"k": 3}),
+        ("fast=lame:k=3,weight=0.5", "fast", "lame", {"k": 3, "weight": 0.5}),
+        ("both=memory+lame:scope='track'", "both", "memory+lame", {"scope": "track"}),
+        ("mine=python:lametta:LAME", "mine", "python:lametta:LAME", {}),
+        ("mine=python:lametta:LAME:max_iter=7", "mine", "python:lametta:LAME", {"max_iter": 7}),
+    ],
+)
+def test_correctors_by_name(spec, name, method, options):
+    served = _served([spec])
+    assert list(served) == [name]
+    assert (served[name].method, served[name].options) == (method, options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--corrector", "lama"], "--corrector must be one of"),
+        (["--corrector", "tent"], "--corrector must see outputs alone, got 'tent'"),
+        (["--corrector", "lame:k=0"], "--corrector lame:k=0: k must be an integer >= 1, got 0"),
+        (["--corrector", "lame:j=0"], "--corrector lame:j=0: j is no option of lame"),
+        (["--corrector", "lame:k"], "--corrector must be NAME=VALUE, got 'k'"),
+        (["--corrector", ""], "--corrector must be [NAME=]METHOD[:OPTION=VALUE,...], got ''"),
+        (["--corrector", "a/b=lame"], "a name of letters, digits and ._+-, got 'a/b'"),
+        (["--corrector", "python:lametta:LAME"], "NAME=METHOD gives one"),
+        (["--corrector", "lame", "--corrector", "lame:k=3"], "got 'lame' twice"),
+        (["--host", "0.0.0.0"], "--token-file must be given where others can reach the server"),
+        (["--max-body", "many"], "--max-body must be bytes such as 512M or 2G, got 'many'"),
+        (["--memory", "0"], "--memory must be bytes such as 512M or 2G, got '0'"),
+        (["--store", "ftp://x"], "--store must be memory, a folder or redis://HOST"),
+        (["--model", "nothing.onnx"], "nothing.onnx"),
+        (["--token-file", "nothing.txt"], "nothing.txt"),
+        (["--log-level", "loud"], "--log-level must be one of 'debug', 'info'"),
+    ],
+)
+def test_what_cannot_be_served(options, message):
+    assert message in " ".join(_fails(*options).split())
+
+
+def test_tokens(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("\n  a-token-of-enough-letters \n\nanother-token-too\n")
+    assert _tokens(path) == ("a-token-of-enough-letters", "another-token-too")
+    for content in ("", "short\n", "a-token-of-enough-l\u00e4tters"):
+        path.write_text(content)
+        with pytest.raises(LamettaError, match="--token-file must have tokens of 16 ASCII"):
+            _tokens(path)
+
+
+def test_bytes():
+    texts = "1", "2k", "512M", "1GB", " 3t "
+    assert [_bytes("--x", text) for text in texts] == [1, 2048, 2**29, 2**30, 3 * 2**40]
+
+
+def test_local_addresses():
+    hosts = "127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1", "example"
+    assert [_is_local(host) for host in hosts] == [True] * 4 + [False] * 4
