@@ -167,6 +167,18 @@ def test_no_head(path):
         OnnxModel(path)
 
 
+def test_circles(path):
+    nodes = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"])]
+    save(path, nodes, {}, outputs=[value("b", None)])
+    with pytest.raises(LamettaError, match="last nodes are Relu 'Relu_b' <- Add 'Add_a'$"):
+        OnnxModel(path)
+    nodes = [node("Identity", ["a"], ["b"]), node("Identity", ["b"], ["a"])]
+    nodes += [node("MatMul", ["x", "a"], ["c"])]
+    save(path, nodes, {}, outputs=[value("c", None)])
+    with pytest.raises(LamettaError, match="last nodes are MatMul 'MatMul_c'$"):
+        OnnxModel(path)
+
+
 def test_scores_of_every_place(path):
     kernel = RNG.normal(size=(K, 3, 1, 1)).astype(np.float32)
     save(path, [node("Conv", ["x", "w"], ["y"])], {"w": kernel}, x=("n", 3, "h", "w"))
