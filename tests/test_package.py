@@ -195,7 +195,7 @@ def test_the_page_on_production_runs_from_top_to_bottom():
     text = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
     space: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for code, output in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

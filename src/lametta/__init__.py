@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    # lametta.torch is there for who uses it, and imported for nobody else.
-    if name == "torch":
-        return _import_module("lametta.torch")
+    # These are there for who uses them, and imported for nobody else.
+    if name in ("integrations", "ray", "torch"):
+        return _import_module(f"lametta.{name}")
     raise AttributeError(f"module 'lametta' has no attribute {name!r}")
