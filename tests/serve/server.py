@@ -49,6 +49,7 @@ class Server:
         while (port := self._listens_on()) is None:
             if not program.is_alive() or time.monotonic() > end:
                 program.kill()
+                self._program = None
                 raise AssertionError(f"the server did not start: {program.wait().stderr}")
             time.sleep(0.005)
         self.port = port

@@ -1,6 +1,10 @@
 """Streams in Redis, so that several replicas of a server can share them."""
 
 import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -11,7 +15,10 @@ from lametta.serve.errors import StoreError, TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, Kept
 from lametta.types import LamettaError
 
+logger = logging.getLogger("lametta.serve")
+
 _TIMEOUT = 2.0  # seconds for an answer
+_PAUSE = 1.0  # seconds before the next one asks where there was none
 _PREFIX = "{lametta}:"  # the braces keep all keys in one slot of a cluster
 _INDEX = _PREFIX + "streams"  # when each stream came last
 
@@ -66,13 +73,12 @@ class RedisStore:
                 f"store must be redis://HOST:PORT/DB, got {url!r}: {error}"
             ) from error
         self._commit = self._redis.register_script(_COMMIT)
+        self._silent_until = -math.inf
         self._warn_of_loss()
 
     def load(self, stream: str) -> Kept:
-        try:
+        with self._asking():
             fields: dict[Any, Any] = self._redis.hgetall(_key(stream))
-        except redis.RedisError as error:
-            raise _unreachable(error) from error
         version, snapshot = fields.pop(b"version", b"0"), fields.pop(b"snapshot", b"")
         return Kept(int(version), snapshot, [fields[made] for made in sorted(fields, key=int)])
 
@@ -81,22 +87,31 @@ class RedisStore:
     ) -> int | None:
         begins = int(snapshot is not None)
         rest = (version, entry, begins, snapshot or b"", self._most, self._idle)
-        try:
+        with self._asking():
             made: int = self._commit(keys=[_key(stream), _INDEX], args=[stream, *rest])
-        except redis.RedisError as error:
-            raise _unreachable(error) from error
         if made == -1:
             raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
         return made or None
 
     def check(self) -> None:
-        try:
+        with self._asking():
             self._redis.ping()
-        except redis.RedisError as error:
-            raise _unreachable(error) from error
 
     def close(self) -> None:
         self._redis.close()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """What goes wrong is for the log; while Redis is silent, not all wait for it in turn."""
+        try:
+            if time.monotonic() < self._silent_until:
+                raise redis.TimeoutError("it was silent a moment ago")
+            yield
+        except redis.RedisError as error:
+            if isinstance(error, redis.TimeoutError) and time.monotonic() >= self._silent_until:
+                self._silent_until = time.monotonic() + _PAUSE
+            logger.error("Redis: %s", error)
+            raise StoreError("the store of the streams' states cannot be reached") from error
 
     def _warn_of_loss(self) -> None:
         try:
@@ -104,7 +119,7 @@ class RedisStore:
         except redis.RedisError:
             return  # not there yet; requests will say so
         if not safe:
-            logging.getLogger("lametta.serve").warning(
+            logger.warning(
                 "Redis keeps no log (appendonly yes, appendfsync always): streams may be lost "
                 "when it is killed"
             )
@@ -113,8 +128,3 @@ class RedisStore:
 def _key(stream: str) -> str:
     """All of a stream in one place: it expires, or is evicted, as a whole."""
     return f"{_PREFIX}stream:{stream}"
-
-
-def _unreachable(error: redis.RedisError) -> StoreError:
-    logging.getLogger("lametta.serve").error("Redis: %s", error)
-    return StoreError("the store of the streams' states cannot be reached")
