@@ -14,6 +14,7 @@ from lametta import LamettaError
 from lametta.serve.errors import StoreError
 from lametta.serve.stores import NOTHING, Kept, folder
 from lametta.serve.stores.folder import FolderStore
+from tests import processes
 from tests.serve.test_stores import STREAM, put
 
 
@@ -134,6 +135,16 @@ def test_a_folder_has_one_user(in_folder, tmp_path, monkeypatch):
     assert time.monotonic() - begun < 2
     store.close()
     FolderStore(tmp_path / "store").close()
+
+
+@pytest.mark.slow(2)
+def test_another_process_is_told_who_has_the_folder(in_folder, tmp_path):
+    put(in_folder(), b"one")
+    code = "from lametta.serve.stores import folder; folder._LOCK_WAIT = 0.2;"
+    code += f"folder.FolderStore(folder.Path({str(tmp_path / 'store')!r}))"
+    done = processes.run("-c", code)
+    assert done.returncode == 1
+    assert f"must be free within 0.2 s, got held by process {os.getpid()}" in done.stderr
 
 
 def test_leftovers_are_deleted_and_nothing_else(in_folder, tmp_path):
