@@ -111,12 +111,13 @@ def test_scenes(n, copies):
 def test_tight_features_are_no_video():
     """All samples are near each other: the one before is no copy if others are as near."""
     rng = np.random.default_rng(0)
-    features = np.ones(64) + 0.45 * rng.normal(size=(300, 64))
+    noise = rng.uniform(0.25, 0.5, size=(300, 1))
+    features = np.ones(64) + noise * rng.normal(size=(300, 64))
     cosines = np.vecdot(_scenes.sketch(features)[1:], _scenes.sketch(features)[:-1])
     assert (1 - cosines).mean() < _scenes._USUAL * (_scenes._NEAR + _scenes._WIDER)
     probs = softmax(rng.normal(size=(300, 5)))
     tight, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
-    assert np.mean(tight[1:65]) > 0.9
+    assert np.mean(tight[1:65]) > 0.5
     moving = np.ones(64) + 0.45 * np.cumsum(rng.normal(size=(300, 64)), axis=0) / 3
     video, _, _ = _scenes.arrive(_scenes.begin(64, 5), moving, probs)
     assert np.mean(video[1:65]) < 0.3

@@ -129,12 +129,18 @@ def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
     rest = np.maximum(1 - probs.sum(axis=1, keepdims=True), 0) / max(k - classes.shape[1], 1)
     sums = np.empty((len(powers), k), np.float32)
     for place, power in enumerate(powers):
-        spread, others = prior**power, rest**power
-        more = (probs**power - others) * spread[classes]  # of the top classes, over the others
+        spread, others, top = (_power(x, power) for x in (prior, rest, probs))
+        more = (top - others) * spread[classes]  # of the top classes, over the others
         totals = more.sum(axis=1, keepdims=True) + others * spread.sum()
         sums[place] = np.bincount(classes.ravel(), (more / totals).ravel(), k)
         sums[place] += spread * (others / totals).sum()
     return sums, n
+
+
+def _power(x: Floats, power: float) -> Floats:
+    # Roots of roots where they do: other powers take 20 times as long.
+    roots: Floats = x if power == 1 else np.sqrt(np.sqrt(x)) if power == 0.25 else x**power
+    return roots
 
 
 def _kept(state: State) -> int:

@@ -28,7 +28,9 @@ class Prudent(Remembering):
     3. *Absent classes*: a constant prior over the classes that the stream has, believed only where
        neighbors' labels agree better with it than without, and weighed by the same evidence.
     4. *Neighbors*: in a batch, LAME on top of the rest, as far as the source is not what parts 2
-       and 3 trust. So a batch looks ahead; one by one nothing does.
+       and 3 trust, and as far as the batch shows few classes: by the weight of part 3, or by what
+       part 2 foretold of this batch, in full from a nat a sample. So a batch looks ahead; one by
+       one nothing does.
 
     What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. After n
     new samples of any stream (near-copies count by their novelty) its evidence, in nats over the
