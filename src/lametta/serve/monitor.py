@@ -5,6 +5,7 @@ name of a stream. What is counted is a counter, so that rates and shares are a q
 is not (entropies, evidence) is a gauge, the mean over the last few hundred samples.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -235,6 +236,7 @@ class _Watched:
             return
         before, after = source.argmax(axis=1), probs.argmax(axis=1)
         said = {name: float(info[name]) for name in _SAID if name in info}
+        said = {name: value for name, value in said.items() if math.isfinite(value)}
         said["confidence"] = _mean_at(probs, after)
         said["source_confidence"] = _mean_at(source, before)
         self.seconds.observe(seconds)

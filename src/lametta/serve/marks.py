@@ -1,0 +1,136 @@
+"""How alike samples of one class are, now and in the past of a model.
+
+A few samples of each stream, and of all of them, are *marks*: each new one is compared with those
+before it, and what is kept are sums over such pairs that fade.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float32]
+
+WIDTH = 64  # numbers that are kept of a sample's features; distances are off by some percent
+MARKS = 16  # samples that are remembered to compare with, of each stream and of the model
+SLOW = 512  # marks that the past reaches back
+_KNOWN = 8  # marks with pairs of different classes, from which the past is known
+_FADE = 1 - 1 / MARKS  # what is left of sums over pairs with each mark
+
+
+class Marks:
+    """Some of the last samples, and how alike those are that got the same class."""
+
+    def __init__(self, width: int) -> None:
+        self.rows = np.zeros((MARKS, width), np.float32)
+        # Of each mark the class as the network gave it, as corrected, and whether it was sure;
+        # lists, which for so few are faster than arrays.
+        self.said: list[tuple[int, int, bool]] = []
+        self.count = 0
+        # Fading sums: of pairs; of pairs of one class by source and corrector; of their distances.
+        self.pairs = self.confidence = self.length = 0.0
+        self.same = [0.0, 0.0]
+        self.apart = [0.0, 0.0]
+
+    def add(self, row: Floats, source: int, corrected: int, sure: bool) -> tuple[float, float]:
+        """Compare a sample with the marks, then let it be one.
+
+        Gives the mean distances to marks that the network is sure of, as it is of this one: to
+        those that it gave the same class, and to others; NaN where there are none.
+        """
+        n = len(self.said)
+        pairs = zip((self.rows[:n] @ row).tolist(), self.said, strict=True)
+        near: list[float] = []
+        far: list[float] = []
+        same, apart = [0.0, 0.0], [0.0, 0.0]
+        for cosine, (other, other_corrected, other_sure) in pairs:
+            distance = 1 - cosine
+            if other == source:
+                same[0] += 1
+                apart[0] += distance
+            if other_corrected == corrected:
+                same[1] += 1
+                apart[1] += distance
+            if sure and other_sure:
+                (near if other == source else far).append(distance)
+        self.pairs = self.pairs * _FADE + n
+        for which in (0, 1):
+            self.same[which] = self.same[which] * _FADE + same[which]
+            self.apart[which] = self.apart[which] * _FADE + apart[which]
+        place = self.count % MARKS
+        self.rows[place] = row
+        self.said[place : place + 1] = [(source, corrected, sure)]
+        self.count += 1
+        return _mean(near), _mean(far)
+
+    def share(self, which: int) -> float:
+        """Of pairs, those of one class: by the network (0) or as corrected (1)."""
+        return self.same[which] / self.pairs if self.count > MARKS // 2 else 0.0
+
+    def distance(self, which: int) -> float:
+        return self.apart[which] / max(self.same[which], 1e-9)
+
+
+class Past:
+    """How this model's samples used to be, from marks of all streams."""
+
+    def __init__(self) -> None:
+        self.far = self.near = self.share = self.confidence = self.length = 0.0
+        self.n_far = self.n_near = self.n = 0
+
+    def learn(self, near: float, far: float, share: float, top: float, length: float) -> None:
+        if near == near:  # not NaN
+            self.n_near += 1
+            self.near += (near - self.near) / min(self.n_near, SLOW)
+        if far == far:
+            self.n_far += 1
+            self.far += (far - self.far) / min(self.n_far, SLOW)
+        self.n += 1
+        part = 1 / min(self.n, SLOW)
+        self.share += (share - self.share) * part
+        self.confidence += (top - self.confidence) * part
+        self.length += (length - self.length) * part
+
+    @property
+    def is_known(self) -> bool:
+        return self.n_far >= _KNOWN and self.n >= 2 * MARKS
+
+    def unlike(self, distance: float) -> float:
+        """Where a distance lies: 0 as samples of one class were, 1 as those of different ones."""
+        # Of many classes hardly two samples were of one: half as far apart, until more is known.
+        near = (self.near * self.n_near + self.far / 2 * _KNOWN) / (self.n_near + _KNOWN)
+        return (distance - near) / max(self.far - near, 1e-6)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def sketch(x: NDArray[Any]) -> tuple[Floats, float]:
+    """A row of length one whose cosines are about those of the features; about their length."""
+    d = len(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if d > WIDTH:
+            folded = np.zeros(-(-d // WIDTH) * WIDTH, np.float32)
+            np.multiply(x, _signs(d), out=folded[:d], casting="unsafe")
+            x = _ones(-(-d // WIDTH)) @ folded.reshape(-1, WIDTH)
+        row: Floats = x.astype(np.float32)
+        length = math.sqrt(float(row @ row))
+    if not 0 < length < math.inf:  # or NaN: beyond what float32 holds, like nothing
+        return np.zeros(len(row), np.float32), 0.0
+    row /= np.float32(length)
+    return row, length
+
+
+@lru_cache(maxsize=8)
+def _ones(n: int) -> Floats:
+    return np.ones(n, np.float32)
+
+
+@lru_cache(maxsize=8)
+def _signs(d: int) -> Floats:
+    # Bits of a multiplicative hash, so that every process folds alike.
+    bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)

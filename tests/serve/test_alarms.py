@@ -1,0 +1,253 @@
+"""Alarms on real networks' features: they come where predictions collapse, and nowhere else."""
+
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from lametta import LAME, Prudent, Windowed, linear
+from lametta.correctors import Memory, Product
+from lametta.serve.alarms import ALARMS, Alarms
+from tests.conftest import shared, softmax
+
+NETWORK, CORRECTOR, NOT_HELPING = ALARMS
+
+
+def _bank(name, n=2000, order="iid"):
+    with np.load(shared("data", "banks", f"{name}.npz")) as bank:
+        features, logits = bank["features"].astype(np.float32), bank["logits"].astype(np.float32)
+        labels = bank["labels"]
+    picked = np.random.default_rng(0).permutation(len(labels))[:n]
+    if order == "sorted":
+        picked = picked[np.argsort(labels[picked], kind="stable")]
+    if order == "then sorted":
+        half = picked[n // 2 :]
+        picked[n // 2 :] = half[np.argsort(labels[half], kind="stable")]
+    return features[picked], softmax(logits[picked])
+
+
+def _watch(features, probs, correct, size, stream="camera"):
+    """The names of all alarms that were on at some time, and when each began."""
+    alarms, began = Alarms(), {}
+    for start in range(0, len(probs), size):
+        x, q = features[start : start + size], probs[start : start + size]
+        answer = correct(x, q)
+        evidence = float(getattr(answer, "info", {}).get("evidence", 0))
+        alarms.saw(float(start), stream, x, q, getattr(answer, "probs", answer), None, evidence)
+        for alarm in alarms.current(float(start)):
+            began.setdefault(alarm.name, alarm)
+    return began
+
+
+def _itself(_, q):
+    return q
+
+
+def _headless(probs, start, label, over=200):
+    """A head that looks less and less at its features, and is ever more sure of one class."""
+    part = np.clip((np.arange(len(probs)) - start) / over, 0, 1)[:, None]
+    scores = np.log(probs + 1e-9) * (1 + part)
+    scores[:, label] += 60 * part[:, 0]
+    return softmax(scores).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("bank", "order"),
+    [
+        ("cifar10_resnet20_clean", "iid"),
+        ("cifar10_resnet20_clean", "sorted"),
+        ("tinyimagenet_1010_lite0", "iid"),
+        ("imagenet_one_per_class_lite0", "iid"),
+    ],
+)
+def test_a_head_that_collapses_is_seen(bank, order):
+    features, probs = _bank(bank, order=order)
+    start = len(probs) // 2
+    collapsed = _headless(probs, start, label=3)
+    found = _watch(features, collapsed, _itself, 1)
+    assert list(found) == [NETWORK]
+    alarm = found[NETWORK]
+    assert start < alarm.since < start + 450
+    assert alarm.streams == ()
+    assert alarm.numbers["unlike"] > 0.7
+    assert alarm.numbers["share"] > 0.5
+    assert _watch(features, probs, _itself, 1) == {}
+
+
+def test_features_that_turn_to_one_class_and_grow_are_seen():
+    """What minimizing entropy does when it goes wrong; without the growth it is a sorted stream."""
+    rng = np.random.default_rng(0)
+    labels = np.where(np.arange(1800) < 900, rng.integers(10, size=1800), 4)
+    features = 3 * np.eye(32)[labels] + rng.normal(size=(1800, 32)) / 2
+    probs = 0.85 * np.eye(10)[labels] + 0.015
+    assert _watch(features, probs, _itself, 8) == {}
+    grown = features * np.where(np.arange(1800) < 900, 1, 2)[:, None]
+    sure = np.where((np.arange(1800) < 900)[:, None], probs, np.eye(10)[labels])
+    found = _watch(grown, sure, _itself, 8)
+    assert list(found) == [NETWORK]
+    assert found[NETWORK].numbers["length"] > 1.5
+    assert found[NETWORK].numbers["unlike"] < 0.5
+
+
+@pytest.mark.parametrize("bank", ["cifar10_resnet20_clean", "imagenet_one_per_class_lite0"])
+def test_a_corrector_that_sticks_to_one_class_is_seen(bank):
+    """Products of probabilities are for tracks of one object, and this is none."""
+    features, probs = _bank(bank)
+    found = _watch(features, probs, Product().correct, 1, stream="door")
+    assert set(found) == {CORRECTOR, NOT_HELPING}
+    assert found[CORRECTOR].streams == found[NOT_HELPING].streams == ("door",)
+    numbers = found[CORRECTOR].numbers
+    assert numbers["overrode"] > 0.5
+    assert numbers["after"] < 1
+
+
+def test_a_kernel_that_is_too_strong_for_a_batch_is_seen():
+    features, probs = _bank("cifar10_resnet20_clean")
+    found = _watch(features, probs, LAME(linear()).correct, 64)
+    assert set(found) == {CORRECTOR, NOT_HELPING}
+
+
+def test_neighbors_that_spread_errors_are_seen():
+    """A network that is sure and wrong under noise: LAME loses 5 points there, Prudent none."""
+    features, probs = _bank("cifar10_resnet56_gauss3")
+    assert set(_watch(features, probs, LAME().correct, 64)) == {NOT_HELPING}
+    assert _watch(features, probs, Prudent().correct, 64) == {}
+
+
+@pytest.mark.slow(10)
+@pytest.mark.parametrize("order", ["iid", "sorted", "then sorted"])
+@pytest.mark.parametrize(
+    "bank",
+    ["cifar10_resnet20_clean", "imagenette_val500_lite0", "tinyimagenet_1010_lite0"],
+)
+def test_images_in_any_order_raise_no_alarm(bank, order):
+    features, probs = _bank(bank, order=order)
+    for make, size in ((Prudent, 1), (Prudent, 64), (Memory, 16), (LAME, 64), (Windowed, 16)):
+        assert _watch(features, probs, make().correct, size) == {}, (make.__name__, size)
+
+
+@pytest.mark.slow(10)
+def test_a_network_that_prudent_saves_from_its_errors_raises_no_alarm():
+    """It changes half of what the network is sure of, and is right: from 25 to 60 percent."""
+    features, probs = _bank("cifar10_resnet56_gauss3", order="sorted")
+    assert _watch(features, probs, Prudent().correct, 1) == {}
+
+
+@pytest.fixture(scope="module")
+def videos():
+    """Features and probabilities of the seven videos' frames, by video."""
+    import torch
+    from PIL import Image
+
+    from lametta.torch import Classifier, zoo
+
+    folder = shared("data", "video")
+    loaded = zoo.load("efficientnet_lite0")
+    model, found = Classifier(loaded.net), {}
+    for video in sorted(path for path in folder.iterdir() if path.is_dir()):
+        frames = []
+        for file in sorted(video.glob("*.jpg")):
+            with Image.open(file) as image:
+                frames.append(loaded.preprocess(image.convert("RGB")))
+        with torch.inference_mode():
+            outputs = [model(torch.stack(frames[i : i + 8])) for i in range(0, len(frames), 8)]
+        logits = np.concatenate([output.logits.numpy() for output in outputs])
+        features = np.concatenate([output.features.numpy() for output in outputs])
+        found[video.name] = features, softmax(logits)
+    return found
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize("size", [1, 16])
+@pytest.mark.parametrize("make", [Prudent, Memory, LAME, Windowed])
+def test_videos_raise_no_alarm(videos, make, size):
+    """Each alone, all after each other, and as seven cameras at once."""
+    assert len(videos) == 7
+    for name, (features, probs) in videos.items():
+        assert _watch(features, probs, make().correct, size) == {}, name
+    joined = [np.concatenate(parts) for parts in zip(*videos.values(), strict=True)]
+    assert _watch(*joined, make().correct, size) == {}
+    alarms, correctors = Alarms(), {name: make() for name in videos}
+    for start in range(0, 80, size):
+        for name, (features, probs) in videos.items():
+            x, q = features[start : start + size], probs[start : start + size]
+            if len(x):
+                alarms.saw(float(start), name, x, q, correctors[name].correct(x, q).probs)
+                assert alarms.current(float(start)) == []
+
+
+@pytest.mark.slow(60)
+def test_a_head_that_collapses_over_videos_is_seen(videos):
+    """One frame looks like the next; it takes some videos until the collapse shows."""
+    parts = list(videos.values()) * 3
+    features, probs = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    found = _watch(features, _headless(probs, 530, label=100), _itself, 1)
+    assert list(found) == [NETWORK]
+    assert found[NETWORK].since < 530 + 450
+
+
+def test_an_alarm_ends_when_what_it_saw_does():
+    features, probs = _bank("cifar10_resnet20_clean", n=6000)
+    stuck = np.eye(10, dtype=np.float32)[np.full(len(probs), 3)]
+    alarms, on = Alarms(), []
+    for i, (x, q) in enumerate(zip(features, probs, strict=True)):
+        answer = stuck[i] if 1000 <= i < 2000 else q
+        alarms.saw(float(i), "camera", x[None], q[None], answer[None])
+        on.append({alarm.name for alarm in alarms.current(float(i))})
+    assert not any(on[:1000])
+    assert on[1999] == {CORRECTOR, NOT_HELPING}
+    assert on[-1] == set()
+    flips = sum(a != b for a, b in pairwise(on))
+    assert flips == 4  # each came once and went once
+
+
+def test_a_stream_that_is_heard_no_more_has_no_alarm():
+    features, probs = _bank("cifar10_resnet20_clean")
+    alarms, product = Alarms(), Product()
+    for x, q in zip(features, probs, strict=True):
+        alarms.saw(0.0, "camera", x[None], q[None], product.correct(x[None], q[None]).probs)
+    assert CORRECTOR in {alarm.name for alarm in alarms.current(599.0)}
+    assert CORRECTOR not in {alarm.name for alarm in alarms.current(601.0)}
+
+
+def test_negative_evidence_is_enough():
+    probs = np.full((16, 4), 0.25)
+    alarms = Alarms()
+    for i in range(100):
+        alarms.saw(float(i), None, None, probs, probs, None, -0.01)
+    assert alarms.current(100.0) == []
+    for i in range(100):
+        alarms.saw(float(i), None, None, probs, probs, None, -0.2)
+    assert [alarm.name for alarm in alarms.current(100.0)] == [NOT_HELPING]
+
+
+def test_a_stream_takes_a_few_kilobytes_and_streams_are_bounded():
+    rng = np.random.default_rng(0)
+    x, q = rng.normal(size=(1, 1280)), rng.dirichlet(np.ones(1000), size=1)
+    alarms = Alarms()
+    alarms.saw(0.0, "first", x, q, q)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for i in range(500):
+            alarms.saw(0.0, f"s{i}", x, q, q)
+        taken = tracemalloc.get_traced_memory()[0] - before
+        assert taken < 500 * 6500
+        for i in range(3000):
+            alarms.saw(0.0, f"t{i}", x, q, q)
+        assert tracemalloc.get_traced_memory()[0] - before < 520 * 6500
+    finally:
+        tracemalloc.stop()
+
+
+def test_sizes_may_change_and_features_may_be_missing():
+    alarms = Alarms()
+    for d, k in ((8, 3), (100, 5), (8, 3), (200, 2)):
+        q = np.full((20, k), 1 / k)
+        alarms.saw(0.0, "camera", np.ones((20, d)), q, q)
+        alarms.saw(0.0, "camera", None, q, q)
+        alarms.saw(0.0, "camera", np.zeros((20, d), np.float16), q, q)
+        alarms.saw(0.0, "camera", np.full((20, d), 6e4, np.float16), q, q[:, ::-1])
+        alarms.saw(0.0, "camera", np.full((20, d), 1e300), np.eye(k)[[0] * 20], np.eye(k)[[1] * 20])
+    assert alarms.current(0.0) == []
