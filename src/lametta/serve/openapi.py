@@ -67,9 +67,7 @@ def _path(summary: str, content: dict[str, Any], *errors: int, **more: Any) -> d
         408: "The request took too long to come.",
         413: "The body is too large.",
         415: "The body is compressed.",
-        422: "Not used.",
         429: "Too many requests or streams at once; Retry-After says when to try again.",
-        500: "Not the client's fault.",
         503: "The store of the streams' states cannot be reached.",
         504: "The answer would have come after the deadline.",
     }
