@@ -200,6 +200,12 @@ def test_features_of_another_length(path):
         OnnxModel(path, features="t")(X)
 
 
+def test_logits_that_lie_across(path):
+    linear(path, node("Transpose", ["z"], ["y"]))
+    with pytest.raises(LamettaError, match=r"logits must be \[5, 4\], got shape \(4, 5\)"):
+        OnnxModel(path, features="f")(X)
+
+
 def test_names_of_tensors(path):
     linear(path)
     with pytest.raises(LamettaError, match="features must be the name of a tensor .* got 'g'"):
