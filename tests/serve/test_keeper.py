@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -69,9 +70,10 @@ def batches(n, dtype="float32", seed=0, rows=(1, 3, 1, 1, 2), d=6, k=4):
 
 
 def alone(corrector, requests):
-    """What a stream gives by itself."""
+    """What a stream gives by itself; copies, so that no later sample changes them."""
     corrector.reset()
-    return [corrector.correct(*request) for request in requests]
+    answers = (corrector.correct(*request) for request in requests)
+    return [replace(answer, probs=answer.probs.copy()) for answer in answers]
 
 
 def same(found, expected):
@@ -366,6 +368,20 @@ def test_replicas_in_turn_are_as_one(keep):
         for turn, request in zip(turns, requests, strict=True)
     ]
     same(found, alone(Prudent(), requests))
+
+
+def test_a_replica_takes_no_request_for_the_last_that_is_not(keep):
+    """A still camera whose requests all have one id: another replica has seen what came between."""
+    first, second = keep(), keep()
+    one, two = batches(2)
+    requests = [one, two, one, two, two]
+    turns = [first, second, first, second, first]  # the last is sent again, to the other
+    found = [
+        keeper.correct(Samples(*request, id="frame"), "s")
+        for keeper, request in zip(turns, requests, strict=True)
+    ]
+    expected = alone(Prudent(), requests[:4])
+    same(found, [*expected, expected[-1]])
 
 
 def test_replicas_at_once_count_each_request_once(keep):

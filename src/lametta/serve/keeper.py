@@ -156,12 +156,16 @@ class Keeper:
     def _attempt(
         self, held: _Held, stream: str, samples: Samples, deadline: float
     ) -> Prediction | None:
-        """The answer, committed; None if another replica was faster."""
-        if held.version < 0:
+        """The answer, committed; None if another replica was faster, or may have been."""
+        is_fresh = held.version < 0
+        if is_fresh:
             self._load(held, stream)
         entry = samples.pack()
         if samples.id and held.last is not None and held.last[0] == _digest(entry):
-            return held.last[1]
+            if is_fresh:
+                return held.last[1]
+            held.version = -1  # the store knows whether it still is the last
+            return None
         if time.monotonic() >= deadline:
             raise DeadlineError("the answer would come after the deadline")
         snapshot = None
