@@ -1,13 +1,19 @@
 """Whatever is killed under load: every stream goes on from its last answer, to the same bits."""
 
 import os
+import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 
+from lametta.correctors import Average
+from tests.serve.client import Client
 from tests.serve.load import MODELS, Load
 from tests.serve.redis_server import RedisServer
 from tests.serve.server import Server, serving
@@ -116,3 +122,47 @@ def test_a_server_that_is_told_to_end_answers_what_it_accepted(tmp_path):
         assert not load.refusals
     assert not [line for line in server.log() if line["level"] != "info"]
     server.stop()
+
+
+class Sluggish(Average):
+    """One that takes its time."""
+
+    def correct(self, features, probs):
+        time.sleep(1)
+        return super().correct(features, probs)
+
+
+def n_inside(server):
+    """How many requests the server has accepted and not answered."""
+    with urlopen(f"{server.url}/metrics") as metrics:
+        said = metrics.read().decode()
+    return float(re.findall(r"^lametta_queue_requests (\S+)$", said, re.MULTILINE)[0])
+
+
+def test_what_takes_its_time_is_answered_to_the_end(tmp_path):
+    """Also what has to wait for one of two threads; nothing that comes later is counted."""
+    slow = f"slow=python:{__name__}:{Sluggish.__name__}"
+    server = Server("--corrector", slow, "--store", tmp_path / "streams", "--threads", 2)
+    server.start()
+    features = probs = np.full((1, 2), 0.5)
+
+    def ask(stream):
+        client = Client(server.port)
+        try:
+            return client.infer(features, probs, stream, model="slow").status
+        except (OSError, HTTPException):
+            return None
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(5) as pool:
+        statuses = [pool.submit(ask, f"stream {number}") for number in range(5)]
+        while n_inside(server) < 3:
+            assert not statuses[-1].done()
+            time.sleep(0.01)
+        server.stop()
+        found = [status.result() for status in statuses]
+    assert ask("another") is None
+    assert found.count(200) >= 3
+    assert len(list((tmp_path / "streams").glob("*.stream"))) == found.count(200)
+    assert set(found) <= {200, None}
