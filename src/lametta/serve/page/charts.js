@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 112;
 const TOP = 18; // pixels above it, for the largest value
 const AXIS = 18; // pixels below the drawing, for the times
-const MINUTES = 5;
+const LONGEST = 5; // minutes that are shown, fewer at the start
 
 export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, name);
@@ -13,33 +13,37 @@ export function svg(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A frame of five minutes: time goes right, and values from 0 (or `low`) to `high` go up. */
-function frame(figure, now, low, high, format) {
+/** How many minutes are shown: whole ones, from the first point on. */
+const minutesOf = (now, times) => Math.min(LONGEST, Math.max(1, Math.ceil((now - times[0]) / 60)));
+
+/** A frame of some minutes: time goes right, and values from 0 (or `low`) to `high` go up. */
+function frame(figure, now, times, low, high, format) {
+  const minutes = minutesOf(now, times);
   const top = format ? TOP : 6;
   const width = Math.max(figure.clientWidth, 120);
-  const x = (time) => width * (1 + (time - now) / (60 * MINUTES));
+  const x = (time) => width * (1 + (time - now) / (60 * minutes));
   const y = (value) => HEIGHT - (HEIGHT - top) * ((value - low) / (high - low || 1));
   const drawing = svg("svg", { width, height: HEIGHT + AXIS, role: "img" });
   for (const value of [low, high]) {
     drawing.append(svg("line", { class: "grid", x1: 0, x2: width, y1: y(value), y2: y(value) }));
   }
-  for (let minute = 0; minute <= MINUTES; minute += 1) {
+  for (let minute = 0; minute <= minutes; minute += 1) {
     const at = x(now - 60 * minute);
-    if (minute && minute < MINUTES) {
+    if (minute && minute < minutes) {
       drawing.append(svg("line", { class: "grid", x1: at, x2: at, y1: top, y2: HEIGHT }));
     }
-    const anchor = minute === 0 ? "end" : minute === MINUTES ? "start" : "middle";
+    const anchor = minute === 0 ? "end" : minute === minutes ? "start" : "middle";
     const text = minute === 0 ? "now" : `−${minute} min`;
-    if (width > 300 || minute % MINUTES === 0) {
+    if (width > 300 || minute % minutes === 0) {
       drawing.append(svg("text", { x: at, y: HEIGHT + 14, "text-anchor": anchor }, text));
     }
   }
   if (format) drawing.append(svg("text", { x: 0, y: 12 }, format(high)));
-  return { drawing, width, x, y };
+  return { drawing, width, minutes, x, y };
 }
 
 /** Put a drawing into its figure, with a text that says it and one for the pointer's place. */
-function show(figure, { drawing, width }, now, times, label, read) {
+function show(figure, { drawing, width, minutes, x }, now, times, label, read) {
   const caption = figure.querySelector("figcaption span");
   const cursor = svg("line", { class: "cursor", y1: 6, y2: HEIGHT, visibility: "hidden" });
   drawing.append(cursor);
@@ -51,13 +55,13 @@ function show(figure, { drawing, width }, now, times, label, read) {
     return best;
   };
   const readAt = (offset) => {
-    const i = offset === null ? -1 : point(now + (offset / width - 1) * 60 * MINUTES);
+    const i = offset === null ? -1 : point(now + (offset / width - 1) * 60 * minutes);
     cursor.setAttribute("visibility", i < 0 ? "hidden" : "visible");
     if (i < 0) {
       caption.textContent = label;
       return;
     }
-    const at = width * (1 + (times[i] - now) / (60 * MINUTES));
+    const at = x(times[i]);
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
     caption.textContent = `${new Date(1000 * times[i]).toLocaleTimeString()} · ${read(i)}`;
@@ -80,11 +84,14 @@ function show(figure, { drawing, width }, now, times, label, read) {
   readAt(figure.offset ?? null);
 }
 
-const inside = (times, now) => times.map((time) => time > now - 60 * MINUTES && time <= now);
+const inside = (times, now) => {
+  const first = now - 60 * minutesOf(now, times);
+  return times.map((time) => time >= first && time <= now);
+};
 
 /** Shares of classes, one column a point; `rows` are counts by class, `slots` their colors. */
 export function mix(figure, now, times, span, rows, slots, label, read) {
-  const framed = frame(figure, now, 0, 1, null);
+  const framed = frame(figure, now, times, 0, 1, null);
   const paths = slots.map(() => "");
   const seen = inside(times, now);
   rows.forEach((row, i) => {
@@ -111,7 +118,7 @@ export function lines(figure, now, times, span, courses, { format, label, read, 
   const values = courses.flat().filter((value, i) => value !== null && seen[i % times.length]);
   const low = Math.min(0, ...values);
   const high = Math.max(least, ...values);
-  const framed = frame(figure, now, low, high, format);
+  const framed = frame(figure, now, times, low, high, format);
   if (zero && low < -0.02 * high) {
     framed.drawing.append(
       svg("line", { class: "zero", x1: 0, x2: framed.width, y1: framed.y(0), y2: framed.y(0) }),
@@ -137,7 +144,7 @@ export function lines(figure, now, times, span, courses, { format, label, read, 
 export function bars(figure, now, times, span, counts, { format, label, read }) {
   const seen = inside(times, now);
   const high = Math.max(1, ...counts[0].filter((_, i) => seen[i])) / span;
-  const framed = frame(figure, now, 0, high, format);
+  const framed = frame(figure, now, times, 0, high, format);
   counts.forEach((course, k) => {
     let path = "";
     course.forEach((count, i) => {

@@ -23,7 +23,7 @@ const ALARMS = {
 // How the numbers of an alarm read, and whether they are shares.
 const SIGNS = {
   share: ["pairs of samples in one class", true],
-  unlike: ["likeness inside it (0 as in one class, 1 as between classes)", false],
+  unlike: ["unlikeness inside it (0 as in one class, 1 as between classes)", false],
   length: ["features, times their usual length", false],
   confidence: ["confidence", true],
   overrode: ["sure predictions overridden", true],
@@ -118,13 +118,13 @@ function drawMix(part, now, history) {
 
 function drawCourses(part, now, history, model) {
   const { time, span } = history;
+  const has = history.evidence.some((value) => value !== null);
+  part.figures.evidence.hidden = !has; // first of all: the others have its room
   const shares = history.changed.map((count, i) => (history.samples[i] ? count / history.samples[i] : null));
   lines(part.figures.changed, now, time, span, [shares], {
     least: 0.05, format: percent, label: `${percent(model.signals.changed)} of the last samples`,
     read: (i) => (shares[i] === null ? "no samples" : percent(shares[i])),
   });
-  const has = history.evidence.some((value) => value !== null);
-  part.figures.evidence.hidden = !has;
   if (has) {
     lines(part.figures.evidence, now, time, span, [history.evidence], {
       least: 0.05, format: (value) => fixed(value), zero: true,
