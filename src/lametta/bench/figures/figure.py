@@ -125,12 +125,18 @@ class Figure:
 
 def _bytes(canvas: "Canvas", kind: str, salt: str) -> bytes:
     import matplotlib
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    dates = {"Date": None} if kind == "svg" else {"CreationDate": None}
-    buffer = io.BytesIO()
-    # The salt makes the names inside the file depend on nothing else.
+    buffer, dpi = io.BytesIO(), canvas.dpi
+    # The salt makes the names inside the file depend on nothing else. Not by `savefig`, which draws
+    # everything once more where there is a layout.
     with matplotlib.rc_context(RC | {"svg.hashsalt": salt}):
-        canvas.savefig(buffer, format=kind, metadata=dates)
+        if kind == "svg":
+            FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
+        else:
+            FigureCanvasPdf(canvas).print_pdf(buffer, metadata={"CreationDate": None})
+    canvas.dpi = dpi  # which both set to points an inch
     return buffer.getvalue()
 
 
