@@ -167,8 +167,9 @@ def resolve(
     'n02508021'
     """
     graph = load_wordnet() if graph is None else graph
-    covered = _covered(graph, tuple(sources))
-    senses = {synset: covered[synset] for synset in _candidates(target, graph, covered)}
+    classes = tuple(sources)
+    covered = _covered(graph, classes)
+    senses = {synset: covered[synset] for synset in _candidates(target, graph, classes)}
 
     def fits(synset: str) -> tuple[int, bool]:
         return senses[synset], any(covered[up] for up in graph.hypernyms[synset])
@@ -230,6 +231,7 @@ def ancestral_map(
     return ClassMap(groups, n_source=len(sources), pooling=pooling)
 
 
+@cache
 def c16() -> ClassMap:
     """ImageNet-C16: 16 super-classes, each with its first classes, as many as the smallest has.
 
@@ -253,7 +255,14 @@ def _covered(graph: WordNet, sources: tuple[str, ...]) -> Counter[str]:
     return Counter(ancestor for synset in sources for ancestor in graph.ancestors(synset))
 
 
-def _candidates(target: str, graph: WordNet, covered: Counter[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=8)
+def _known(graph: WordNet, sources: tuple[str, ...]) -> list[str]:
+    """Names worth proposing: of what covers a class, which is far less to compare with."""
+    covered = _covered(graph, sources)
+    return sorted({name.lower() for synset in covered for name in graph.words(synset)})
+
+
+def _candidates(target: str, graph: WordNet, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The synsets that a name can stand for."""
     word = "_".join(target.lower().replace("_", " ").split())
     if word in graph.hypernyms:
@@ -269,9 +278,7 @@ def _candidates(target: str, graph: WordNet, covered: Counter[str]) -> tuple[str
             raise LamettaError(
                 f"target must be one of the {len(senses)} senses of {word}, got {target!r}"
             )
-    # Only what covers a class is worth proposing, and it is far less to compare with.
-    known = {name.lower() for synset in covered for name in graph.words(synset)}
-    near = difflib.get_close_matches(word.replace("_", " "), sorted(known), n=3)
+    near = difflib.get_close_matches(word.replace("_", " "), _known(graph, sources), n=3)
     hint = f"; near it: {', '.join(near)}" if near else ""
     raise LamettaError(f"target must be a noun or a synset of WordNet 3.0, got {target!r}{hint}")
 
