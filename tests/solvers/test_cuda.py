@@ -14,6 +14,7 @@ from tests.conftest import energy_by_definition, knn_matrix, lame_by_definition,
 pytest.importorskip("triton")
 launch = pytest.importorskip("lametta._solvers.launch")
 
+pytestmark = pytest.mark.usefixtures("patched_once")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TILE = launch._TILE if DEVICE == "cuda" else 16  # a smaller one needs fewer samples for a border
 

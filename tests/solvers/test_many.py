@@ -9,6 +9,7 @@ from tests.conftest import make_batch
 pytest.importorskip("triton")
 many = pytest.importorskip("lametta._solvers.many")
 launch = pytest.importorskip("lametta._solvers.launch")
+pytestmark = pytest.mark.usefixtures("patched_once")
 
 ON_GPU = torch.cuda.is_available()
 N = 5000 if ON_GPU else 36
