@@ -33,7 +33,7 @@ class Program:
         for file in self._files:
             file.touch()
         self._process = context.Process(
-            target=_execute,
+            target=execute,
             args=(self.arguments, cwd, {**os.environ, **(env or {})}, self._files),
         )
         self._process.start()
@@ -65,7 +65,8 @@ def run(*arguments, **options):
     return Program(*arguments, **options).wait()
 
 
-def _execute(arguments, cwd, environment, files):
+def execute(arguments, cwd, environment, files):
+    """Run a program in this process, which is a fork, with its output in two files."""
     for number, file in enumerate(files, start=1):
         with file.open("wb") as stream:
             os.dup2(stream.fileno(), number)

@@ -13,6 +13,8 @@ from lametta.bench.results import read_cells
 
 pytestmark = pytest.mark.slow(15)
 
+ROOT = Path(__file__).parents[1]
+
 PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -120,9 +122,30 @@ print(json.dumps(methods.names()))
 """
 
 
+# In the fresh environment: what is slow to load is loaded once, lametta in each program's own fork.
+LOADED = """\
+import json, multiprocessing, os, sys, warnings
+import polars, pydantic, rich, scipy.ndimage, sklearn.datasets, torch, typer
+from pathlib import Path
+from tests import processes
+
+def execute(arguments, cwd, files):
+    warnings.simplefilter("error", DeprecationWarning)
+    processes.execute(arguments, cwd, dict(os.environ), [Path(file) for file in files])
+
+assert "lametta" not in sys.modules
+for line in sys.stdin:
+    process = multiprocessing.get_context("fork").Process(target=execute, args=json.loads(line))
+    process.start()
+    process.join(300)
+    print(process.exitcode, flush=True)
+    process.kill()
+"""
+
+
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """A fresh environment that has the packages of this one, and the stranger's."""
+def run(tmp_path_factory):
+    """Run programs in a fresh environment that has the packages of this one, and the stranger's."""
     folder = tmp_path_factory.mktemp("acme")
     package = folder / "acme" / "src" / "acme"
     package.mkdir(parents=True)
@@ -138,33 +161,39 @@ def python(tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install"]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
     subprocess.run([*pip, *options, str(folder / "acme")], check=True, timeout=300)
-    return python
+    files = [folder / name for name in ("stdout", "stderr")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([python, "-c", LOADED], cwd=ROOT, **pipes) as loaded:
+
+        def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+            asked = [arguments, str(cwd), [str(file) for file in files]]
+            loaded.stdin.write(json.dumps(asked) + "\n")
+            loaded.stdin.flush()
+            code = int(loaded.stdout.readline())
+            return subprocess.CompletedProcess(arguments, code, *(f.read_text() for f in files))
+
+        yield run
 
 
-def run(python: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(python), "-W", "error::DeprecationWarning", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
-
-
-def test_its_methods_and_data_run_everywhere(python, tmp_path):
-    used = run(python, "-c", USE, cwd=tmp_path)
+def test_its_methods_and_data_run_everywhere(run, tmp_path):
+    used = run("-c", USE, cwd=tmp_path)
     assert used.returncode == 0, used.stderr
     assert "temperature" in json.loads(used.stdout)
 
     corrected = run(
-        python, *("-m", "lametta", "correct", "in.npz", "-o", "out.npz"),
+        *("-m", "lametta", "correct", "in.npz", "-o", "out.npz"),
         *("--method", "temperature", "--set", "t=3"), cwd=tmp_path,
     )  # fmt: skip
     assert corrected.returncode == 0, corrected.stderr
     refused = run(
-        python, *("-m", "lametta", "correct", "in.npz", "-o", "no.npz"),
+        *("-m", "lametta", "correct", "in.npz", "-o", "no.npz"),
         *("--method", "python:acme.methods:Temperature", "--set", "t=-1"), cwd=tmp_path,
     )  # fmt: skip
     assert refused.returncode == 2
     assert "--set t must be > 0, got -1" in refused.stderr
 
     (tmp_path / "acme.toml").write_text(EXPERIMENT)
-    ran = run(python, "-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
+    ran = run("-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     cells = read_cells(tmp_path / "results").select("method", "accuracy", "n").rows()
     rows = {method: (accuracy, n) for method, accuracy, n in cells}
@@ -172,17 +201,17 @@ def test_its_methods_and_data_run_everywhere(python, tmp_path):
     assert rows["Source"] == rows["Named"] == rows["Imported"]  # a temperature changes no class
     assert rows["Source"][1] == 96
 
-    listed = run(python, "-m", "lametta", "list", cwd=tmp_path).stdout
+    listed = run("-m", "lametta", "list", cwd=tmp_path).stdout
     for name in ("temperature", "t=2.0", "acme_digits"):
         assert name in listed
 
 
-def test_a_dry_run_imports_nothing_of_it(python, tmp_path):
+def test_a_dry_run_imports_nothing_of_it(run, tmp_path):
     text = EXPERIMENT.replace("python:acme.methods:Temperature", "python:acme.absent:Nothing")
     (tmp_path / "acme.toml").write_text(text)
-    planned = run(python, "-m", "lametta", "run", "acme.toml", "--dry-run", cwd=tmp_path)
+    planned = run("-m", "lametta", "run", "acme.toml", "--dry-run", cwd=tmp_path)
     assert "Imported" in planned.stdout, planned.stderr
-    ran = run(python, "-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
+    ran = run("-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
     assert ran.returncode == 2
     assert "methods.Imported.kind" in ran.stderr
     assert "No module named 'acme.absent'" in ran.stderr
