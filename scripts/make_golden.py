@@ -255,7 +255,8 @@ def softmax(logits: list[float]) -> list[float]:
     """Probabilities of one sample."""
     top = max(logits)
     e = [math.exp(value - top) for value in logits]
-    return [value / sum(e) for value in e]
+    total = sum(e)
+    return [value / total for value in e]
 
 
 def _unit(row: list[float]) -> list[float]:

@@ -1,5 +1,6 @@
 """Array libraries, the oracle and stored data for all tests."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -95,6 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Start with the longest tests where workers share them, so that none waits for one."""
     if hasattr(config, "workerinput"):
         items.sort(key=_seconds, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now, a million objects, out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -145,7 +145,7 @@ def test_lite0_on_real_images():
     with Classifier(loaded.net) as model:
         output = model(torch.stack([loaded.preprocess(image) for image in images]))
         keep = replace(loaded.preprocess, resize=None, crop=None)
-        kept = model(torch.stack([keep(image) for image in images[::2]]))
+        kept = model(torch.stack([keep(image) for image in images[::5]]))
     assert output.features.shape == (50, 1280)
     # 69.6 % on all 500.
     assert (output.logits.argmax(1) == labels).float().mean() > 0.55
@@ -154,4 +154,4 @@ def test_lite0_on_real_images():
         bank = torch.from_numpy(stored["logits"]).float()
     distance, row = torch.cdist(kept.logits, bank, p=torch.inf).min(1)
     assert distance.max() < 0.02
-    assert len(row.unique()) == 25
+    assert len(row.unique()) == 10
