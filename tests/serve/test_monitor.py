@@ -156,7 +156,7 @@ def test_history_and_streams_are_bounded():
     clock = Clock()
     monitor = Monitor(["lame"], clock=clock)
     rng = np.random.default_rng(0)
-    for i in range(2000):
+    for i in range(400):
         clock.now += 1
         labels = rng.integers(1000, size=50).tolist()
         _answer(monitor, labels, labels, stream=f"{i}" * 100)
