@@ -70,7 +70,7 @@ def test_where_the_system_does_not_tell(monkeypatch, tmp_path):
 
 
 @linux
-@pytest.mark.slow(15)
+@pytest.mark.slow(16)
 def test_methods_need_what_they_keep(tmp_path):
     (tmp_path / "memory.toml").write_text(EXPERIMENT)
     experiment = load(tmp_path / "memory.toml", check="none")

@@ -150,7 +150,7 @@ def test_files_have_the_declared_columns(finished):
         assert pl.read_parquet_schema(file) == SCHEMA
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(12)  # next to another with two jobs, whose processes stay for it
 def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
     assert run(workspace, jobs=2) == []
     assert rows(workspace.folder).equals(expected)
@@ -236,7 +236,7 @@ def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
     assert sum(seen) == sum(len(make_digits(name)) for name in ("digits_val", "digits_super"))
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(16)  # next to another that measures memory, whose process stays for it
 def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     text = TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"')
     text = text.replace('scenarios = ["A", "B"]', 'scenarios = ["A"]').replace("[0, 1]", "[0]")
@@ -292,7 +292,7 @@ def test_damaged_cells_run_again(copied, expected):
     assert len(list((copied.folder / "damaged").iterdir())) == 5
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(70)  # the first of all: it mostly waits, while the other checks run beside
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     pytest.importorskip("ray")
     script = Path(__file__).with_name("ray_cluster.py")

@@ -31,7 +31,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(12)
 def test_run_then_report_then_compare(file, tmp_path):
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output
