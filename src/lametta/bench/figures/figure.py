@@ -129,13 +129,14 @@ def _bytes(canvas: "Canvas", kind: str, salt: str) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer, dpi = io.BytesIO(), canvas.dpi
+    page: Any = FigureCanvasSVG(canvas) if kind == "svg" else FigureCanvasPdf(canvas)
     # The salt makes the names inside the file depend on nothing else. Not by `savefig`, which draws
     # everything once more where there is a layout.
     with matplotlib.rc_context(RC | {"svg.hashsalt": salt}):
         if kind == "svg":
-            FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
+            page.print_svg(buffer, metadata={"Date": None})
         else:
-            FigureCanvasPdf(canvas).print_pdf(buffer, metadata={"CreationDate": None})
+            page.print_pdf(buffer, metadata={"CreationDate": None})
     canvas.dpi = dpi  # which both set to points an inch
     return buffer.getvalue()
 
