@@ -81,9 +81,12 @@ def test_load_gives_the_same_each_time_and_shares_no_memory(data):
     first = data.samples.copy()
     data.samples[:] = 0
     np.random.seed(5)  # noqa: NPY002 - the global state must not matter
-    again = make_digits(data.name)
-    np.testing.assert_array_equal(again.samples, first)
-    assert again.fingerprint == data.fingerprint
+    for made_anew in (False, True):
+        if made_anew:
+            digits._made.cache_clear()
+        again = make_digits(data.name)
+        np.testing.assert_array_equal(again.samples, first)
+        assert again.fingerprint == data.fingerprint
 
 
 def test_plain_digits_are_those_of_scikit_learn():
@@ -181,6 +184,7 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     digits._stored.cache_clear()
+    digits._made.cache_clear()
     with pytest.raises(
         LamettaError, match="an embedded data set needs sklearn: pip install 'lametta"
     ):

@@ -21,6 +21,7 @@ The last column is the accuracy of ``digits``, ``digits_mixup`` and ``digits_res
 paper to 1 for ink.
 """
 
+import copy
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -70,6 +71,11 @@ def make_digits(name: str) -> Dataset:
     ('brightness/0901', 'brightness')
     """
     check_choice("name", name, _RECIPES)
+    return copy.deepcopy(_made(name))
+
+
+@cache
+def _made(name: str) -> Dataset:
     recipe = _RECIPES[name]
     keys, images, labels, groups = zip(*recipe.make(), strict=True)
     data = Dataset(
