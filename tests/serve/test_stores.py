@@ -229,8 +229,8 @@ def test_a_redis_that_is_silent_is_not_waited_for(monkeypatch):
                 with pytest.raises(StoreError, match="cannot be reached"):
                     call()
                 took.append(time.monotonic() - begun)
-            assert 0.3 <= took[0] < 1
-            assert max(took[1:]) < 0.2
+            assert 0.3 <= took[0] < 2
+            assert max(took[1:]) < 0.3
             time.sleep(redis._PAUSE)
         store.close()
 
