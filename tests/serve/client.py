@@ -58,8 +58,10 @@ class Client:
             self.close()
             raise
         if response.status != 200:
-            again = response.headers["Retry-After"]
-            return Reply(response.status, None, json.loads(content)["error"], again)
+            again, reason = response.headers["Retry-After"], content.decode()
+            if reason.startswith("{"):  # what stands before the server may say it as text
+                reason = json.loads(reason)["error"]
+            return Reply(response.status, None, reason, again)
         length = int(response.headers["Inference-Header-Content-Length"])
         told = json.loads(content[:length])
         assert told.get("id", "") == name

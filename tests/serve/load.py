@@ -3,6 +3,7 @@
 import http.client
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -33,10 +34,22 @@ class Load:
     ids : bool
         Whether requests have ids, so that they can be sent again if it is not known whether they
         were counted. Without, a request that is not answered must not have been counted.
+    broken : collection of int
+        Statuses by which what stands before the server says that it got no answer.
+    name : str
+        Of all streams, before their numbers.
     """
 
-    def __init__(self, port: int, threads: int = 4, streams: int = 4, ids: bool = True) -> None:
-        self.port, self.ids = port, ids
+    def __init__(
+        self,
+        port: int,
+        threads: int = 4,
+        streams: int = 4,
+        ids: bool = True,
+        broken: Collection[int] = (),
+        name: str = "stream",
+    ) -> None:
+        self.port, self.ids, self.broken, self.name = port, ids, broken, name
         self.answers: list[list[Any]] = [[] for _ in range(threads * streams)]
         self.refusals: list[tuple[Reply, float]] = []  # and how many seconds they took
         self.n_broken = 0  # requests that came to nothing
@@ -108,7 +121,7 @@ class Load:
         while not self._stop.is_set():
             begun = time.monotonic()
             try:
-                reply = client.infer(*_samples(stream, turn), f"stream {stream}", name, model)
+                reply = client.infer(*_samples(stream, turn), f"{self.name} {stream}", name, model)
             except TimeoutError:
                 raise
             except (OSError, http.client.HTTPException):  # the server has gone
@@ -116,9 +129,12 @@ class Load:
             else:
                 if reply.status == 200:
                     return reply.probs
-                self.refusals.append((reply, time.monotonic() - begun))
-                if reply.status != 503:
-                    raise AssertionError(f"expected an answer or 503, got {reply}")
+                if reply.status in self.broken:
+                    self.n_broken += 1
+                else:
+                    self.refusals.append((reply, time.monotonic() - begun))
+                    if reply.status != 503:
+                        raise AssertionError(f"expected an answer or 503, got {reply}")
             time.sleep(_PAUSE)
         return None
 

@@ -65,7 +65,7 @@ def correct_dataset(folder):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     write(folder / "address", ray.get_runtime_context().gcs_address)
     if find_spec("pandas") and find_spec("pyarrow"):
         correct_dataset(folder)

@@ -104,8 +104,12 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
             body = await bodies.read(request)
             loop, begun = asyncio.get_running_loop(), request.scope["begun"]
             job = loop.run_in_executor(pool, service.answer, model, body, header_length, begun)
-            # Who has gone away may have been counted all the same: a slot is free when work is.
-            reply = await asyncio.shield(job)
+            try:
+                reply = await asyncio.shield(job)
+            except asyncio.CancelledError:
+                # Who has gone away may have been counted all the same: a slot is free when work is.
+                await asyncio.wait([job])
+                raise
         if reply.header_length is None:
             return Response(reply.body, media_type="application/json")
         headers = {_HEADER_LENGTH: str(reply.header_length)}

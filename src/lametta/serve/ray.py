@@ -2,13 +2,13 @@
 
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import ray
-from ray import serve
 from starlette.types import ASGIApp
 
 from lametta._checks import check_integer
@@ -17,13 +17,17 @@ from lametta.serve.server import log_to_stderr
 from lametta.serve.stores import open_store
 from lametta.types import LamettaError
 
+if TYPE_CHECKING:  # Ray takes seconds to load
+    from ray.serve import Application
+
 _NAME = "lametta"
+_PATIENCE = 5.0  # seconds for a cluster to let us in
 _SHARED = ("redis://", "rediss://")  # a socket or a folder would be another one on each node
 
 logger = logging.getLogger("lametta.serve")
 
 
-def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> serve.Application:
+def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "Application":
     """Make a Ray Serve application of a plan, for those who run Ray Serve themselves.
 
     Each replica makes the server's application from the plan. It holds no truth: a request is
@@ -46,14 +50,15 @@ def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> se
     --------
     >>> from lametta.serve.plan import Plan, Served
     >>> plan = Plan({"prudent": Served("prudent", {})}, store="redis://127.0.0.1")
-    >>> application(plan, replicas=3)  # doctest: +ELLIPSIS
-    <ray.serve.deployment.Application object at ...>
+    >>> ray.serve.run(application(plan, replicas=3), name="lametta")  # doctest: +SKIP
     """
     check_integer("replicas", replicas, 1)
     if not plan.store.startswith(_SHARED):
         raise LamettaError(
             f"store must be one that all replicas share, redis://HOST:PORT/DB, got {plan.store!r}"
         )
+    from ray import serve
+
     manners = plan.manners
     seconds = manners.deadline + 2 * manners.patience  # to read, to answer, to send
 
@@ -94,9 +99,12 @@ def serve_on_ray(
     host, port
         Where to listen.
     """
-    app = application(plan, replicas=replicas, log_level=log_level)
     check_integer("port", port, 1)  # a free one would be another on each node
+    app = application(plan, replicas=replicas, log_level=log_level)
     open_store(plan.store).close()  # so that a wrong name is known before anything runs
+    from ray import serve
+    from ray.exceptions import RayError
+
     seconds = plan.manners.deadline + 2 * plan.manners.patience
     with _connected(address), _ended_by_signals():
         if serve.status().proxies:
@@ -109,8 +117,9 @@ def serve_on_ray(
             serve.run(app, name=_NAME)
             logger.info("listening", extra={"host": host, "port": port, "replicas": replicas})
             threading.Event().wait()
-        except (RuntimeError, TimeoutError) as error:
-            raise LamettaError(f"the replicas do not start: {error}") from error
+        except (RuntimeError, TimeoutError, RayError) as error:
+            reason = str(error).strip().splitlines()[-1]  # after the trace of another process
+            raise LamettaError(f"the replicas do not start: {reason}") from error
         finally:
             serve.delete(_NAME)  # what was accepted is answered
             serve.shutdown()  # type: ignore[no-untyped-call]
@@ -118,9 +127,12 @@ def serve_on_ray(
 
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
+    import ray
+
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise LamettaError(
             f"address must be that of a Ray cluster, got {address!r}: {error}"
         ) from error
@@ -128,6 +140,13 @@ def _connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise if nothing listens there: Ray would wait for minutes without a word."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
 
 
 @contextmanager
