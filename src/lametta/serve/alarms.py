@@ -137,7 +137,7 @@ class Alarms:
         self._changes = Changes(_ENOUGH)
         self._network, self._helping = _Switch(), _Switch()
         self._base: NDArray[Any] | None = None  # the network's mean probabilities
-        self._seen = 0
+        self._seen = self._count = 0  # samples that were learned from, and marks
         self._evidence = 0.0
         self._confidence = 1.0  # of the network, on average
 
@@ -176,11 +176,16 @@ class Alarms:
             self._base = np.full(source.shape[1], 1 / source.shape[1], np.float32)
         everyone = own.changes, self._changes
         own.pending.follow(source, before, after, self._base, self._sure, everyone)
-        first = own.until - 1
         # Of a large batch no more than all marks, so that it does not hold up others.
-        for i in range(first, n, max(_OF_STREAM, -(-n // MARKS))):
-            self._mark(now, own, features, source, probs, (before[i], after[i]), i)
-        own.until = 1 + (first - n) % _OF_STREAM
+        step = max(_OF_STREAM, -(-n // MARKS))
+        if places := range(own.until - 1, n, step):
+            self._learn(source[places.start :: step])
+            none: tuple[Floats, list[float]] = np.zeros((0, 0), np.float32), []
+            rows = none if features is None else sketch(features[places.start :: step])
+            for i, row, length in zip(places, *rows, strict=features is not None):
+                tops = float(source[i, before[i]]), float(probs[i, after[i]])
+                self._mark(now, own, row, length, (before[i], after[i]), tops)
+        own.until = 1 + (own.until - 1 - n) % _OF_STREAM
         self._evidence += (evidence - self._evidence) * n / (n + SLOW)
         self._decide(now)
 
@@ -199,43 +204,47 @@ class Alarms:
             self._streams.move_to_end(name)
         return own
 
+    def _learn(self, rows: NDArray[Any]) -> None:
+        """What the network says on average, and how sure it is."""
+        assert self._base is not None
+        self._seen += len(rows)
+        part = len(rows) / min(self._seen + 3, 4 * SLOW)
+        moved = (rows[0] if len(rows) == 1 else rows.mean(axis=0)) - self._base
+        moved *= part
+        self._base += moved
+        self._confidence += (float(rows.max(axis=1).mean()) - self._confidence) * part
+
     def _mark(
         self,
         now: float,
         own: _Stream,
-        features: NDArray[Any] | None,
-        source: NDArray[Any],
-        probs: NDArray[Any],
+        row: Floats,
+        length: float,
         labels: tuple[int, int],
-        i: int,
+        tops: tuple[float, float],
     ) -> None:
-        """Let a sample stand for those around it."""
-        assert self._base is not None
-        self._seen += 1
-        moved = source[i] - self._base
-        moved *= 1 / min(self._seen + 3, 4 * SLOW)
-        self._base += moved
-        if features is None:
-            return
-        row, length = sketch(features[i])
-        top = float(source[i][labels[0]])
-        self._confidence += (top - self._confidence) / min(self._seen + 3, 4 * SLOW)
-        marks, changes, past = own.marks, own.changes, self._past
+        """Let a sample stand for those around it: its class and the probability of that."""
+        marks, changes = own.marks, own.changes
         if len(row) == marks.rows.shape[1]:
-            marks.add(row, *labels, top > self._sure)
-            confidence = float(probs[i][labels[1]])
-            marks.confidence += (confidence - marks.confidence) / min(marks.count, MARKS)
-            share, unlike = marks.share(1), past.unlike(marks.distance(1))
-            overrode, after = changes.overrode, changes.after
-            begins = share > _MOST and unlike > _UNLIKE and overrode > _OVERRODE and after < _AFTER
-            begins = begins and past.is_known and changes.judged >= _FEW // 2
-            begins = begins and marks.confidence > past.confidence
-            lasts = share > _MOST * _LOOSER and unlike > _UNLIKE * _LOOSER
-            lasts = lasts and overrode > _OVERRODE * _LOOSER
-            numbers = {"share": share, "unlike": unlike, "overrode": overrode, "after": after}
-            own.switch.turn(now, begins, lasts, numbers | {"confidence": marks.confidence})
-        if self._seen % (_OF_MODEL // _OF_STREAM) == 0:
-            self._mark_model(now, row, labels, top, length)
+            marks.add(row, *labels, tops[0] > self._sure)
+            marks.confidence += (tops[1] - marks.confidence) / min(marks.count, MARKS)
+            if changes.overrode > _OVERRODE * _LOOSER or own.switch.since is not None:
+                self._judge(now, own)
+        self._count += 1
+        if self._count % (_OF_MODEL // _OF_STREAM) == 0:
+            self._mark_model(now, row, labels, tops[0], length)
+
+    def _judge(self, now: float, own: _Stream) -> None:
+        marks, changes, past = own.marks, own.changes, self._past
+        share, unlike = marks.share(1), past.unlike(marks.distance(1))
+        overrode, after = changes.overrode, changes.after
+        begins = share > _MOST and unlike > _UNLIKE and overrode > _OVERRODE and after < _AFTER
+        begins = begins and past.is_known and changes.judged >= _FEW // 2
+        begins = begins and marks.confidence > past.confidence
+        lasts = share > _MOST * _LOOSER and unlike > _UNLIKE * _LOOSER
+        lasts = lasts and overrode > _OVERRODE * _LOOSER
+        numbers = {"share": share, "unlike": unlike, "overrode": overrode, "after": after}
+        own.switch.turn(now, begins, lasts, numbers | {"confidence": marks.confidence})
 
     def _mark_model(
         self, now: float, row: Floats, labels: tuple[int, int], top: float, length: float

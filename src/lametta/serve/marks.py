@@ -108,20 +108,24 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def sketch(x: NDArray[Any]) -> tuple[Floats, float]:
-    """A row of length one whose cosines are about those of the features; about their length."""
-    d = len(x)
+def sketch(x: NDArray[Any]) -> tuple[Floats, list[float]]:
+    """Rows of length one whose cosines are about those of the features [N, d]; their lengths."""
+    n, d = x.shape
     with np.errstate(over="ignore", invalid="ignore"):
         if d > WIDTH:
-            folded = np.zeros(-(-d // WIDTH) * WIDTH, np.float32)
-            np.multiply(x, _signs(d), out=folded[:d], casting="unsafe")
-            x = _ones(-(-d // WIDTH)) @ folded.reshape(-1, WIDTH)
-        row: Floats = x.astype(np.float32)
-        length = math.sqrt(float(row @ row))
-    if not 0 < length < math.inf:  # or NaN: beyond what float32 holds, like nothing
-        return np.zeros(len(row), np.float32), 0.0
-    row /= np.float32(length)
-    return row, length
+            folds = -(-d // WIDTH)
+            folded = np.zeros((n, folds * WIDTH), np.float32)
+            np.multiply(x, _signs(d), out=folded[:, :d], casting="unsafe")
+            x = _ones(folds) @ folded.reshape(n, folds, WIDTH)
+        rows: Floats = x.astype(np.float32)
+        lengths = np.sqrt(np.vecdot(rows, rows))
+    known = lengths.tolist()
+    if not all(0 < length < math.inf for length in known):
+        fine = (lengths > 0) & (lengths < math.inf)
+        rows[~fine], lengths[~fine] = 0, 1  # beyond what float32 holds: like nothing
+        known = [length if ok else 0.0 for length, ok in zip(known, fine.tolist(), strict=True)]
+    rows /= lengths[:, None]
+    return rows, known
 
 
 @lru_cache(maxsize=8)
