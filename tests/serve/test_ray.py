@@ -183,7 +183,7 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
 
     def answer(*_):
         begun.set()
-        go_on.wait(60)
+        go_on.wait(10)
         return Reply(b"{}", None)
 
     monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
