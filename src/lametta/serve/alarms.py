@@ -16,11 +16,11 @@ overrode most of what the network was sure of, and where what came next does not
 **not_helping**: what the network was sure of is changed to classes that it finds less likely for
 the sample than it finds them on average, and does not find more likely for the samples after it.
 
-They compare with the past of the same model. So they cannot see what was wrong from the start, what
-comes more slowly than about 8,000 samples, a head that collapses while a camera looks at one scene
-(until it looks elsewhere), or answers that are wrong, plausible and steady, as of a video that is
-mistaken from end to end. Nor can they tell a stream that truly is one thing, of which the network
-is sure in different ways, from a corrector that smooths too much: both override sure predictions.
+They compare with the past of the same model, 512 samples at least. So they cannot see what was
+wrong from the start, what comes more slowly than about 8,000 samples, a head that collapses while a
+camera looks at one scene (until it looks elsewhere), or answers that are wrong, plausible and
+steady, as of a video that is mistaken from end to end. Nor can they tell a stream that truly is one
+thing, of which the network is sure in different ways, from a corrector that smooths too much.
 """
 
 from collections import OrderedDict
