@@ -86,6 +86,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not torch.cuda.is_available():  # before anything imports Triton
         os.environ["TRITON_INTERPRET"] = "1"
     jax.config.update("jax_enable_x64", True)
+    # One place to write programs in, which JAX makes anew for each operation, in half of its time.
+    from jax._src.interpreters import mlir
+
+    if hasattr(mlir, "make_ir_context"):
+        mlir.make_ir_context = cache(mlir.make_ir_context)
     if hasattr(config, "cache"):  # keep what JAX compiles, most of its time, for the next run
         jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
