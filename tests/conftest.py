@@ -104,9 +104,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is loaded by now, a million objects, out of every later search for garbage."""
+    """Search for garbage rarely, and not in what is loaded by now, a million objects."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -102,7 +102,7 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
     assert invoke("run", file, "-o", tmp_path / "a").exit_code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     command = ["-m", "lametta", "run", file, "-o", tmp_path / "a"]
     started = [processes.Program(*command) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     assert "20 cells in both, 0 differ; only in A: 0, only in B: 0" in same.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)
 def test_a_killed_run_holds_nobody_up(file, tmp_path):
     code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
     code += "from lametta.cli import app; app(sys.argv[1:])"

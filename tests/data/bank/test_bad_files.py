@@ -179,7 +179,7 @@ def test_what_is_not_finite_is_found():
         check_finite("logits", x)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(8)  # with the others that fork from a process which is loaded once a worker
 def test_a_full_disk_ends_in_one_line(tmp_path):
     pytest.importorskip("resource")
     code = """
