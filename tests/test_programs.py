@@ -38,7 +38,7 @@ def test_examples_run(path, tmp_path):
         ("networks.py", "x a plain TENT"),
         ("extract.py", "to the larger"),
         ("many.py", "recall"),
-        ("streams.py", "state of Prudent: 258 kB"),
+        ("streams.py", "state of Prudent: 259 kB"),
     ],
 )
 def test_benchmarks_run(name, shows):

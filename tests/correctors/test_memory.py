@@ -45,24 +45,39 @@ def play(corrector, features, probs, size=1):
 # The equations
 
 
+def unit(features):
+    return features / np.linalg.norm(features, axis=1, keepdims=True)
+
+
+def share(x, y, near):
+    return min((max(1 - x @ y, 0) / near) ** 4, 1)
+
+
 def novelty_of(features):
-    x = features / np.linalg.norm(features, axis=1, keepdims=True)
-    usual, found, copies = [0.5], [1.0], 0.0
+    """How new each sample is, and the usual distance when it came."""
+    x = unit(features)
+    usual, found, usuals, copies = [0.5], [1.0], [0.5], 0.0
     for i in range(1, len(x)):
         near = (_scenes._NEAR + _scenes._WIDER * copies) * np.mean(usual)
-        mark = max(i // 16 - 1, 0) * 16  # the sample 16 to 31 before, or the first
-        new, beside = (min((max(1 - x[i] @ x[j], 0) / near) ** 4, 1) for j in (i - 1, mark))
+        mark = x[max(i // 16 - 1, 0) * 16]  # the sample 16 to 31 before, or the first
+        new = share(x[i], x[i - 1], near)
+        drift = share(x[i], x[i - 1], _scenes._DRIFT * max(1 - mark @ x[i], 1e-9))
         found.append(new)
-        copies = max(copies + (beside - new - copies) / 8, 0)
+        usuals.append(np.mean(usual))
+        copies += (1 - max(new, drift) - copies) / 8
         marks = x[: i - 64 : 16] if i % 16 == 0 and i > 64 else []
         if len(marks):
             usual.append(max(1 - (marks[-16:] @ x[i]).max(), 1e-6))
-    return np.array(found)
+    return np.array(found), np.array(usuals)
 
 
-def scenes_of(probs, novelty):
-    rows, weights, logs = [], np.zeros(0), np.log(np.maximum(probs, 1e-9))
+def scenes_of(features, probs, novelty, usual):
+    x, logs = unit(features), np.log(np.maximum(probs, 1e-9))
+    rows, weights = [], np.zeros(0)
     for i, v in enumerate(novelty):
+        if i and v < 1:  # a scene ends where its mean is far, too
+            anchor = weights @ x[:i]
+            v = max(v, share(anchor / np.linalg.norm(anchor), x[i], usual[i]))
         weights = np.append(weights * (1 - v), 1)
         mean = weights @ logs[: i + 1] / weights.sum()
         rows.append(softmax((weights.sum() ** 0.2 * mean)[None])[0])
@@ -101,14 +116,14 @@ def mixture_of(rows, novelty):
 def test_scenes(n, copies):
     features, probs = stream(n, copies=copies)
     found, rows, sketches = _scenes.arrive(_scenes.begin(6, 5), features, probs)
-    novelty = novelty_of(features)
+    novelty, usual = novelty_of(features)
     assert np.allclose(found, novelty, atol=1e-4)
     assert copies == 1 or (novelty[1:] < 0.9).mean() > 0.7
-    assert np.allclose(rows, scenes_of(probs, found), atol=1e-5)
+    assert np.allclose(rows, scenes_of(features, probs, found, usual), atol=1e-5)
     assert np.allclose(np.linalg.norm(sketches, axis=1), 1, atol=1e-6)
 
 
-def test_tight_features_are_no_video():
+def test_tight_features_are_no_video(monkeypatch):
     """All samples are near each other: the one before is no copy if others are as near."""
     rng = np.random.default_rng(0)
     noise = rng.uniform(0.25, 0.5, size=(300, 1))
@@ -117,17 +132,31 @@ def test_tight_features_are_no_video():
     assert (1 - cosines).mean() < _scenes._USUAL * (_scenes._NEAR + _scenes._WIDER)
     probs = softmax(rng.normal(size=(300, 5)))
     tight, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
-    assert np.mean(tight[1:65]) > 0.5
+    assert np.mean(tight[1:65]) > 0.4  # while the usual distance is not known
+    assert np.mean(tight[65:]) > 0.9
     moving = np.ones(64) + 0.45 * np.cumsum(rng.normal(size=(300, 64)), axis=0) / 3
     video, _, _ = _scenes.arrive(_scenes.begin(64, 5), moving, probs)
     assert np.mean(video[1:65]) < 0.3
+    monkeypatch.setattr(_scenes, "_DRIFT", 1e9)  # without the look at what came before
+    fooled, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
+    assert np.mean(fooled[1:65]) < 0.1
+
+
+def test_a_camera_that_turns_ends_a_scene():
+    """Each frame is a near-copy of the one before, and the last is of something else."""
+    share = np.repeat([0.0, *np.linspace(0, 1, 14)[1:-1], 1.0], [40, *[1] * 12, 20])[:, None]
+    features = np.eye(2, 16)[0] * (1 - share) + np.eye(2, 16)[1] * share
+    rows = np.array([[0.9, 0.1]]) * (1 - share) + np.array([[0.1, 0.9]]) * share
+    novelty, scenes, _ = _scenes.arrive(_scenes.begin(16, 2), features, rows)
+    assert max(novelty[1:]) < 0.5
+    assert (scenes.argmax(axis=1) == rows.argmax(axis=1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("copies", [1, 5])
 def test_evidence_one_by_one(copies):
     features, probs = stream(300, copies=copies)
-    novelty = novelty_of(features)
-    expected, _, _ = mixture_of(scenes_of(probs, novelty), novelty)
+    novelty, usual = novelty_of(features)
+    expected, _, _ = mixture_of(scenes_of(features, probs, novelty, usual), novelty)
     found = play(Memory(), features, probs)
     assert np.abs(found - expected).max() < 1e-4
     assert np.abs(expected - probs).max() > 0.1
@@ -135,8 +164,8 @@ def test_evidence_one_by_one(copies):
 
 def test_a_track_is_the_product_of_its_scenes():
     features, probs = stream(60, copies=3)
-    novelty = novelty_of(features)
-    rows = scenes_of(probs, novelty)
+    novelty, usual = novelty_of(features)
+    rows = scenes_of(features, probs, novelty, usual)
     prior = posterior = np.full(5, 0.2)
     for v, row, found in zip(novelty, rows, play(Memory("track"), features, probs), strict=True):
         prior = (1 - v) * prior + v * ((1 - 1e-4) * posterior + 1e-4 / 5)
@@ -315,7 +344,7 @@ def test_a_stored_state_continues_bit_for_bit(name):
         assert np.array_equal(found[0], expected[i])
 
 
-@pytest.mark.parametrize(("name", "size"), [("camera", 58), ("track", 42), ("prudent", 258)])
+@pytest.mark.parametrize(("name", "size"), [("camera", 59), ("track", 43), ("prudent", 259)])
 def test_memory_is_what_the_docstrings_say(name, size):
     corrector = CORRECTORS[name]
     corrector.reset()

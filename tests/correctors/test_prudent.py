@@ -278,7 +278,9 @@ def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, 
         assert shares[-1] == pytest.approx(expected, abs=1e-4)
     assert min(shares) == 0
     assert 0.2 < max(shares) <= 0.5
-    assert (max(one.info["absent"] for one in alone) > 0) == (order == "iid")
+    # Among many classes it is part 3 that lets them be heard, among few in a row the memory.
+    memory = [share for one, share in zip(alone, shares, strict=True) if not one.info["absent"]]
+    assert (max(memory) > 0) == (order == "sorted")
 
 
 # Real networks
@@ -290,7 +292,7 @@ def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, 
     [
         ("imagenette_val500_lite0", "iid", 5),
         ("imagenette_val500_lite0", "by_class", 5),
-        ("cifar10_resnet56_gauss3", "iid", -0.2),
+        ("cifar10_resnet56_gauss3", "iid", -0.3),
     ],
 )
 def test_real_networks_one_by_one(name, order, least):

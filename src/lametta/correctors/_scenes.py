@@ -4,6 +4,7 @@ A sample is a near-copy of the one before where it is much closer to it than sam
 are to their nearest among others from long ago. Its novelty is 0 then, and 1 for photographs.
 """
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -14,8 +15,11 @@ from lametta.correctors._state import Floats, State
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
 # A near-copy is closer than this part of the usual distance; more where the last samples were
 # near-copies too, as in a video, and few of them by chance. The fourth power makes it sharp.
-_NEAR, _WIDER = 0.2, 0.6
+_NEAR, _WIDER = 0.3, 0.4
 _POWER = 4
+# In a video the sample before is nearer than this part of the distance to one 16 to 31 before: in
+# seven videos a quarter of it at the median, in photographs, however tight the network, all of it.
+_DRIFT = 0.7
 _HABIT = 1 / 8  # how fast it is learned whether the last samples were near-copies
 _EVERY, _MARKS, _RECENT = 16, 20, 4  # a mark every 16 samples; those of the last 64 don't count
 _USUAL = 0.5  # the usual distance, 1 - cosine, before there are marks
@@ -69,6 +73,7 @@ def begin(d: int, k: int) -> State:
         "sketch": np.zeros(width(d), np.float32),
         "marks": np.zeros((_MARKS, width(d)), np.float32),
         "scene": np.zeros(k, np.float32),  # the mean of its log-probabilities
+        "anchor": np.zeros(width(d), np.float32),  # the mean of its sketches
         "scene_size": np.zeros(()),  # samples of it
         "seen": np.zeros(()),  # samples of the stream
         "usual": np.array(_USUAL),  # the usual distance
@@ -82,32 +87,38 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
 
     With a sample of novelty v and probabilities q a scene has n <- (1 - v) n + 1 samples, and their
     log-probabilities the mean L <- L + (log q - L) / n. Its row is proportional to exp(n ** 0.2 L),
-    which is q itself where the sample is new.
+    which is q itself where the sample is new. Frame by frame a camera can turn to something else
+    altogether: a scene also ends where the sample is as far from its mean as is usual.
     """
     sketches = sketch(features)
-    novelty = _novelty(state, sketches)
+    novelty, usual = _novelty(state, sketches)
     rows = probs.astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
-    scene, size = state["scene"], float(state["scene_size"])
+    scene, anchor, size = state["scene"], state["anchor"], float(state["scene_size"])
     for i, new in enumerate(novelty):
         if new == 1:
             continue
         if i and novelty[i - 1] == 1:  # a scene begins with the sample before
             _log(rows[i - 1], scene)
+            anchor[:] = sketches[i - 1]
             size = 1.0
-        size = (1 - new) * size + 1
+        cosine = float(anchor @ sketches[i]) / max(math.sqrt(float(anchor @ anchor)), TINY)
+        size = (1 - max(new, _share(cosine, usual[i]))) * size + 1
+        anchor += (sketches[i] - anchor) / np.float32(size)
         scene += (_log(rows[i]) - scene) / np.float32(size)
         weighed = scene * np.float32(size**_COPIES)
         weighed = np.exp(weighed - weighed.max())
         rows[i] = weighed / weighed.sum()
     if novelty[-1] == 1:
         _log(rows[-1], scene)
+        anchor[:] = sketches[-1]
         size = 1.0
     state["scene_size"][()] = size
     return novelty, rows, sketches
 
 
-def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
+def _novelty(state: State, sketches: NDArray[np.float32]) -> tuple[list[float], list[float]]:
+    """How new each sample is, and the usual distance when it came."""
     marks, last, seen, usual = (
         state["marks"],
         state["sketch"],
@@ -117,15 +128,15 @@ def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
     known, habit = float(state["usual_count"]), float(state["habit"])
     cosines = [float(last @ sketches[0])]
     cosines += np.vecdot(sketches[1:], sketches[:-1]).tolist() if len(sketches) > 1 else []
-    novelty = []
+    novelty, usuals = [], []
     for row, cosine in zip(sketches, cosines, strict=True):
         near = (_NEAR + _WIDER * habit) * usual
         novelty.append(_share(cosine, near) if seen else 1.0)
+        usuals.append(usual)
         if habit or novelty[-1] < 1:
-            # Where the sample 16 to 31 before, or the first, is as near, the network is tight, and
-            # this is no video.
-            mark = float(marks[max(seen // _EVERY - 1, 0) % _MARKS] @ row)
-            habit = max(habit + _HABIT * (_share(mark, near) - novelty[-1] - habit), 0.0)
+            away = 1 - float(marks[max(seen // _EVERY - 1, 0) % _MARKS] @ row)
+            still = _share(cosine, _DRIFT * max(away, TINY))
+            habit += _HABIT * (1 - max(novelty[-1], still) - habit)
         if seen % _EVERY == 0:
             old = seen // _EVERY - _RECENT
             if old > 0:
@@ -137,7 +148,7 @@ def _novelty(state: State, sketches: NDArray[np.float32]) -> list[float]:
     last[:] = sketches[-1]
     state["seen"][()], state["usual"][()] = seen, usual
     state["usual_count"][()], state["habit"][()] = known, habit
-    return novelty
+    return novelty, usuals
 
 
 def _share(cosine: float, near: float) -> float:

@@ -42,7 +42,7 @@ class Prudent(Remembering):
     foretold, not accuracy: where errors persist as truths do, as in a video that is wrong from end
     to end, averaging makes them firm.
 
-    Bounded memory: 258 kB a stream at 1000 classes and 256 features or more.
+    Bounded memory: 259 kB a stream at 1000 classes and 256 features or more.
 
     ``info`` says who spoke, each as a mean over the batch: ``novelty`` (near 0 for frames of a
     video), ``trust`` (the weight of all that is not the source's own answer), ``absent`` (that of
