@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import logging.config
+from importlib.util import find_spec
 from typing import Any
 
 import orjson
@@ -90,6 +91,7 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
         app,
         host=host,
         port=port,
+        loop="uvloop" if find_spec("uvloop") else "asyncio",  # there is none for Windows
         http=protocol(manners.patience),
         ws="none",
         log_config=None,
