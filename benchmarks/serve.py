@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--store", default="folder")
     parser.add_argument("--memory", type=int, default=256, help="MiB of states held ready")
     parser.add_argument("--idle-streams", type=int, default=10_000)
+    parser.add_argument("--threads", default=str(os.cpu_count()))
     parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:
@@ -186,7 +187,7 @@ def main() -> None:
     path = "/v2/models/prudent/infer"
     with tempfile.TemporaryDirectory() as folder:
         store = folder if options.store == "folder" else options.store
-        bound = ("--memory", f"{options.memory}M")
+        bound = ("--memory", f"{options.memory}M", "--threads", options.threads)
         serve = ("-m", "lametta", "serve", "--port", "0", "--store", store, *bound)
         with process(*serve) as (port, pid), process(__file__, "--echo") as (echo_port, echo_pid):
             fresh = memory_of(pid)

@@ -1,6 +1,7 @@
 """``lametta serve``: correctors behind the Open Inference Protocol."""
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -92,8 +93,11 @@ def serve(
         int, typer.Option(min=1, help="Columns of a tensor: features, classes, pixels of a side.")
     ] = 65_536,
     threads: Annotated[
-        int, typer.Option(min=1, help="Requests that are computed at the same time.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=1, help="Requests that are computed at the same time; by default, a core each."
+        ),
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -151,7 +155,7 @@ def serve(
             most=most,
             idle=idle,
             memory=_bytes("--memory", memory),
-            threads=threads,
+            threads=threads or os.cpu_count() or 1,
             model=model,
             features=features,
             logits=logits,

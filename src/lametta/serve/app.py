@@ -54,6 +54,31 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(Exception, _broken)
 
+    # First, since paths are tried in their order.
+    @app.post("/v2/models/{model}/infer", **openapi.INFER)
+    @app.post("/v2/models/{model}/versions/{version}/infer", **openapi.INFER_VERSION)
+    async def infer(request: Request) -> Response:
+        # Not as arguments, which FastAPI would take longer to check than all else here.
+        model = request.path_params["model"]
+        _find(service, model, request.path_params.get("version", VERSION))
+        request.scope["model"] = model
+        header_length = _header_length(request)
+        length = bodies.length(request)
+        with bodies.slot(), bodies.room(length):
+            body = await bodies.read(request)
+            loop, begun = asyncio.get_running_loop(), request.scope["begun"]
+            job = loop.run_in_executor(pool, service.answer, model, body, header_length, begun)
+            try:
+                reply = await asyncio.shield(job)
+            except asyncio.CancelledError:
+                # Who has gone away may have been counted all the same: a slot is free when work is.
+                await asyncio.wait([job])
+                raise
+        if reply.header_length is None:
+            return Response(reply.body, media_type="application/json")
+        headers = {_HEADER_LENGTH: str(reply.header_length)}
+        return Response(reply.body, headers=headers, media_type="application/octet-stream")
+
     @app.get("/v2", **openapi.SERVER)
     async def about() -> Response:
         extensions = ["binary_tensor_data", "sequence"]
@@ -92,28 +117,6 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
     async def model_ready(model: str, version: str = VERSION) -> Response:
         _find(service, model, version)
         return await _ready()
-
-    @app.post("/v2/models/{model}/infer", **openapi.INFER)
-    @app.post("/v2/models/{model}/versions/{version}/infer", **openapi.INFER)
-    async def infer(request: Request, model: str, version: str = VERSION) -> Response:
-        _find(service, model, version)
-        request.scope["model"] = model
-        header_length = _header_length(request)
-        length = bodies.length(request)
-        with bodies.slot(), bodies.room(length):
-            body = await bodies.read(request)
-            loop, begun = asyncio.get_running_loop(), request.scope["begun"]
-            job = loop.run_in_executor(pool, service.answer, model, body, header_length, begun)
-            try:
-                reply = await asyncio.shield(job)
-            except asyncio.CancelledError:
-                # Who has gone away may have been counted all the same: a slot is free when work is.
-                await asyncio.wait([job])
-                raise
-        if reply.header_length is None:
-            return Response(reply.body, media_type="application/json")
-        headers = {_HEADER_LENGTH: str(reply.header_length)}
-        return Response(reply.body, headers=headers, media_type="application/octet-stream")
 
     @app.get("/metrics", **openapi.METRICS)
     async def metrics() -> Response:

@@ -31,6 +31,7 @@ from lametta.serve.tensors import BadRequest, Limits
 logger = logging.getLogger("lametta.serve")
 
 _OPEN = ("/v2/health/", "/static/")  # what tells nothing: probes and the page, not its numbers
+_BUFFERED = 2**14  # bytes of an answer that no client has to be waited for
 _CLIENTS = 10_000  # whose rates are remembered
 
 
@@ -87,6 +88,9 @@ class Gate:
         async def sending(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            if len(message.get("body", b"")) < _BUFFERED:
+                await send(message)
+                return
             async with asyncio.timeout(self.manners.patience):
                 await send(message)
 

@@ -91,23 +91,30 @@ HEALTH = _path("Whether the server lives, or is ready.", _OBJECT, 503)
 MODEL = _path("What a model takes and gives.", _OBJECT, 401, 404, 429, 503)
 METRICS = _path("Metrics for Prometheus.", {"text/plain": {}}, 401, 429)
 STATUS = _path("The numbers of the live page.", _OBJECT, 401, 429)
-INFER = _path(
-    "Correct the next samples of a stream, or a batch that stands alone.",
-    _json(_REPLY) | _BYTES,
-    *(400, 401, 404, 408, 413, 415, 429, 503, 504),
-    openapi_extra={
-        "requestBody": {"required": True, "content": _json(_REQUEST) | _BYTES},
-        "parameters": [
-            {
-                "name": "Inference-Header-Content-Length",
-                "in": "header",
-                "required": False,
-                "description": "Bytes of JSON at the start of a body with binary tensors.",
-                "schema": {"type": "integer", "minimum": 0},
-            }
-        ],
-    },
+_MODEL, _VERSION = (
+    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    for name in ("model", "version")
 )
+_HEADER_LENGTH = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "required": False,
+    "description": "Bytes of JSON at the start of a body with binary tensors.",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
+def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
+    body = {"required": True, "content": _json(_REQUEST) | _BYTES}
+    return _path(
+        "Correct the next samples of a stream, or a batch that stands alone.",
+        _json(_REPLY) | _BYTES,
+        *(400, 401, 404, 408, 413, 415, 429, 503, 504),
+        openapi_extra={"requestBody": body, "parameters": [*parameters, _HEADER_LENGTH]},
+    )
+
+
+INFER, INFER_VERSION = _infer(_MODEL), _infer(_MODEL, _VERSION)
 
 
 def inputs_of(service: "Service") -> list[dict[str, Any]]:

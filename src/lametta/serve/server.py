@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import uvicorn
 from starlette.types import ASGIApp
+from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lametta.serve.gate import Manners
@@ -97,11 +98,14 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # anyone could claim to be any client
         limit_concurrency=4 * manners.queue,  # connections, too many of which get 503
         timeout_graceful_shutdown=int(manners.deadline + manners.patience),
     )
     server = _Server(config)
-    server.run()
+    # Requests share the cores: threads of BLAS that wait for each other would only be in the way.
+    with threadpool_limits(1, "blas"):
+        server.run()
     if not server.started:
         raise SystemExit(1)
 
