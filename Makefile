@@ -1,8 +1,9 @@
 # Every target makes and reuses .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run in parallel, a core each; more than some few cores gain little.
-PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
+# Tests run in parallel, one more than there are cores, since some wait for servers and clusters.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=8 --dist=worksteal
 
 # Without compiled files, every process would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -11,13 +12,22 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # PIP_CONSTRAINT, unlike --constraint, also holds for what a build environment installs. To compile,
 # pip would take one core; what no Python of this version can compile is nothing that we import.
-.venv/ready: pyproject.toml constraints.txt
+INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --editable
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+
+# What the demo needs, which is far less than what the tests do.
+.venv/bench: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+	$(INSTALL) '.[bench]'
+	$(COMPILE)
 	touch $@
 
-demo: .venv/ready
+.venv/ready: .venv/bench
+	$(INSTALL) '.[dev]'
+	$(COMPILE)
+	touch $@
+
+demo: .venv/bench
 	$(BIN)/lametta demo
 
 # An answer while you work: all but the tests that take a second or more.
