@@ -120,7 +120,8 @@ def serve(
     Example: lametta serve --port 8000 --corrector prudent --corrector fast=lame:k=3
     """
     with user_errors():
-        require("serve", "fastapi", "httptools", "orjson", "prometheus_client", "uvicorn")
+        needs = "fastapi", "httptools", "orjson", "prometheus_client", "threadpoolctl", "uvicorn"
+        require("serve", *needs)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
         if "://" in store:

@@ -24,7 +24,6 @@ _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8) -> ASGIApp:
@@ -76,7 +75,7 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
                 raise
         if reply.header_length is None:
             return Response(reply.body, media_type="application/json")
-        headers = {_HEADER_LENGTH: str(reply.header_length)}
+        headers = {openapi.HEADER_LENGTH: str(reply.header_length)}
         return Response(reply.body, headers=headers, media_type="application/octet-stream")
 
     @app.get("/v2", **openapi.SERVER)
@@ -144,11 +143,11 @@ def _find(service: Service, model: str, version: str) -> None:
 
 
 def _header_length(request: Request) -> int | None:
-    given = request.headers.get(_HEADER_LENGTH)
+    given = request.headers.get(openapi.HEADER_LENGTH)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < 20):
-        raise BadRequest(f"{_HEADER_LENGTH} must be a number of bytes, got {given[:50]!r}")
+        raise BadRequest(f"{openapi.HEADER_LENGTH} must be a number of bytes, got {given[:50]!r}")
     return int(given)
 
 

@@ -1,13 +1,13 @@
 """What the paths take and give, as OpenAPI says it and as the models' metadata do."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lametta.serve.datatypes import DTYPES, datatype_of
+from lametta.serve.service import SIGNALS, Service
 
-if TYPE_CHECKING:
-    from lametta.serve.service import Service
+HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _PARAMETERS = {
@@ -96,7 +96,7 @@ _MODEL, _VERSION = (
     for name in ("model", "version")
 )
 _HEADER_LENGTH = {
-    "name": "Inference-Header-Content-Length",
+    "name": HEADER_LENGTH,
     "in": "header",
     "required": False,
     "description": "Bytes of JSON at the start of a body with binary tensors.",
@@ -117,7 +117,7 @@ def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
 INFER, INFER_VERSION = _infer(_MODEL), _infer(_MODEL, _VERSION)
 
 
-def inputs_of(service: "Service") -> list[dict[str, Any]]:
+def inputs_of(service: Service) -> list[dict[str, Any]]:
     """The inputs in a model's metadata."""
     if service.network is not None:
         return [
@@ -134,13 +134,10 @@ def inputs_of(service: "Service") -> list[dict[str, Any]]:
     ]
 
 
-def outputs_of(service: "Service") -> list[dict[str, Any]]:
+def outputs_of(service: Service) -> list[dict[str, Any]]:
     """The outputs in a model's metadata."""
     labels = [
         {"name": name, "datatype": "INT64", "shape": [-1]} for name in ("label", "source_label")
     ]
-    signals = [
-        {"name": name, "datatype": "FP64", "shape": [1]}
-        for name in ("entropy", "diversity", "changed")
-    ]
+    signals = [{"name": name, "datatype": "FP64", "shape": [1]} for name in SIGNALS]
     return [{"name": "probs", "datatype": "FP32", "shape": [-1, -1]}, *labels, *signals]
