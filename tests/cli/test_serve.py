@@ -47,6 +47,9 @@ def test_correctors_by_name(spec, name, method, options):
         (["--store", "ftp://x"], "--store must be memory, a folder or redis://HOST"),
         (["--model", "nothing.onnx"], "nothing.onnx"),
         (["--token-file", "nothing.txt"], "nothing.txt"),
+        (["--features", "f"], "--features must come with --model, got 'f' without it"),
+        (["--logits", "z"], "--logits must come with --model, got 'z' without it"),
+        (["--replicas", "3"], "--replicas must come with --ray, got 3 without it"),
         (["--log-level", "loud"], "--log-level must be one of 'debug', 'info'"),
     ],
 )

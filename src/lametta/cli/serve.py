@@ -105,7 +105,9 @@ def serve(
             help="Serve on a Ray cluster, such as auto or ray://HEAD:10001; needs a Redis store.",
         ),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas on the cluster.")] = 2,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Replicas on the cluster; 2 if not given.")
+    ] = None,
     log_level: Annotated[
         str, typer.Option(help="debug logs every request; info, warning, error.")
     ] = "info",
@@ -122,6 +124,13 @@ def serve(
     with user_errors():
         needs = "fastapi", "httptools", "orjson", "prometheus_client", "threadpoolctl", "uvicorn"
         require("serve", *needs)
+        for option, given, needed, there in (
+            ("--features", features, "--model", model),
+            ("--logits", logits, "--model", model),
+            ("--replicas", replicas, "--ray", ray),
+        ):
+            if given is not None and there is None:
+                raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
         if "://" in store:
@@ -171,7 +180,9 @@ def serve(
                 from lametta.serve.ray import serve_on_ray
 
                 level = log_level.upper()
-                serve_on_ray(plan, ray, replicas=replicas, host=host, port=port, log_level=level)
+                serve_on_ray(
+                    plan, ray, replicas=replicas or 2, host=host, port=port, log_level=level
+                )
                 return
             app = plan.app()
     run(app, host, port, manners)
