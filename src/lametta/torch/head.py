@@ -8,7 +8,7 @@ from torch import nn
 from lametta.types import LamettaError
 
 # Where torchvision, timm, Hugging Face and most others keep the layer that makes the logits.
-_CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear")
+_CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear", "score")
 
 
 def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
@@ -40,8 +40,11 @@ def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     )
 
 
-def pooled(head: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def pooled(head: nn.Module, x: torch.Tensor, logits: torch.Tensor | None = None) -> torch.Tensor:
     """Features [N, d] from what goes into the head, averaged over places unless it flattens them.
+
+    Of tokens, a head may score each, and the network return the scores of one, often the last that
+    is not padding: where ``logits`` are those, the features are that token's.
 
     Examples
     --------
@@ -56,8 +59,18 @@ def pooled(head: nn.Module, x: torch.Tensor) -> torch.Tensor:
     if linear is not None and linear.in_features == math.prod(x.shape[1:]):
         return x.flatten(1)
     if x.ndim == 3:  # tokens [N, T, C]
-        return x.mean(1)
+        return x.mean(1) if logits is None or linear is not head else _returned(linear, x, logits)
     return x.flatten(2).mean(2)
+
+
+def _returned(head: nn.Linear, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The token of each row whose scores are the logits; the mean, where they are no token's."""
+    with torch.no_grad():
+        scores = head.forward(tokens)  # past the hooks, which have seen this call
+        apart, place = (scores - logits[:, None]).abs().amax(2).min(1)
+        fits = apart <= 4 * torch.finfo(logits.dtype).eps * (1 + logits.abs().amax(1))
+    found = tokens[torch.arange(len(tokens), device=tokens.device), place]
+    return torch.where(fits.all(), found, tokens.mean(1))  # the host need not know which
 
 
 def _candidates(net: nn.Module) -> dict[str, nn.Module]:

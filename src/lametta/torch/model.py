@@ -109,9 +109,10 @@ class Classifier:
     def forward(self, x: Any, /) -> Output:
         """Do the same, and let autograd record it."""
         check_ready(self.net, x)
-        features, returned = self._pass(x)
+        seen, returned = self._pass(x)
         self.returns = type(returned) if hasattr(returned, "logits") else None
-        logits = pick_logits(returned, self.output, len(features))
+        logits = pick_logits(returned, self.output, len(seen))
+        features = pooled(self.head, seen, logits)
         if logits.shape[1] == 1:  # of a binary classifier
             other = 1 - logits if self.probabilities else torch.zeros_like(logits)
             logits = torch.cat([other, logits], dim=1)
@@ -127,7 +128,7 @@ class Classifier:
         return Output(features, logits)
 
     def _pass(self, x: Any) -> tuple[torch.Tensor, Any]:
-        """The features, and what the network returned."""
+        """What went into the head, and what the network returned."""
         seen: list[torch.Tensor] = []
         token = _PASS.set((self.head, seen))
         try:
@@ -139,7 +140,7 @@ class Classifier:
                 f"head must be called once in a forward pass, got {len(seen)} calls: name another "
                 "layer as head, and call no classifier that is closed"
             )
-        return pooled(self.head, seen[0]), returned
+        return seen[0], returned
 
     @property
     def replayable(self) -> bool:

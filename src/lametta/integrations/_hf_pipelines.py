@@ -1,0 +1,192 @@
+"""What of a transformers pipeline a correction uses, whatever it classifies."""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lametta._packages import package
+from lametta.torch.head import find_head
+from lametta.torch.model import Classifier, Inputs
+from lametta.types import LamettaError, Output
+
+TASKS = ("image", "audio", "text", "video", "zero-shot-image")
+ZERO_SHOT = "zero-shot-image"
+
+# By the name of the network's input: what is classified, and a pipeline's word for a processor.
+_INPUTS = {
+    "pixel_values": ("image", "image_processor"),
+    "input_values": ("audio", "feature_extractor"),
+    "input_features": ("audio", "feature_extractor"),
+    "input_ids": ("text", "tokenizer"),
+}
+
+
+def transformers() -> Any:
+    """The library, or say what to install."""
+    return package("transformers", "'lametta[hf]'", "lametta.integrations.hf")
+
+
+def task_of(pipeline: Any) -> str:
+    """What a pipeline classifies."""
+    hf = transformers()
+    for task in TASKS:
+        kind = "".join(word.title() for word in task.split("-"))
+        if isinstance(pipeline, getattr(hf, f"{kind}ClassificationPipeline")):
+            return task
+    raise LamettaError(
+        f"model must be a pipeline for {', '.join(TASKS[:-1])} or {TASKS[-1]} classification, or a "
+        f"model with its processor, got {type(pipeline).__name__}"
+    )
+
+
+def as_pipeline(model: Any, processor: Any) -> Any:
+    """The pipeline that was given, or the one of a model and its processor."""
+    hf = transformers()
+    if isinstance(model, hf.Pipeline):
+        if processor is not None:
+            raise LamettaError("processor must be None for a pipeline, which has its own, got one")
+        task_of(model)
+        return model
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise LamettaError(
+            "model must be a transformers pipeline, or a model with its processor, got "
+            f"{type(model).__name__}"
+        )
+    if not callable(processor) or isinstance(processor, type):
+        raise LamettaError(
+            "processor must be what makes the model's inputs, a tokenizer, an image processor or a "
+            f"feature extractor, got {processor!r:.100}"
+        )
+    if is_zero_shot(model):
+        parts = {name: getattr(processor, name, None) for name in ("image_processor", "tokenizer")}
+        if None in parts.values():
+            raise LamettaError(
+                f"processor must have an image_processor and a tokenizer for {type(model).__name__}"
+                f", got {type(processor).__name__}"
+            )
+        return hf.ZeroShotImageClassificationPipeline(model=model, device=model.device, **parts)
+    name = getattr(model, "main_input_name", None)
+    if name not in _INPUTS:
+        raise LamettaError(
+            f"model must take one of {', '.join(_INPUTS)}, got {type(model).__name__}, which takes "
+            f"{name}: give a pipeline"
+        )
+    task, word = _INPUTS[name]
+    # Both a tokenizer and a processor that has one.
+    part = getattr(processor, word, processor)
+    kind = getattr(hf, f"{task.title()}ClassificationPipeline")
+    return kind(model=model, device=model.device, **{word: part})
+
+
+def is_zero_shot(model: Any) -> bool:
+    """Whether images are compared with texts, as by CLIP."""
+    return hasattr(model, "get_text_features") and hasattr(model, "get_image_features")
+
+
+def check_one_of_many(pipeline: Any) -> None:
+    """Raise unless the pipeline chooses one of several classes."""
+    config = pipeline.model.config
+    chosen = pipeline._postprocess_params.get("function_to_apply")
+    chosen = str(getattr(chosen, "value", chosen))
+    several = "multi_label_classification"
+    if config.problem_type == several or chosen == "sigmoid":
+        got = several if config.problem_type == several else "function_to_apply='sigmoid'"
+        raise LamettaError(
+            "model must choose one class of several, since corrected rows sum to 1, got one that "
+            f"says yes or no to each: {got}"
+        )
+    if config.problem_type == "regression" or config.num_labels < 2:
+        raise LamettaError(
+            "model must choose one class of several, got one for regression, or of a single class"
+        )
+    if chosen == "none":
+        raise LamettaError("model must give scores after a softmax, got function_to_apply='none'")
+
+
+def network(pipeline: Any, head: nn.Module | str | None) -> Classifier:
+    """The pipeline's network as a `lametta.Model`."""
+    model = pipeline.model
+    return Classifier(model, _last_layer(model) if head is None else head)
+
+
+def _last_layer(net: Any) -> nn.Module:
+    """The layer that gives as many numbers as there are classes, outside of the base model."""
+    n_classes, base = net.config.num_labels, getattr(net, "base_model_prefix", "")
+    layers: dict[str, nn.Module] = {
+        name: layer
+        for name, layer in net.named_modules()
+        if getattr(layer, "out_features", None) == n_classes and base not in name.split(".")
+    }
+    if len(layers) == 1:
+        return next(iter(layers.values()))
+    try:
+        head = find_head(net, None)
+    except LamettaError as error:
+        raise LamettaError(
+            f"{error}. Was the model loaded with its head, as AutoModelFor...Classification does?"
+        ) from None
+    inside = [layer for layer in layers.values() if any(layer is m for m in head.modules())]
+    return inside[-1] if inside else head  # such as a layer before the last of the same width
+
+
+def inputs_of(pipeline: Any, items: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch of a network from what a user gives, as the pipeline makes it."""
+    ready = [pipeline.preprocess(item, **options) for item in items]
+    return collated(pipeline, ready)
+
+
+def collated(pipeline: Any, ready: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One batch from preprocessed samples, padded to the longest, on the network's device."""
+    if len(ready) > 1:
+        other = pipeline.feature_extractor or pipeline.image_processor
+        collate = transformers().pipelines.base.pad_collate_fn(pipeline.tokenizer, other)
+        batch = collate(list(ready))
+    else:
+        batch = dict(ready[0])
+    placed: dict[str, Any] = pipeline.ensure_tensor_on_device(**batch)
+    return placed
+
+
+def forward(model: Classifier, batch: dict[str, Any]) -> Output:
+    """Features and logits of one batch."""
+    # A cache is for texts that go on.
+    if "use_cache" in inspect.signature(model.net.forward).parameters:
+        batch["use_cache"] = False
+    return model(Inputs((), batch))
+
+
+def joined(outputs: Iterable[Output]) -> Output:
+    """The outputs of several batches as those of one."""
+    features, logits = zip(*((part.features, part.logits) for part in outputs), strict=True)
+    return Output(torch.cat(features), torch.cat(logits))
+
+
+def parameters(pipeline: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of preprocessing and of the scores, those of the pipeline among them."""
+    if "function_to_apply" in options:
+        raise LamettaError("function_to_apply must be left out: scores are probabilities")
+    # Probabilities are handed to the pipeline as scores that are ready.
+    done = {} if task_of(pipeline) == ZERO_SHOT else {"function_to_apply": "none"}
+    try:
+        before, _, after = pipeline._sanitize_parameters(**options, **done)
+    except TypeError as error:
+        raise LamettaError(f"options must be those of the pipeline: {error}") from None
+    return {**pipeline._preprocess_params, **before}, {**pipeline._postprocess_params, **after}
+
+
+def scores_of(
+    pipeline: Any, labels: Sequence[str], probs: torch.Tensor, shown: Mapping[str, Any]
+) -> list[Any]:
+    """The labels and scores of each row, in the form of the pipeline's own."""
+    if task_of(pipeline) == ZERO_SHOT:  # it would take a softmax of them
+        ranked = (
+            sorted(zip(row, labels, strict=True), key=lambda one: -one[0]) for row in probs.tolist()
+        )
+        most = shown.get("top_k")
+        return [[{"score": score, "label": label} for score, label in row[:most]] for row in ranked]
+    _, options = parameters(pipeline, shown)
+    ready = transformers().modeling_outputs.SequenceClassifierOutput
+    return [pipeline.postprocess(ready(logits=row[None]), **options) for row in probs.cpu()]

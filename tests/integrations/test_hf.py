@@ -1,0 +1,455 @@
+"""Pipelines of transformers, corrected: the real library, with tiny networks made from configs."""
+
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from PIL import Image
+from torch.utils.data import Dataset
+
+import lametta
+from lametta import LamettaError
+from lametta.correctors import Average
+from lametta.integrations import hf
+
+SIDE = 16
+LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+SMALL = {**LAYERS, "hidden_size": 16, "num_labels": 3}
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "very")
+TOKENS = {"vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+TEXTS = ["a good film", "very bad", "a very very good film", "film", "bad film", "good"]
+LABELS = ["good", "bad", "very good"]
+
+
+class Same:
+    """A corrector that changes nothing."""
+
+    def correct(self, features, probs, /):
+        return lametta.Prediction(probs, features)
+
+    def reset(self):
+        pass
+
+
+@cache
+def tokenizer():
+    return tf.BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
+
+
+@cache
+def image_processor():
+    return tf.ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
+
+
+class Both:
+    """What CLIPProcessor is: one object that has the other two."""
+
+    image_processor = property(lambda self: image_processor())
+    tokenizer = property(lambda self: tokenizer())
+
+    def __call__(self):
+        raise NotImplementedError
+
+
+TOWERS = {
+    "text_config": {**LAYERS, **TOKENS, "hidden_size": 16, "max_position_embeddings": 64},
+    "vision_config": {**LAYERS, "hidden_size": 16, "image_size": SIDE, "patch_size": 8},
+}
+
+
+def wav2vec2():
+    convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
+    places = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    # As wide before the classifier as after it, so that its width alone does not give it away.
+    config = tf.Wav2Vec2Config(**convolutions, **places, classifier_proj_size=3, **SMALL)
+    return tf.Wav2Vec2ForSequenceClassification(config)
+
+
+NETWORKS = {
+    "vit": lambda: tf.ViTForImageClassification(
+        tf.ViTConfig(image_size=SIDE, patch_size=8, **SMALL)
+    ),
+    "resnet": lambda: tf.ResNetForImageClassification(
+        tf.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
+    ),
+    "wav2vec2": wav2vec2,
+    "ast": lambda: tf.ASTForAudioClassification(
+        tf.ASTConfig(max_length=32, num_mel_bins=16, **SMALL)
+    ),
+    "bert": lambda: tf.BertForSequenceClassification(tf.BertConfig(**TOKENS, **SMALL)),
+    # Its head takes tokens, and reads the first.
+    "roberta": lambda: tf.RobertaForSequenceClassification(tf.RobertaConfig(**TOKENS, **SMALL)),
+    # It scores every token, and returns the scores of the last that is not padding.
+    "llama": lambda: tf.LlamaForSequenceClassification(tf.LlamaConfig(**TOKENS, **SMALL)),
+    "clip": lambda: tf.CLIPModel(tf.CLIPConfig(projection_dim=8, **TOWERS)),
+    "siglip": lambda: tf.SiglipModel(tf.SiglipConfig(**TOWERS)),
+}
+CLASSIFIERS = [name for name in NETWORKS if name not in ("clip", "siglip")]
+
+
+@cache
+def network(name):
+    torch.manual_seed(1)
+    net = NETWORKS[name]().eval()
+    with torch.no_grad():  # so that classes differ, and no bias is 0
+        for parameter in net.parameters():
+            parameter.mul_(1.5).add_(0.01)
+    return net
+
+
+def processor(name):
+    if name in ("vit", "resnet"):
+        return image_processor()
+    if name == "wav2vec2":
+        return tf.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+    if name == "ast":
+        return tf.ASTFeatureExtractor(num_mel_bins=16, max_length=32)
+    return Both() if name in ("clip", "siglip") else tokenizer()
+
+
+def samples(name, n=6):
+    rng = np.random.default_rng(3)
+    if name in ("bert", "roberta", "llama"):
+        return TEXTS[:n]
+    if name in ("wav2vec2", "ast"):
+        return [rng.normal(size=900 + 100 * i).astype(np.float32) for i in range(n)]
+    # Half of the images are like each other, so that there is something to correct.
+    noise = rng.integers(0, 256, (n, 20, 20, 3))
+    mixed = [(noise[i % 2] * 0.7 + noise[i] * 0.3).astype(np.uint8) for i in range(n)]
+    return [Image.fromarray(pixels) for pixels in mixed]
+
+
+def pipeline(name):
+    return hf.Corrected(network(name), processor(name)).pipeline
+
+
+def by_hand(name, items):
+    """What the network itself gives for a padded batch."""
+    make = processor(name)
+    if name in ("vit", "resnet"):
+        batch = make(images=items, return_tensors="pt")
+    elif name in ("wav2vec2", "ast"):
+        batch = make(items, sampling_rate=16000, padding=True, return_tensors="pt")
+    else:
+        batch = make(items, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return network(name)(**batch).logits
+
+
+# Against the core
+
+
+@pytest.mark.parametrize("corrector", [lametta.Prudent(), lametta.LAME()], ids=["prudent", "lame"])
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_equals_the_core_bit_for_bit(name, corrector):
+    items = samples(name)
+    classify = hf.Corrected(network(name), processor(name), corrector)
+    found = classify.predict(items, batch_size=len(items))
+    logits = by_hand(name, items)
+    assert torch.equal(found.source.probs, logits.softmax(1))
+    wanted = corrector.correct(found.source.features, logits.softmax(1))
+    corrector.reset()
+    assert torch.equal(found.corrected.probs, wanted.probs)
+    assert found.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_features_are_what_the_last_layer_sees(name):
+    items, net = samples(name), network(name)
+    found = hf.Corrected(net, processor(name)).predict(items, batch_size=len(items))
+    layers = [layer for layer in net.modules() if getattr(layer, "out_features", None) == 3]
+    assert torch.allclose(layers[-1](found.source.features), by_hand(name, items), atol=1e-5)
+    assert found.source.features.shape == (6, layers[-1].in_features)
+
+
+def test_the_last_layer_is_found_among_others_of_its_width():
+    config = tf.RobertaConfig(**TOKENS, **{**SMALL, "num_labels": SMALL["hidden_size"]})
+    net = tf.RobertaForSequenceClassification(config).eval()
+    found = hf.Corrected(net, tokenizer()).predict(TEXTS[0])
+    again = net.classifier.out_proj(found.source.features).softmax(1)
+    assert torch.allclose(again, found.source.probs, atol=1e-6)
+
+
+def test_a_batch_size_changes_nothing_for_the_corrector():
+    items = samples("vit")
+    classify = hf.Corrected(network("vit"), image_processor(), lametta.LAME())
+    whole, parts = (classify.predict(items, batch_size=size).corrected.probs for size in (6, 4))
+    assert torch.allclose(whole, parts, atol=1e-6)
+    assert not torch.allclose(whole, classify.predict(items).source.probs, atol=1e-3)
+
+
+# The form of a pipeline's results
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_k": None}], ids=str)
+@pytest.mark.parametrize("name", ["vit", "wav2vec2", "bert"])
+def test_returns_what_the_pipeline_returns(name, options):
+    own, items = pipeline(name), samples(name, 3)
+    same = hf.Corrected(own, corrector=Same())
+    for inputs in (items, items[0], items[:1]):
+        assert flat(same(inputs, **options)) == flat(own(inputs, **options))
+    assert flat(list(same(iter_of(items), **options))) == flat(own(items, **options))
+    assert flat(list(same(Items(items), **options))) == flat(own(items, **options))
+
+
+def flat(results):
+    """The results with scores rounded, since another softmax made them."""
+    if isinstance(results, dict):
+        return {"label": results["label"], "score": pytest.approx(results["score"], abs=1e-6)}
+    return [flat(result) for result in results]
+
+
+def iter_of(items):
+    yield from items
+
+
+class Items(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+def test_texts_come_in_pairs_and_with_the_tokenizers_options():
+    same, own = hf.Corrected(pipeline("bert"), corrector=Same()), pipeline("bert")
+    pair = {"text": TEXTS[0], "text_pair": TEXTS[1]}
+    assert flat(same(pair)) == flat(own(pair))
+    cut = {"truncation": True, "max_length": 4}
+    assert flat(same(TEXTS[2], **cut)) == flat(own(TEXTS[2], **cut))
+    assert flat(same(TEXTS[2], **cut)) != flat(own(TEXTS[2]))
+
+
+def test_scores_are_the_corrected_probabilities():
+    items = samples("vit")
+    classify = hf.Corrected(network("vit"), image_processor())
+    found = classify.predict(items, stream="a", batch_size=6)
+    rows = classify(items, stream="b", batch_size=6)
+    for row, probs in zip(rows, found.corrected.probs.tolist(), strict=True):
+        assert [one["score"] for one in row] == sorted(probs, reverse=True)
+        assert {one["label"]: one["score"] for one in row} == dict(
+            zip(found.labels, probs, strict=True)
+        )
+
+
+# Streams
+
+
+def test_streams_are_kept_apart():
+    items, ids = samples("vit"), ["door", "yard", 3, "door", "yard", "door"]
+    together = hf.Corrected(network("vit"), image_processor())
+    rows = together(items, stream=ids)
+    alone = hf.Corrected(network("vit"), image_processor())
+    for one in dict.fromkeys(ids):
+        mine = [i for i, stream in enumerate(ids) if stream == one]
+        assert alone([items[i] for i in mine], stream=one) == [rows[i] for i in mine]
+    assert together.streams.ids == ["door", "yard", 3]
+
+
+def test_streams_of_a_generator_are_read_along():
+    items, ids = samples("vit"), ["door", "yard"] * 3
+    corrector = Average()
+    along = hf.Corrected(network("vit"), image_processor(), corrector)
+    results = along(iter_of(items), stream=iter(ids), batch_size=4)
+    assert along.streams.ids == []  # nothing is done before it is asked for
+    whole = hf.Corrected(network("vit"), image_processor(), corrector)
+    assert list(results) == [
+        [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in row]
+        for row in whole(items, stream=ids)
+    ]
+    with pytest.raises(LamettaError, match="one for each of 2 inputs, got 1"):
+        list(along(iter_of(items[:2]), stream=iter(["door"]), batch_size=2))
+
+
+def test_bounds_of_streams_and_reset():
+    streams = lametta.Streams(Average(), most=1)
+    classify = hf.Corrected(network("vit"), image_processor(), streams)
+    first = classify(samples("vit")[:2], stream=["a", "b"])
+    assert classify.streams is streams
+    assert streams.ids == ["b"]
+    assert classify(samples("vit")[0], stream="b") != first[0]
+    classify.reset()
+    assert classify(samples("vit")[0], stream="b") == first[0]
+
+
+# Images and texts
+
+
+def zero_shot_by_hand(name, items, labels=LABELS):
+    padding = {"padding": "max_length", "max_length": 64} if name == "siglip" else {"padding": True}
+    texts = [f"This is a photo of {label}." for label in labels]
+    batch = {
+        **image_processor()(images=items, return_tensors="pt"),
+        **tokenizer()(texts, return_tensors="pt", truncation=True, **padding),
+    }
+    with torch.no_grad():
+        return network(name)(**batch)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_zero_shot_equals_the_core_bit_for_bit(name):
+    items, corrector = samples("clip"), lametta.Prudent()
+    classify = hf.Corrected(network(name), Both())
+    wanted = zero_shot_by_hand(name, items)
+    for _ in range(2):  # with all texts, then with their prototypes
+        found = classify.predict(items, candidate_labels=LABELS, batch_size=6)
+        assert torch.equal(found.source.features, wanted.image_embeds)
+        assert torch.equal(found.source.probs, wanted.logits_per_image.softmax(1))
+        core = corrector.correct(wanted.image_embeds, wanted.logits_per_image.softmax(1))
+        assert torch.equal(found.corrected.probs, core.probs)
+    assert found.labels == tuple(LABELS)
+
+
+def test_zero_shot_returns_what_the_pipeline_returns():
+    own, items = pipeline("clip"), samples("clip", 2)
+    same = hf.Corrected(own, corrector=Same())
+    asked = {"candidate_labels": LABELS, "hypothesis_template": "a {} film"}
+    assert flat(same(items, **asked)) == flat(own(items, **asked))
+    assert flat(same(items[0], **asked)) == flat(own(items[0], **asked))
+    assert same(items[0], top_k=1, **asked) == same(items[0], **asked)[:1]
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_texts_are_embedded_once(name):
+    seen = []
+    net = network(name)
+    hook = net.text_model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    classify = hf.Corrected(net, Both())
+    for item in samples("clip", 3):
+        classify(item, candidate_labels=LABELS)
+    hook.remove()
+    assert seen == [3, 1, 1]
+
+
+def test_a_network_of_another_formula_is_asked_each_time(monkeypatch):
+    net = network("clip")
+    forward = type(net).forward
+
+    def doubled(self, *args, **kwargs):
+        returned = forward(self, *args, **kwargs)
+        returned.logits_per_image = returned.logits_per_image * 2
+        return returned
+
+    monkeypatch.setattr(type(net), "forward", doubled)
+    items = samples("clip")
+    classify = hf.Corrected(net, Both())
+    wanted = zero_shot_by_hand("clip", items).logits_per_image.softmax(1)
+    for _ in range(2):
+        found = classify.predict(items, candidate_labels=LABELS, batch_size=6)
+        assert torch.equal(found.source.probs, wanted)
+
+
+def test_labels_stay_until_a_reset():
+    classify, item = hf.Corrected(network("clip"), Both()), samples("clip")[0]
+    classify(item, candidate_labels=LABELS)
+    for labels in (LABELS[::-1], LABELS[:2]):
+        with pytest.raises(LamettaError, match=r"candidate_labels .* stay the same"):
+            classify(item, candidate_labels=labels)
+    classify.reset()
+    assert len(classify(item, candidate_labels=LABELS[:2])) == 2
+
+
+# What is refused
+
+
+def test_a_callable_of_ones_own_may_be_the_processor():
+    def pixels(images, return_tensors):
+        assert return_tensors == "pt"
+        x = torch.tensor(np.asarray(images)[:SIDE, :SIDE]).permute(2, 0, 1)[None] / 255
+        return tf.BatchFeature({"pixel_values": x})
+
+    rows = hf.Corrected(network("resnet"), pixels)(samples("resnet"), batch_size=3, top_k=1)
+    assert [len(row) for row in rows] == [1] * 6
+
+
+def test_pipelines_for_other_things_are_refused():
+    generator = tf.TextGenerationPipeline.__new__(tf.TextGenerationPipeline)
+    with pytest.raises(LamettaError, match=r"zero-shot-image classification.*TextGenerationPip"):
+        hf.Corrected(generator)
+    with pytest.raises(LamettaError, match=r"model must be a transformers pipeline.*got Linear"):
+        hf.Corrected(torch.nn.Linear(2, 2), processor=len)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"problem_type": "multi_label_classification"}, "yes or no to each: multi_label"),
+        ({"problem_type": "regression"}, "got one for regression"),
+        ({"num_labels": 1}, "got one for regression, or of a single class"),
+    ],
+)
+def test_models_that_do_not_choose_one_class_are_refused(change, message):
+    config = tf.BertConfig(**TOKENS, **{**SMALL, **change})
+    net = tf.BertForSequenceClassification(config).eval()
+    with pytest.raises(LamettaError, match=message):
+        hf.Corrected(net, tokenizer())
+
+
+@pytest.mark.parametrize("function", ["sigmoid", "none"])
+def test_pipelines_of_other_scores_are_refused(function):
+    own = tf.TextClassificationPipeline(
+        model=network("bert"), tokenizer=tokenizer(), function_to_apply=function
+    )
+    with pytest.raises(LamettaError, match=f"function_to_apply='{function}'"):
+        hf.Corrected(own)
+    with pytest.raises(LamettaError, match="function_to_apply must be left out"):
+        hf.Corrected(pipeline("bert"))("good", function_to_apply=function)
+
+
+def test_a_model_without_head_is_refused():
+    with pytest.raises(
+        LamettaError, match=r"head must be given for ViTModel.*loaded with its head"
+    ):
+        hf.Corrected(network("vit").vit, image_processor())
+    named = hf.Corrected(network("vit"), image_processor(), head="classifier")
+    assert named(samples("vit")[0]) == hf.Corrected(network("vit"), image_processor())(
+        samples("vit")[0]
+    )
+    with pytest.raises(LamettaError, match="head must be None"):
+        hf.Corrected(network("clip"), Both(), head="visual_projection")
+
+
+def test_arguments_are_checked():
+    net, make = network("vit"), image_processor()
+    for processor_ in (None, type(make)):
+        with pytest.raises(LamettaError, match="processor must be what makes the model's inputs"):
+            hf.Corrected(net, processor_)
+    with pytest.raises(LamettaError, match="processor must be None for a pipeline"):
+        hf.Corrected(pipeline("vit"), make)
+    with pytest.raises(LamettaError, match="must have an image_processor and a tokenizer"):
+        hf.Corrected(network("clip"), make)
+    with pytest.raises(LamettaError, match="corrector must have correct and reset"):
+        hf.Corrected(net, make, "lame")
+    with pytest.raises(LamettaError, match="net must be in eval mode"):
+        hf.Corrected(NETWORKS["vit"]().train(), make)(samples("vit"))
+    classify, items = hf.Corrected(net, make), samples("vit")
+    for options, message in [
+        ({"top_k": 0}, "top_k must be an integer >= 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"stream": ["a"]}, "one for each of 6 inputs, got 1"),
+        ({"stream": [None] * 6}, "stream must be a text or an integer"),
+        ({"candidate_labels": LABELS}, "options must be those of the pipeline: .*candidate_labels"),
+    ]:
+        with pytest.raises(LamettaError, match=message):
+            classify(items, **options)
+    assert classify.streams.ids == []
+    assert classify([]) == []
+    with pytest.raises(LamettaError, match="inputs must hold a sample"):
+        classify.predict([])
+    for labels in (None, "good", ["good"], ["good", "good"], ["good", 1]):
+        with pytest.raises(LamettaError, match="candidate_labels must be two or more different"):
+            hf.Corrected(network("clip"), Both())(items, candidate_labels=labels)
+
+
+def test_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(LamettaError, match=r"pip install 'lametta\[hf\]'"):
+        hf.Corrected(network("vit"), image_processor())
