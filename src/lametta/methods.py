@@ -40,6 +40,7 @@ METHODS = {
     "majority": "lametta.correctors:Majority",
     "smoothing": "lametta.correctors:Smoothing",
     "product": "lametta.correctors:Product",
+    "track": "lametta.correctors:Track",
     "label_shift": "lametta.correctors:LabelShift",
     "roid": "lametta.correctors:ROID",
     "cofa": "lametta.correctors:COFA",

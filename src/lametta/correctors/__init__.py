@@ -13,6 +13,7 @@ from lametta.correctors.prudent import Prudent
 from lametta.correctors.roid import ROID
 from lametta.correctors.smoothing import Smoothing
 from lametta.correctors.streams import Streams
+from lametta.correctors.track import Track
 from lametta.correctors.windowed import Windowed
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Remembering",
     "Smoothing",
     "Streams",
+    "Track",
     "Windowed",
     "advance",
 ]

@@ -1,0 +1,204 @@
+"""The classes of tracked objects, for detections of the library ``supervision``."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta._arrays import to_numpy
+from lametta._checks import check_integer, check_number
+from lametta.correctors import Streams, Track
+from lametta.integrations._spread import spread
+from lametta.types import Corrector, LamettaError
+
+if TYPE_CHECKING:
+    from supervision import Detections
+
+__all__ = ["ClassSmoother"]
+
+PROBS, FEATURES, NAME = "class_probs", "features", "class_name"
+_SOURCE = "source_"
+
+
+@dataclass
+class ClassSmoother:
+    """Correct the class of each tracked object by what was said of it before.
+
+    A companion of ``supervision.DetectionsSmoother``, which smooths boxes: call it once a frame,
+    after the tracker. Every track is a stream of its own, corrected one frame at a time: an answer
+    depends on this frame and those before it.
+
+    Parameters
+    ----------
+    n_classes : int
+        How many classes the detector has.
+    corrector : Corrector
+        What each track gets a copy of.
+    class_names : sequence of str, optional
+        The names of the classes, for ``data["class_name"]``. Without them, names are those that
+        came with each class so far, and a class that had none is called by its number.
+    lost : int
+        Frames after which a track that did not come again is forgotten.
+    most : int
+        How many tracks are remembered; one more, and the least recently seen is forgotten.
+
+    Examples
+    --------
+    >>> import numpy as np, supervision as sv
+    >>> smoother = ClassSmoother(n_classes=3)
+    >>> for class_id in (2, 2, 0):
+    ...     detections = sv.Detections(
+    ...         xyxy=np.array([[0, 0, 10, 10]]),
+    ...         class_id=np.array([class_id]),
+    ...         confidence=np.array([0.6]),
+    ...         tracker_id=np.array([7]),
+    ...     )
+    ...     smoothed = smoother.update_with_detections(detections)
+    >>> smoothed.class_id, smoothed.confidence.round(2), smoothed.data["source_class_id"]
+    (array([2]), array([0.5]), array([0]))
+    """
+
+    n_classes: int
+    corrector: Corrector = field(default_factory=Track)
+    class_names: Sequence[str] | None = None
+    lost: int = 300
+    most: int = 10_000
+    _streams: Streams = field(init=False, repr=False, compare=False)
+    _seen: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _names: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _frame: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_integer("n_classes", self.n_classes, 2)
+        check_integer("lost", self.lost, 1)
+        self._streams = Streams(self.corrector, most=self.most)
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise LamettaError(
+                f"class_names must be {self.n_classes} names, got {len(self.class_names)}"
+            )
+
+    def update_with_detections(
+        self, detections: "Detections", *, probs: Any = None, features: Any = None
+    ) -> "Detections":
+        """Correct the classes of the next frame.
+
+        Parameters
+        ----------
+        detections : supervision.Detections
+            With ``tracker_id``; detections whose id is negative belong to no track yet and stay as
+            they are, as do all of a frame without ids, of which a warning tells.
+        probs : array [n, n_classes], optional
+            The probabilities of all classes; else those in ``data["class_probs"]``. Where there are
+            none, ``confidence`` is that of ``class_id``, and the other classes share the rest.
+        features : array [n, d], optional
+            What the corrector compares detections by; else ``data["features"]``. Where there are
+            none, the probabilities are taken: the default corrector needs no features.
+
+        Returns
+        -------
+        supervision.Detections
+            The same detections in the same order, with the corrected ``class_id``, ``confidence``
+            and, if it was there, ``data["class_name"]``; what they were is kept in ``data`` under
+            ``source_class_id``, ``source_confidence`` and ``source_class_name``. All else is as
+            it was.
+        """
+        n, ids = len(detections), detections.tracker_id
+        if n and ids is None:
+            warnings.warn("detections have no tracker_id and stay as they are", stacklevel=2)
+        if n == 0 or ids is None or not (ids >= 0).any():
+            self._age([])
+            return detections
+        tracked = np.flatnonzero(ids >= 0)
+        tracks = ids[tracked].tolist()
+        given = self._given("probs", detections, PROBS, probs)
+        if given is not None and given.shape[1] != self.n_classes:
+            raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
+        vectors = self._given("features", detections, FEATURES, features)
+        rows = self._spread(detections, tracked) if given is None else given[tracked]
+        seen = rows if vectors is None else vectors[tracked]
+        answers = np.asarray(self._streams.correct(seen, rows, tracks).probs)
+        self._age(tracks)
+        return self._corrected(detections, given, tracked, answers)
+
+    def reset(self) -> None:
+        """Forget all tracks: for another video."""
+        self._streams.reset()
+        self._seen.clear()
+
+    @property
+    def tracks(self) -> list[int]:
+        """The ids of the tracks that are remembered, the least recently seen first."""
+        return [int(track) for track in self._streams.ids]
+
+    def _age(self, tracks: list[int]) -> None:
+        """Go on to the next frame, and forget those who were not seen for long."""
+        self._frame += 1
+        self._seen.update(dict.fromkeys(tracks, self._frame))
+        for track in [one for one, at in self._seen.items() if self._frame - at > self.lost]:
+            del self._seen[track]
+            self._streams.forget(track)
+
+    def _given(
+        self, name: str, detections: "Detections", key: str, given: Any
+    ) -> NDArray[Any] | None:
+        found = detections.data.get(key) if given is None else given
+        if found is None:
+            return None
+        rows = np.asarray(to_numpy(found))
+        if rows.dtype.kind != "f" or rows.ndim != 2 or len(rows) != len(detections):
+            raise LamettaError(
+                f"{name} must be floats with a row for each of {len(detections)} detections, got "
+                f"{rows.dtype} {list(rows.shape)}"
+            )
+        return rows
+
+    def _spread(self, detections: "Detections", tracked: NDArray[np.intp]) -> NDArray[Any]:
+        """Rows from the class and its confidence alone."""
+        classes, shares = detections.class_id, detections.confidence
+        if classes is None or shares is None:
+            missing = "class_id" if classes is None else "confidence"
+            raise LamettaError(f"detections must have {missing} or probs, got neither")
+        rows = []
+        for one, share in zip(classes[tracked].tolist(), shares[tracked].tolist(), strict=True):
+            if not 0 <= one < self.n_classes:
+                raise LamettaError(
+                    f"detections.class_id must lie in 0..{self.n_classes - 1}, got {one}"
+                )
+            check_number("detections.confidence", share, 0, 1)
+            rows.append(spread(self.n_classes, [one], [share]))
+        return np.array(rows)
+
+    def _corrected(
+        self,
+        detections: "Detections",
+        given: NDArray[Any] | None,
+        tracked: NDArray[np.intp],
+        answers: NDArray[Any],
+    ) -> "Detections":
+        data: dict[str, Any] = dict(detections.data)
+        changed: dict[str, Any] = {}
+        found = {"class_id": answers.argmax(axis=1), "confidence": answers.max(axis=1)}
+        for name, values in found.items():
+            before = getattr(detections, name)
+            if before is None and given is not None:
+                before = given.argmax(axis=1) if name == "class_id" else given.max(axis=1)
+            data[_SOURCE + name] = before
+            changed[name] = before.copy()
+            changed[name][tracked] = values
+        if (names := data.get(NAME)) is not None:
+            data[_SOURCE + NAME] = names
+            for one, name in zip(data[_SOURCE + "class_id"].tolist(), names, strict=True):
+                self._names.setdefault(one, name)
+            own = list(names)
+            for i, one in zip(tracked.tolist(), found["class_id"].tolist(), strict=True):
+                own[i] = self._name(one)
+            data[NAME] = np.array(own) if isinstance(names, np.ndarray) else own
+        return replace(detections, **changed, data=data)
+
+    def _name(self, one: int) -> Any:
+        if self.class_names is not None:
+            return self.class_names[one]
+        return self._names.get(one, str(one))

@@ -1,0 +1,63 @@
+"""The corrector for tracks, against its equation, and against what people write by hand."""
+
+import numpy as np
+import pytest
+
+from lametta import LamettaError, methods
+from lametta.correctors import Average, Majority, Track
+from lametta.stream import Scenario, tracks
+from lametta.testing import yield_checks
+from tests.conftest import make_batch, shared, softmax
+
+
+@pytest.mark.parametrize("check", [*yield_checks(Track())], ids=lambda check: check.__name__)
+def test_contract(check):
+    check(Track())
+
+
+@pytest.mark.parametrize("memory", [1, 3.5, 20])
+def test_equation(memory):
+    features, probs = make_batch(30, 5)
+    found = Track(memory).correct(features, probs).probs
+    for i, row in enumerate(found):
+        weights = (1 - 1 / memory) ** np.arange(i, -1, -1)
+        seen, n = probs[: i + 1], weights.sum()
+        product, mean = weights @ np.log(seen) / n, weights @ seen / n
+        expected = softmax((n ** (1 / 3) * (0.75 * product + 0.25 * np.log(mean)))[None])[0]
+        assert np.allclose(row, expected, atol=1e-12)
+
+
+def test_the_first_answer_and_those_without_memory_are_the_source():
+    features, probs = make_batch(8, 4)
+    assert np.allclose(Track().correct(features, probs).probs[0], probs[0])
+    assert np.allclose(Track(1).correct(features, probs).probs, probs)
+
+
+def test_a_class_that_was_ruled_out_once_comes_back():
+    probs = np.array([[1.0, 0.0], *[[0.1, 0.9]] * 30])
+    assert Track().correct(np.ones((31, 1)), probs).probs[:, 1].argmax() == 30
+    assert Track().correct(np.ones((31, 1)), probs).probs[-1, 1] > 0.8
+
+
+def test_by_name():
+    assert methods.find("track").correctors({"memory": 5}) == [Track(5)]
+    with pytest.raises(LamettaError, match="memory must be a finite number >= 1, got 0.5"):
+        Track(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "length"), [("imagenette_val500_lite0", 5), ("cifar10_resnet20_clean", 5)]
+)
+def test_tracks_of_real_images(name, length):
+    with np.load(shared("data", "banks", f"{name}.npz")) as bank:
+        probs, labels = softmax(bank["logits"].astype(np.float32)), bank["labels"].astype(int)
+    scores = {}
+    for corrector in (Track(), Average(), Majority()):
+        hits = []
+        for own in Scenario(tracks(length=length), batch_size=length, limit=1000)(labels):
+            corrector.reset()
+            answers = corrector.correct(np.ones((len(own), 1), np.float32), probs[own]).probs
+            hits.extend(answers.argmax(axis=1) == labels[own])
+        scores[type(corrector).__name__] = 100 * np.mean(hits)
+    assert scores["Track"] > scores["Average"] - 0.3
+    assert scores["Track"] > scores["Majority"]

@@ -1,0 +1,164 @@
+"""Tracked detections of the real ``supervision``, against the core called by hand."""
+
+import numpy as np
+import pytest
+import supervision as sv
+
+from lametta import LamettaError, Prudent, Streams
+from lametta.correctors import Average, Track
+from lametta.integrations.supervision import ClassSmoother
+from tests.conftest import make_batch
+
+K = 4
+
+
+def frame(ids, classes=None, confidence=None, **fields):
+    n = len(ids)
+    return sv.Detections(
+        xyxy=np.arange(4.0 * n).reshape(n, 4),
+        tracker_id=np.array(ids, dtype=int),
+        class_id=None if classes is None else np.array(classes, dtype=int),
+        confidence=None if confidence is None else np.array(confidence, dtype=float),
+        **fields,
+    )
+
+
+def video(n_frames=12, n_tracks=3):
+    """Frames of several tracks, each with probabilities and features for its detections."""
+    features, probs = make_batch(n_frames * n_tracks, K)
+    shape = n_frames, n_tracks, -1
+    return features.reshape(shape), probs.reshape(shape)
+
+
+@pytest.mark.parametrize("corrector", [Track(), Average(), Prudent()])
+def test_equals_the_core_bit_for_bit(corrector):
+    features, probs = video()
+    smoother = ClassSmoother(K, corrector)
+    tracks = [type(corrector)() for _ in range(3)]
+    order = np.random.default_rng(0)
+    for x, q in zip(features, probs, strict=True):
+        shown = order.permutation(3)[: order.integers(1, 4)]
+        data = {"class_probs": q[shown], "features": x[shown]}
+        found = smoother.update_with_detections(frame(shown, q[shown].argmax(1), data=data))
+        expected = [tracks[i].correct(x[i][None], q[i][None]).probs[0] for i in shown]
+        assert np.array_equal(found.class_id, np.argmax(expected, axis=1))
+        assert np.array_equal(found.confidence, np.max(expected, axis=1))
+        assert np.array_equal(found.tracker_id, shown)
+
+
+def test_class_and_confidence_are_spread_over_the_rest():
+    smoother, streams = ClassSmoother(K), Streams(Track())
+    for one, share in [(1, 0.7), (1, 0.4), (2, 0.9), (3, 0.1)]:
+        found = smoother.update_with_detections(frame([5], [one], [share]))
+        row = np.full((1, K), (1 - share) / (K - 1))
+        row[0, one] = share
+        # A class is named because none is likelier.
+        row = np.full((1, K), 0.25) if share < 0.25 else row / row.sum()
+        expected = streams.correct(row, row, 5).probs
+        assert found.class_id == expected.argmax()
+        assert found.confidence == expected.max()
+
+
+def test_probabilities_may_be_given_beside():
+    _, probs = video()
+    beside, inside = ClassSmoother(K), ClassSmoother(K)
+    for q in probs.astype(np.float32):
+        a = beside.update_with_detections(frame([1, 2, 3]), probs=q)
+        b = inside.update_with_detections(frame([1, 2, 3], data={"class_probs": q}))
+        assert np.array_equal(a.confidence, b.confidence)
+        assert a.confidence.dtype == np.float32
+        assert np.array_equal(a.data["source_class_id"], q.argmax(axis=1))
+        assert np.array_equal(a.data["source_confidence"], q.max(axis=1))
+
+
+def test_all_else_is_kept():
+    masks = np.random.default_rng(0).random((3, 5, 5)) > 0.5
+    data = {"class_name": np.array(["cat", "dog", "cat"]), "speed": [1.5, 2.5, 3.5]}
+    given = frame([4, -1, 9], [0, 1, 0], [0.9, 0.8, 0.7], mask=masks, data=data)
+    given.metadata["camera"] = "door"
+    smoother = ClassSmoother(K)
+    smoother.update_with_detections(frame([4], [1], [0.99], data={"class_name": np.array(["dog"])}))
+    kept = {name: value.copy() for name, value in vars(given).items()}
+    found = smoother.update_with_detections(given)
+    assert found.class_id.tolist() == [1, 1, 0]
+    assert found.data["class_name"].tolist() == ["dog", "dog", "cat"]
+    assert found.data["source_class_id"].tolist() == [0, 1, 0]
+    assert found.data["source_confidence"].tolist() == [0.9, 0.8, 0.7]
+    assert found.data["source_class_name"].tolist() == ["cat", "dog", "cat"]
+    assert found.confidence[1] == 0.8  # of no track
+    assert found.data["speed"] == [1.5, 2.5, 3.5]
+    assert found.metadata == {"camera": "door"}
+    for name in ("xyxy", "mask", "tracker_id"):
+        assert np.array_equal(getattr(found, name), kept[name])
+    assert given == sv.Detections(**kept)  # what was given is as it was
+    assert len(found[found.class_id == 1]) == 2
+    assert len(sv.Detections.merge([found, found])) == 6
+
+
+def test_names():
+    named = ClassSmoother(3, class_names=["ant", "bee", "cow"])
+    unnamed = ClassSmoother(3)
+    probs = np.array([[0.2, 0.7, 0.1]])
+    given = frame([1], [0], [0.2], data={"class_name": ["ant"]})
+    assert named.update_with_detections(given, probs=probs).data["class_name"] == ["bee"]
+    assert unnamed.update_with_detections(given, probs=probs).data["class_name"] == ["1"]
+    with pytest.raises(LamettaError, match="class_names must be 3 names, got 1"):
+        ClassSmoother(3, class_names=["ant"])
+
+
+def test_frames_with_nothing_to_correct():
+    smoother = ClassSmoother(K)
+    empty, strangers = sv.Detections.empty(), frame([-1, -1], [0, 1], [0.5, 0.5])
+    assert smoother.update_with_detections(empty) is empty
+    assert smoother.update_with_detections(strangers) is strangers
+    nobody = sv.Detections(xyxy=np.zeros((1, 4)), class_id=np.array([1]))
+    with pytest.warns(UserWarning, match="detections have no tracker_id"):
+        assert smoother.update_with_detections(nobody) is nobody
+    assert smoother.tracks == []
+
+
+def test_tracks_that_disappear():
+    smoother = ClassSmoother(K, lost=3)
+    smoother.update_with_detections(frame([1, 2], [0, 0], [0.9, 0.9]))
+    for _ in range(3):
+        smoother.update_with_detections(frame([2], [0], [0.9]))
+    assert smoother.tracks == [1, 2]
+    found = smoother.update_with_detections(frame([1, 2], [1, 1], [0.7, 0.7]))
+    assert found.class_id.tolist() == [0, 0]  # seen again in time
+    for _ in range(4):
+        smoother.update_with_detections(sv.Detections.empty())
+    assert smoother.tracks == []
+    found = smoother.update_with_detections(frame([1], [1], [0.7]))
+    assert found.class_id.tolist() == [1]  # another object with the number of an old one
+    smoother.reset()
+    assert smoother.tracks == []
+    assert ClassSmoother(K, most=1).update_with_detections(frame([1, 2], [0, 0], [1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (frame([1]), {}, "detections must have class_id or probs, got neither"),
+        (frame([1], [1]), {}, "detections must have confidence or probs, got neither"),
+        (frame([1], [K], [0.5]), {}, r"detections.class_id must lie in 0\.\.3, got 4"),
+        (frame([1], [1], [1.5]), {}, "detections.confidence must be a finite number"),
+        (frame([1]), {"probs": np.ones((1, 3)) / 3}, "probs must have 4 columns, got 3"),
+        (frame([1]), {"probs": np.ones((2, K)) / K}, "probs must be floats with a row for each"),
+        (frame([1]), {"probs": np.ones((1, K))}, "probs must have rows that sum to 1"),
+        (frame([1], [1], [1.0]), {"features": [["a"]]}, "features must be floats with a row"),
+    ],
+)
+def test_bad_detections(given, options, message):
+    smoother = ClassSmoother(K)
+    with pytest.raises(LamettaError, match=message):
+        smoother.update_with_detections(given, **options)
+    assert smoother.tracks == []
+
+
+def test_bad_options():
+    with pytest.raises(LamettaError, match="n_classes must be an integer >= 2, got 1"):
+        ClassSmoother(1)
+    with pytest.raises(LamettaError, match="lost must be an integer >= 1, got 0"):
+        ClassSmoother(2, lost=0)
+    with pytest.raises(LamettaError, match="corrector must have correct and reset, got str"):
+        ClassSmoother(2, "lame")
