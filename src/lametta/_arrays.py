@@ -162,18 +162,19 @@ def nearest(xp: ModuleType, x: Array, k: int) -> Array:
     n = x.shape[0]
     norms = row_norms(xp, x)
     if squares_fit(xp, norms):
-        scale, shift = 1 / norms, None
+        scale, zero = 1 / norms, None
     else:
         x = unit_rows(xp, x)
-        # |xi - xj|^2 = |xi|^2 - 2 (xi.xj - |xj|^2 / 2), where a zero row has |xj| = 0.
-        scale, shift = None, xp.sum(x * x, axis=1) / 2
+        # A zero row is at distance 1 from the others, as a row at 60 degrees is: exactly, or the
+        # rounding of their lengths would decide which of them are nearest to it.
+        scale, zero = None, xp.astype(xp.all(x == 0, axis=1), x.dtype)
     # One block has no loop, so that exporters can leave N open.
     starts = [0] if n * n <= _BLOCK else list(range(0, n, max(1, _BLOCK // n)))
     found = []
     for start, stop in zip(starts, [*starts[1:], n], strict=True):
         closeness = matmul(xp, x[start:stop, :], x.T)
-        if shift is not None:
-            closeness = closeness - shift
+        if zero is not None:
+            closeness = closeness + zero / 2
         found.append(nearest_by_products(xp, closeness, k, scale, start))
     return found[0] if len(found) == 1 else xp.concat(found, axis=0)
 

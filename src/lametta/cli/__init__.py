@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import lametta
-from lametta.cli import correct, extract, report, run, serve
+from lametta.cli import correct, export, extract, report, run, serve
 from lametta.cli import list as list_
 from lametta.cli import map as map_
 
@@ -34,6 +34,6 @@ def _main(
 
 for _command in (
     *(run.demo, run.run, report.report, report.compare, correct.correct),
-    *(extract.extract, map_.map_, list_.list_, serve.serve),
+    *(extract.extract, map_.map_, list_.list_, export.export, serve.serve),
 ):
     app.command(_command.__name__.rstrip("_"))(_command)

@@ -1,7 +1,8 @@
 """An ONNX file read, its graph as a session of ONNX Runtime, and what that takes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 Provider: TypeAlias = str | tuple[str, dict[str, Any]]
 
-_MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
+MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
 _NATIVE = {"float": "float32", "double": "float64"}  # other types have NumPy's names
+_MOST_BATCH = 2**16  # samples that a graph may ask for at a time
 _EXTERNAL = "session.model_external_initializers_file_folder_path"
 
 
@@ -71,19 +73,33 @@ class Input:
         return narrowed
 
 
-def parsed(path: Path) -> "ModelProto":
+@contextmanager
+def reading(path: Path, argument: str = "path") -> Iterator[None]:
+    """Say of any error in here which file it is about, and which argument named that."""
+    try:
+        yield
+    except LamettaError as error:
+        raise LamettaError(f"{path}: {error}") from None
+    except Exception as error:  # a broken file may raise anything
+        raise LamettaError(
+            f"{argument} must be a classifier in ONNX's format that ONNX Runtime can run, got "
+            f"{path}: {reason(error)}"
+        ) from error
+
+
+def parsed(path: Path, argument: str = "path") -> "ModelProto":
     """Read an ONNX file, but not its external data; nothing in it is run."""
     onnx = package("onnx", "onnx", "OnnxModel")
     if not path.is_file():
-        raise LamettaError(f"path must be an .onnx file, got {path}, which is none")
-    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise LamettaError(f"{argument} must be an .onnx file, got {path}, which is none")
+    if (size := path.stat().st_size) > MOST_BYTES:
         raise LamettaError(
-            f"path must be an .onnx file of at most {_MOST_BYTES} bytes, its weights beside it as "
-            f"external data, got {path} of {size}"
+            f"{argument} must be an .onnx file of at most {MOST_BYTES} bytes, its weights beside "
+            f"it as external data, got {path} of {size}"
         )
     model: ModelProto = onnx.ModelProto.FromString(path.read_bytes())
     if not model.graph.node:
-        raise LamettaError(f"path must be an ONNX model, got {path}, which has no graph")
+        raise LamettaError(f"{argument} must be an ONNX model, got {path}, which has no graph")
     if model.functions:
         inliner = package("onnx.inliner", "onnx", "OnnxModel")
         model = inliner.inline_local_functions(model)
@@ -123,6 +139,15 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
     if not found:
         raise LamettaError("the graph must take a tensor, got one without inputs")
     return tuple(found)
+
+
+def fixed_batch(inputs: Sequence[Input]) -> int | None:
+    """The only number of samples that a graph takes; None where it takes any."""
+    sizes = {put.shape[0] for put in inputs if put.shape}
+    batch = next(iter(sizes)) if len(sizes) == 1 else None
+    if batch is not None and batch > _MOST_BATCH:
+        raise LamettaError(f"the graph's batches must be of {_MOST_BATCH} at most, got {batch}")
+    return batch
 
 
 def reason(error: Exception) -> str:

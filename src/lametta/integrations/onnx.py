@@ -1,4 +1,4 @@
-"""An ONNX classifier as a `lametta.Model`, run by ONNX Runtime."""
+"""An ONNX classifier as a `lametta.Model`, run by ONNX Runtime; LAME as an ONNX graph."""
 
 import json
 import logging
@@ -13,23 +13,24 @@ import numpy.typing as npt
 from lametta._checks import check_flag, check_integer
 from lametta._files import PathLike
 from lametta.integrations._images import are_images, images_for
+from lametta.integrations._onnx_export import export
 from lametta.integrations._onnx_graph import find_head, with_outputs
 from lametta.integrations._onnx_outputs import check_kind, columns, matrix, pooled, width
 from lametta.integrations._onnx_session import (
     Input,
     Provider,
+    fixed_batch,
     inputs_of,
     parsed,
+    reading,
     reason,
     session,
 )
 from lametta.types import LamettaError, Output
 
-__all__ = ["Input", "Metadata", "OnnxModel"]
+__all__ = ["Input", "Metadata", "OnnxModel", "export"]
 
 _Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
-
-_MOST_BATCH = 2**16  # samples that a graph may ask for at a time
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class OnnxModel:
         if threads is not None:
             check_integer("threads", threads, 1)
         self.path = Path(path)
-        try:
+        with reading(self.path):
             model = parsed(self.path)
             head = find_head(model, features, logits)
             self._names = with_outputs(model, head)
@@ -132,14 +133,7 @@ class OnnxModel:
             self._images = images_for(inputs, known, preprocess)
             shapes = [output.shape or [] for output in self._session.get_outputs()]
             self._columns = columns(shapes[1], head.n_classes)
-            batch = _fixed_batch(inputs)
-        except LamettaError as error:
-            raise LamettaError(f"{self.path}: {error}") from None
-        except Exception as error:  # a broken file may raise anything
-            raise LamettaError(
-                "path must be a classifier in ONNX's format that ONNX Runtime can run, got "
-                f"{self.path}: {reason(error)}"
-            ) from error
+            batch = fixed_batch(inputs)
         self._channels_first = head.channels_first
         self.probabilities = head.probabilities if probabilities is None else probabilities
         self._looked = False  # at whether the outputs are what they are said to be
@@ -229,14 +223,6 @@ def _parts(feeds: _Feeds, n: int, batch: int) -> Iterator[_Feeds]:
     for start in range(0, n, batch):
         rows = np.minimum(np.arange(start, start + batch), n - 1)
         yield {name: x[rows] for name, x in feeds.items()}
-
-
-def _fixed_batch(inputs: Sequence[Input]) -> int | None:
-    sizes = {put.shape[0] for put in inputs if put.shape}
-    batch = next(iter(sizes)) if len(sizes) == 1 else None
-    if batch is not None and batch > _MOST_BATCH:
-        raise LamettaError(f"the graph's batches must be of {_MOST_BATCH} at most, got {batch}")
-    return batch
 
 
 def _classes(known: Mapping[str, str], n_classes: int | None) -> tuple[str, ...] | None:

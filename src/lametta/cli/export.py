@@ -1,0 +1,79 @@
+"""``lametta export``: LAME as an ONNX graph."""
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from lametta import methods
+from lametta.cli._console import require, say, typed, user_errors
+from lametta.correctors import LAME
+from lametta.types import LamettaError
+
+
+def export(
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.")],
+    affinity: Annotated[
+        str | None, typer.Option(help="knn, rbf or linear; knn by default.")
+    ] = None,
+    k: Annotated[int | None, typer.Option(help="Neighbors; 5 by default.")] = None,
+    row_sum: Annotated[
+        float | None, typer.Option(help="Sum of each row of W, of rbf and linear.")
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option("--symmetric", help="Average W with its transpose.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="Factor on W; 1 by default.")] = None,
+    iterations: Annotated[int, typer.Option(help="Updates that the graph makes.")] = 20,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="A classifier's .onnx file, to put LAME behind it in one graph."
+        ),
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The model's tensor of features, if it is not found.")
+    ] = None,
+    logits: Annotated[
+        str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
+    ] = None,
+    probabilities: Annotated[
+        bool | None,
+        typer.Option(
+            "--probabilities/--no-probabilities",
+            help="Whether the model gives probabilities; by default as its graph says.",
+        ),
+    ] = None,
+) -> None:
+    """Write LAME as an ONNX graph, for engines without Python.
+
+    Alone, it takes features [N, d] and probs [N, K]; with --model, what the model takes. It gives
+    corrected [N, K], the probabilities, and label [N], their classes. A batch of any size is
+    corrected as a whole: send what belongs together, and never samples of two streams.
+
+    Example: lametta export lame.onnx --k 5 --iterations 20
+    """
+    with user_errors():
+        require("onnx", "onnx", *(() if model is None else ("onnxruntime",)))
+        from lametta.integrations import onnx
+
+        params = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
+        params |= {"symmetric": symmetric, "weight": weight}
+        params = {name: value for name, value in params.items() if value is not None}
+        lame = methods.find("lame")
+        for name, message in lame.problems(params):
+            raise LamettaError(f"--{name.replace('_', '-')} {message}")
+        (corrector,) = (cast(LAME, corrector) for corrector in lame.correctors(params))
+        options = ("iterations", "model", "features", "logits", "probabilities")
+        with typed(path="OUT", **{option: f"--{option}" for option in options}):
+            onnx.export(
+                target,
+                affinity=corrector.affinity,
+                weight=corrector.weight,
+                iterations=iterations,
+                model=model,
+                features=features,
+                logits=logits,
+                probabilities=probabilities,
+            )
+    say(f"wrote {target}")
