@@ -145,7 +145,7 @@ def test_no_file(path, tmp_path, monkeypatch):
     for absent in (path, tmp_path):
         with pytest.raises(LamettaError, match="path must be an .onnx file, got .* which is none"):
             OnnxModel(absent)
-    monkeypatch.setattr(_onnx_session, "_MOST_BYTES", 100)
+    monkeypatch.setattr(_onnx_session, "MOST_BYTES", 100)
     with pytest.raises(LamettaError, match="at most 100 bytes, .* external data"):
         OnnxModel(linear(path))
 
