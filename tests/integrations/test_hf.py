@@ -1,7 +1,11 @@
 """Pipelines of transformers, corrected: the real library, with tiny networks made from configs."""
 
+import contextlib
+import io
+import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from lametta import LamettaError
 from lametta.correctors import Average
 from lametta.integrations import hf
 
+PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 SIDE = 16
 LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SMALL = {**LAYERS, "hidden_size": 16, "num_labels": 3}
@@ -453,3 +458,33 @@ def test_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(LamettaError, match=r"pip install 'lametta\[hf\]'"):
         hf.Corrected(network("vit"), image_processor())
+
+
+# The page
+
+
+def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
+    """With small networks of the same kinds in place of those of the hub."""
+    tasks = {"image": "vit", "text": "bert", "audio": "wav2vec2", "zero-shot-image": "clip"}
+    made = {f"{task}-classification": name for task, name in tasks.items()}
+    assert tf.pipeline  # loading it puts another module in the place of ours
+    there = sys.modules["transformers"]
+    monkeypatch.setattr(there, "pipeline", lambda task, model=None: pipeline(made[task]))
+    for auto, thing in (
+        (tf.AutoModelForImageClassification, network("vit")),
+        (tf.AutoImageProcessor, image_processor()),
+    ):
+        monkeypatch.setattr(auto, "from_pretrained", lambda name, thing=thing: thing)
+    monkeypatch.chdir(tmp_path)
+    for i, image in enumerate(samples("vit", 3)):
+        image.save(f"frame{i + 1}.jpg")
+    text = (PAGES / "huggingface.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
+    assert len(blocks) == 7
+    space = {"sound": samples("wav2vec2")[0]}
+    for code, output in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "huggingface.md", "exec"), space)
+        assert printed.getvalue() == output
+    assert len(space["results"]) == 3
