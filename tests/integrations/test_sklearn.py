@@ -1,0 +1,238 @@
+"""Corrected scikit-learn classifiers: the library's own checks, and the core bit for bit."""
+
+import pickle
+
+import numpy as np
+import pandas
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_is_fitted
+
+import lametta
+from lametta import LAME, LamettaError, Prudent, knn
+from lametta.integrations.sklearn import CorrectedClassifier
+
+X, y = load_digits(return_X_y=True)
+TRAIN, STREAM = slice(0, 900), np.argsort(y[900:1200], kind="stable") + 900
+FITTED = GaussianNB(var_smoothing=0.05).fit(X[TRAIN], y[TRAIN])
+
+TRANSDUCTIVE = {
+    "check_methods_subset_invariance": "a row is corrected by the rows beside it, so that what is "
+    "said of it depends on them: that is the method",
+}
+REMEMBERS = {
+    **TRANSDUCTIVE,
+    "check_methods_sample_order_invariance": "the order of rows is time for a corrector with "
+    "memory",
+    "check_classifiers_train": "each call goes on in the stream, so that predict and then "
+    "predict_proba of the same rows are told of them twice",
+}
+
+
+def expected_failures(estimator):
+    return TRANSDUCTIVE if estimator.corrector is None else REMEMBERS
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [
+        CorrectedClassifier(KNeighborsClassifier(3)),
+        CorrectedClassifier(make_pipeline(StandardScaler(), GaussianNB()), Prudent()),
+    ],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# The core, bit for bit
+
+
+def test_a_call_is_a_batch():
+    corrected = CorrectedClassifier(FrozenEstimator(FITTED))
+    rows = X[STREAM]
+    expected = lametta.lame(rows, FITTED.predict_proba(rows)).probs
+    np.testing.assert_array_equal(corrected.predict_proba(rows), expected)
+    np.testing.assert_array_equal(corrected.predict(rows), expected.argmax(axis=1))
+    assert corrected.score(rows, y[STREAM]) > FITTED.score(rows, y[STREAM]) + 0.02
+    np.testing.assert_array_equal(
+        corrected.predict_proba(rows.astype(np.float32)),
+        lametta.lame(rows.astype(np.float32), FITTED.predict_proba(rows)).probs,
+    )
+
+
+def test_batches_in_order():
+    corrector = LAME(knn(3), weight=0.5)
+    corrected = CorrectedClassifier(FITTED, corrector, batch_size=64)
+    rows = X[STREAM]
+    parts = [rows[start : start + 64] for start in range(0, 300, 64)]
+    expected = [corrector.correct(part, FITTED.predict_proba(part)).probs for part in parts]
+    np.testing.assert_array_equal(corrected.predict_proba(rows), np.concatenate(expected))
+
+
+def test_a_stream_goes_on_from_call_to_call():
+    given = Prudent()
+    corrected = CorrectedClassifier(FrozenEstimator(FITTED), given)
+    rows, probs = X[STREAM], FITTED.predict_proba(X[STREAM])
+    expected = Prudent().correct(rows, probs).probs
+    first = corrected.predict_proba(rows[:100])
+    other = pickle.loads(pickle.dumps(corrected))
+    for continued in (corrected, other):
+        rest = [continued.predict_proba(rows[i : i + 1]) for i in range(100, 130)]
+        got = np.concatenate([first, *rest])
+        np.testing.assert_array_equal(got, expected[:130])
+    corrected.reset()
+    np.testing.assert_array_equal(corrected.predict_proba(rows), expected)
+    np.testing.assert_array_equal(clone(corrected).predict_proba(rows), expected)
+    assert given.state_dict() == {}
+
+
+def test_a_clone_for_each_stream():
+    camera = CorrectedClassifier(FrozenEstimator(FITTED), Prudent())
+    cameras = {"door": clone(camera), "yard": clone(camera)}
+    rows, probs = X[STREAM], FITTED.predict_proba(X[STREAM])
+    for name, corrected in cameras.items():
+        own = slice(0, 300, 2) if name == "door" else slice(1, 300, 2)
+        expected = Prudent().correct(rows[own], probs[own]).probs
+        np.testing.assert_array_equal(corrected.predict_proba(rows[own]), expected)
+        assert corrected.estimator_ is camera.estimator
+
+
+# Features
+
+
+def test_features_of_a_pipeline_are_what_its_last_step_gets():
+    pipeline = make_pipeline(StandardScaler(), PCA(10), GaussianNB()).fit(X[TRAIN], y[TRAIN])
+    rows = X[STREAM]
+    expected = lametta.lame(pipeline[:-1].transform(rows), pipeline.predict_proba(rows)).probs
+    for estimator in (pipeline, FrozenEstimator(pipeline)):
+        got = CorrectedClassifier(estimator).predict_proba(rows)
+        np.testing.assert_array_equal(got, expected)
+    outside = make_pipeline(*clone(pipeline)[:-1], CorrectedClassifier(GaussianNB()))
+    got = outside.fit(X[TRAIN], y[TRAIN]).predict_proba(rows)
+    np.testing.assert_array_equal(got, expected)
+    alone = make_pipeline(FITTED)
+    np.testing.assert_array_equal(
+        CorrectedClassifier(alone).predict_proba(rows),
+        CorrectedClassifier(FITTED).predict_proba(rows),
+    )
+
+
+def test_features_by_transformer_and_by_function():
+    rows, scaler = X[STREAM], StandardScaler()
+    corrected = CorrectedClassifier(GaussianNB(var_smoothing=0.05), features=scaler)
+    got = corrected.fit(X[TRAIN], y[TRAIN]).predict_proba(rows)
+    assert not hasattr(scaler, "mean_")
+    fitted = scaler.fit(X[TRAIN])
+    expected = lametta.lame(fitted.transform(rows), FITTED.predict_proba(rows)).probs
+    np.testing.assert_array_equal(got, expected)
+    for features in (fitted, FrozenEstimator(fitted), fitted.transform):
+        got = CorrectedClassifier(FITTED, features=features).predict_proba(rows)
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_sparse_text():
+    texts = np.array(["a red fox", "the red fox", "a blue whale", "one blue whale", "a fox"] * 3)
+    labels = np.array(["fox", "fox", "whale", "whale", "fox"] * 3)
+    pipeline = make_pipeline(TfidfVectorizer(), MultinomialNB())
+    corrected = CorrectedClassifier(pipeline, batch_size=4).fit(texts, labels)
+    assert list(corrected.predict(texts)[:5]) == list(labels[:5])
+    assert list(corrected.classes_) == ["fox", "whale"]
+    features = corrected.estimator_[:-1].transform(texts[:4]).toarray()
+    expected = lametta.lame(features, corrected.estimator_.predict_proba(texts[:4])).probs
+    np.testing.assert_array_equal(corrected.predict_proba(texts)[:4], expected)
+    with pytest.raises(LamettaError, match="features must be numbers .*, got .*: give a transform"):
+        CorrectedClassifier(pipeline.fit(texts, labels), features=lambda x: x).predict(texts)
+
+
+def test_frames():
+    frame = pandas.DataFrame(X[:, :6], columns=list("abcdef"))
+    scaler = StandardScaler().set_output(transform="pandas")
+    corrected = CorrectedClassifier(make_pipeline(scaler, GaussianNB()))
+    corrected.fit(frame[TRAIN], y[TRAIN])
+    assert list(corrected.feature_names_in_) == list("abcdef")
+    assert corrected.n_features_in_ == 6
+    rows = frame.iloc[STREAM]
+    pipeline = corrected.estimator_
+    features = pipeline[:-1].transform(rows)
+    assert isinstance(features, pandas.DataFrame)
+    expected = lametta.lame(np.asarray(features), pipeline.predict_proba(rows)).probs
+    np.testing.assert_array_equal(corrected.predict_proba(rows), expected)
+
+
+# Fitted and frozen estimators
+
+
+def test_a_fitted_estimator_needs_no_fit():
+    corrected = CorrectedClassifier(FITTED)
+    check_is_fitted(corrected)
+    assert corrected.n_features_in_ == 64
+    np.testing.assert_array_equal(corrected.classes_, np.arange(10))
+    with pytest.raises(NotFittedError):
+        clone(corrected).predict(X)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(clone(corrected))
+    with pytest.raises(NotFittedError):
+        CorrectedClassifier(FITTED, features=StandardScaler()).predict(X)
+
+
+def test_a_frozen_estimator_stays_as_it_is():
+    frozen = CorrectedClassifier(FrozenEstimator(FITTED))
+    expected = frozen.predict_proba(X[STREAM])
+    for corrected in (clone(frozen), clone(frozen).fit(X[:20], y[:20] % 2)):
+        np.testing.assert_array_equal(corrected.predict_proba(X[STREAM]), expected)
+        assert corrected.estimator_.estimator is FITTED
+    got = cross_val_predict(frozen, X[STREAM], y[STREAM], cv=3, method="predict_proba")
+    assert got.shape == (300, 10)
+
+
+def test_a_grid_over_correctors():
+    correctors = [LAME(weight=0.0), LAME(knn(3)), Prudent()]
+    grid = {"corrector": correctors, "batch_size": [None, 32], "estimator__var_smoothing": [0.05]}
+    search = GridSearchCV(CorrectedClassifier(GaussianNB()), grid, cv=2, error_score="raise")
+    search.fit(X[STREAM], y[STREAM])
+    assert len(search.cv_results_["params"]) == 6
+    assert search.best_estimator_.estimator_.var_smoothing == 0.05
+    assert search.predict_proba(X[:3]).shape == (3, 10)
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_weights_of_samples_reach_the_estimator(routing):
+    weights = np.where(y[TRAIN] < 5, 1.0, 0.01)
+    expected = GaussianNB().fit(X[TRAIN], y[TRAIN], sample_weight=weights).class_prior_
+    with sklearn.config_context(enable_metadata_routing=routing):
+        estimator = GaussianNB().set_fit_request(sample_weight=True) if routing else GaussianNB()
+        corrected = CorrectedClassifier(estimator)
+        corrected.fit(X[TRAIN], y[TRAIN], sample_weight=weights)
+        np.testing.assert_array_equal(corrected.estimator_.class_prior_, expected)
+        assert "estimator" in repr(corrected.get_metadata_routing())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"estimator": LinearSVC()}, "estimator must have predict_proba, got .*CalibratedClassif"),
+        ({"corrector": "lame"}, "corrector must be a Corrector, got 'lame'"),
+        ({"corrector": LAME}, "corrector must be a Corrector, got <class"),
+        ({"features": 3}, "features must be a transformer or a callable, got 3"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+    ],
+)
+def test_what_it_cannot_take(options, message):
+    corrected = CorrectedClassifier(**{"estimator": GaussianNB(), **options})
+    with pytest.raises(LamettaError, match=message):
+        corrected.fit(X[:20, :4], y[:20])
