@@ -1,4 +1,4 @@
-"""Print the tables of docs/safe.md and draw its figure, from results of experiments/streams.toml.
+"""Print the tables of docs/safe.md and draw its figures, from results of experiments/streams.toml.
 
 python scripts/draw_streams.py results/streams
 """
@@ -6,9 +6,11 @@ python scripts/draw_streams.py results/streams
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
+from drawing import save
 from lametta.bench.metrics import gains
 from lametta.bench.results import read_cells
 
@@ -18,7 +20,19 @@ HALVES = {
 }
 UNORDERED = "_iid|_zipf|_tail"
 STREAM = ["model", "scenario", "seed", "batch_size"]
-IMAGES = Path(__file__).parents[1] / "docs" / "img"
+KINDS = {
+    "b_iid": "clean,\nshuffled",
+    "b_markov": "clean,\nin runs",
+    "b_by_class": "clean,\nby class",
+    "c_b_iid": "corrupted,\nshuffled",
+    "c_b_continual": "corruptions\nin turn, runs",
+    "c_b_by_class": "corrupted,\nby class",
+}
+SETS = {"cifar": "CIFAR-10: all 10 classes occur", "photos": "photographs: 10 of 1000 classes"}
+SHOWN = [
+    *("AdaBN", "TENT", "SHOT-IM", "Label shift", "OATTA"),
+    *("Smoothing", "Memory (track)", "LAME", "Prudent"),
+]
 
 
 def main(folder: Path) -> None:
@@ -46,6 +60,7 @@ def main(folder: Path) -> None:
     kernel = kernel.group_by("scenario", "method", "batch_size").agg(pl.col("accuracy").mean())
     table("scale of the kernel", kernel.pivot("batch_size", values="accuracy").sort("scenario"))
     draw(reported)
+    draw_kinds(reported.filter(pl.col("batch_size") == 64))
 
 
 def of(cells: pl.DataFrame, models: list[str]) -> pl.DataFrame:
@@ -124,9 +139,29 @@ def draw(cells: pl.DataFrame) -> None:
     first.set_ylabel("Prudent, points gained")
     first.set_xlim(-5, 30)
     first.legend(frameon=False, loc="upper right")
-    IMAGES.mkdir(exist_ok=True)
-    # White, since words are dark, and the page may be.
-    figure.savefig(IMAGES / "streams_gain.svg", metadata={"Date": None}, facecolor="white")
+    save(figure, "streams_gain.svg")
+
+
+def draw_kinds(cells: pl.DataFrame) -> None:
+    """What each method gains on each kind of stream, a table in colors."""
+    figure = Figure(figsize=(7.4, 3.5), layout="constrained")
+    for axes, (data, title) in zip(figure.subplots(1, 2, sharey=True), SETS.items(), strict=True):
+        wide = (
+            cells.group_by("method", "scenario")
+            .agg(pl.col("gain").mean())
+            .pivot("scenario", values="gain")
+        )
+        rows = pl.DataFrame({"method": SHOWN}).join(wide, on="method", maintain_order="left")
+        values = rows.select(f"{data}_{kind}" for kind in KINDS).to_numpy()
+        axes.imshow(np.clip(values, -25, 25), cmap="RdBu", vmin=-45, vmax=45, aspect="auto")
+        for (i, j), value in np.ndenumerate(values):
+            axes.text(j, i, f"{value:+.1f}", ha="center", va="center", fontsize=7.5)
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(KINDS)), KINDS.values(), fontsize=6.5)
+        axes.set_yticks(range(len(SHOWN)), SHOWN)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    save(figure, "kinds.svg")
 
 
 if __name__ == "__main__":
