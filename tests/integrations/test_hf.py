@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import runpy
 import sys
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,9 @@ import lametta
 from lametta import LamettaError
 from lametta.correctors import Average
 from lametta.integrations import hf
+from lametta.torch.head import pooled
 
-PAGES = Path(__file__).parents[2] / "docs" / "integrations"
+ROOT = Path(__file__).parents[2]
 SIDE = 16
 LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 SMALL = {**LAYERS, "hidden_size": 16, "num_labels": 3}
@@ -176,6 +178,13 @@ def test_the_last_layer_is_found_among_others_of_its_width():
     found = hf.Corrected(net, tokenizer()).predict(TEXTS[0])
     again = net.classifier.out_proj(found.source.features).softmax(1)
     assert torch.allclose(again, found.source.probs, atol=1e-6)
+
+
+def test_features_are_the_mean_of_tokens_where_their_scores_are_averaged():
+    head, tokens = torch.nn.Linear(4, 3), torch.randn(2, 5, 4)
+    found = pooled(head, tokens, head(tokens).mean(1))
+    assert torch.equal(found, tokens.mean(1))
+    assert torch.equal(pooled(head, tokens, head(tokens)[:, 2]), tokens[:, 2])
 
 
 def test_a_batch_size_changes_nothing_for_the_corrector():
@@ -460,7 +469,7 @@ def test_says_what_to_install(monkeypatch):
         hf.Corrected(network("vit"), image_processor())
 
 
-# The page
+# The page and the example
 
 
 def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
@@ -478,7 +487,7 @@ def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for i, image in enumerate(samples("vit", 3)):
         image.save(f"frame{i + 1}.jpg")
-    text = (PAGES / "huggingface.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "integrations" / "huggingface.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
     assert len(blocks) == 7
     space = {"sound": samples("wav2vec2")[0]}
@@ -488,3 +497,10 @@ def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
             exec(compile(code, "huggingface.md", "exec"), space)
         assert printed.getvalue() == output
     assert len(space["results"]) == 3
+
+
+@pytest.mark.slow(3)
+def test_the_example_gains(capsys):
+    runpy.run_path(str(ROOT / "examples" / "huggingface.py"))
+    before, after = map(float, re.findall(r"([\d.]+)% right", capsys.readouterr().out))
+    assert after > before + 5
