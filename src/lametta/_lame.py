@@ -46,6 +46,12 @@ class LameResult(NamedTuple):
         where nobody looked. On CUDA it stays on the device; ``bool(converged)`` works on both.
     energy : 0-d array
         E(z) of the result, summed over the batch.
+
+    Notes
+    -----
+    It is a tuple, which JAX takes apart and puts together: what ``jax.jit`` returns has 0-d arrays
+    for ``n_iter``, which is ``max_iter``, and ``converged``, which is False; what ``jax.vmap``
+    returns has all four with the mapped axis in front.
     """
 
     probs: Array
@@ -102,7 +108,7 @@ def lame(
     tol : float
         Stop once an update moves no probability by more than this. With 0, exactly ``max_iter``
         updates run with no data-dependent control flow, and the values of the input are not
-        checked: for ``jax.jit``, CUDA graphs and exporters.
+        checked: for ``jax.jit``, ``jax.vmap``, CUDA graphs and exporters.
 
     Returns
     -------

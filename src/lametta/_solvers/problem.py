@@ -51,7 +51,9 @@ def checked_probs(dtype: Any, x: Array, q: Array, xp: ModuleType) -> Array:
             return q / sums[:, None] if half else q
     except TypeError:
         if is_jax_array(q):
-            raise LamettaError("tol must be 0 under jax.jit, got a traced array") from None
+            raise LamettaError(
+                "tol must be 0 under jax.jit and jax.vmap, got a traced array"
+            ) from None
         raise
     for name, array in ("features", x), ("probs", q):
         if not bool(xp.all(xp.isfinite(array))):
