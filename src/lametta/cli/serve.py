@@ -1,7 +1,6 @@
 """``lametta serve``: correctors behind the Open Inference Protocol."""
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -95,7 +94,8 @@ def serve(
     threads: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Requests that are computed at the same time; by default, a core each."
+            min=1,
+            help="Threads that compute requests; by default one a core, for those that take long.",
         ),
     ] = None,
     ray: Annotated[
@@ -165,7 +165,7 @@ def serve(
             most=most,
             idle=idle,
             memory=_bytes("--memory", memory),
-            threads=threads or os.cpu_count() or 1,
+            threads=threads,
             model=model,
             features=features,
             logits=logits,

@@ -83,6 +83,7 @@ class Shelf(Generic[Kept]):
             if place is None:
                 place = self._places[stream] = _Place(self._make())
             place.users += 1
+        size = None
         try:
             if not place.lock.acquire(timeout=wait):
                 raise TimeoutError(f"stream must be free within {wait:g} s")
@@ -91,14 +92,13 @@ class Shelf(Generic[Kept]):
             finally:
                 size = self._measure(place.kept)
                 place.lock.release()
-                with self._lock:
-                    if self._places.get(stream) is place:
-                        self._size += size - place.size
-                        place.size, place.last = size, self._clock()
-                        self._places.move_to_end(stream)
         finally:
             with self._lock:
                 place.users -= 1
+                if size is not None and self._places.get(stream) is place:
+                    self._size += size - place.size
+                    place.size, place.last = size, self._clock()
+                    self._places.move_to_end(stream)
                 self._tidy()
 
     def forget(self, stream: Hashable) -> None:

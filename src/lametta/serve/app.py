@@ -1,22 +1,26 @@
 """The web application: the Open Inference Protocol's paths, and those for people."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
 from lametta.serve import openapi
 from lametta.serve.errors import NotFoundError, StoreError
 from lametta.serve.gate import Bodies, Gate, failure, refusal
 from lametta.serve.page import asset
-from lametta.serve.service import VERSION, Service
+from lametta.serve.service import VERSION, Reply, Service
 from lametta.serve.stores import Store
 from lametta.serve.tensors import BadRequest
+from lametta.serve.workers import Kind, Workers
 from lametta.types import LamettaError
 
 _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
@@ -26,7 +30,44 @@ _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
 }
 
 
-def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8) -> ASGIApp:
+class _Plain(APIRoute):
+    """A path whose function takes the request and gives the answer, without FastAPI's own work.
+
+    To find the function's arguments and to pass the layers around it would take longer than all
+    else but the correction.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)  # says which there are
+            return
+        try:
+            response: Response = await self.endpoint(Request(scope, receive, send))
+        except LamettaError as error:
+            response = refusal(error)
+        await response(scope, receive, send)
+
+
+class _Front:
+    """An application some paths of which are tried first, outside of its layers."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+        self.routes = [route for route in app.routes if isinstance(route, _Plain)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for route in self.routes if scope["type"] == "http" else ():
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                scope.update(found)
+                await route.handle(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def make_app(
+    service: Service, bodies: Bodies, store: Store, *, threads: int | None = None
+) -> ASGIApp:
     """Make the application that serves these models.
 
     Parameters
@@ -37,10 +78,10 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
         What reads requests.
     store : Store
         Where their streams are kept.
-    threads : int
-        How many requests are computed at the same time.
+    threads : int or None
+        As for `lametta.serve.workers.Workers`.
     """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="lametta")
+    workers = Workers(threads)
 
     app = FastAPI(
         title="lametta",
@@ -53,30 +94,36 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
     app.add_exception_handler(HTTPException, _failed)
     app.add_exception_handler(Exception, _broken)
 
-    # First, since paths are tried in their order.
-    @app.post("/v2/models/{model}/infer", **openapi.INFER)
-    @app.post("/v2/models/{model}/versions/{version}/infer", **openapi.INFER_VERSION)
     async def infer(request: Request) -> Response:
-        # Not as arguments, which FastAPI would take longer to check than all else here.
         model = request.path_params["model"]
         _find(service, model, request.path_params.get("version", VERSION))
         request.scope["model"] = model
         header_length = _header_length(request)
         length = bodies.length(request)
+        note = None
         with bodies.slot(), bodies.room(length):
             body = await bodies.read(request)
-            loop, begun = asyncio.get_running_loop(), request.scope["begun"]
-            job = loop.run_in_executor(pool, service.answer, model, body, header_length, begun)
-            try:
-                reply = await asyncio.shield(job)
-            except asyncio.CancelledError:
-                # Who has gone away may have been counted all the same: a slot is free when work is.
-                await asyncio.wait([job])
-                raise
-        if reply.header_length is None:
-            return Response(reply.body, media_type="application/json")
-        headers = {openapi.HEADER_LENGTH: str(reply.header_length)}
-        return Response(reply.body, headers=headers, media_type="application/octet-stream")
+            job = partial(service.answer, model, body, header_length, request.scope["begun"])
+            kind = Kind(model, len(body).bit_length())
+            if not store.waits and workers.computes_at_once(kind):
+                reply = workers.timed(kind, job)
+                note = reply.note
+            else:
+                reply = await workers.do(kind, partial(_noted, job))
+        headers, media_type = {}, "application/json"
+        if reply.header_length is not None:
+            headers[openapi.HEADER_LENGTH] = str(reply.header_length)
+            media_type = "application/octet-stream"
+        # What was computed at once is noted when the answer has gone.
+        return Response(reply.body, 200, headers, media_type, note and _Later(note))
+
+    for path, words in (
+        ("/v2/models/{model}/infer", openapi.INFER),
+        ("/v2/models/{model}/versions/{version}/infer", openapi.INFER_VERSION),
+    ):
+        app.router.add_api_route(
+            path, infer, methods=["POST"], route_class_override=_Plain, **words
+        )
 
     @app.get("/v2", **openapi.SERVER)
     async def about() -> Response:
@@ -92,9 +139,8 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
         return await _ready()
 
     async def _ready() -> Response:
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(pool, store.check)
+            await workers.do(Kind("", 0), store.check)
         except StoreError as error:
             return failure(503, str(error))
         return _json(ready=True)
@@ -133,7 +179,23 @@ def make_app(service: Service, bodies: Bodies, store: Store, *, threads: int = 8
     async def static(name: str) -> Response:
         return _file(name)
 
-    return Gate(app, bodies.manners, service.monitor)
+    return Gate(_Front(app), bodies.manners, service.monitor)
+
+
+class _Later(BackgroundTask):
+    """Something short to do when an answer has gone."""
+
+    def __init__(self, job: Callable[[], None]) -> None:
+        self._job = job
+
+    async def __call__(self) -> None:
+        self._job()
+
+
+def _noted(job: Callable[[], Reply]) -> Reply:
+    reply = job()
+    reply.note()
+    return reply
 
 
 def _find(service: Service, model: str, version: str) -> None:

@@ -55,6 +55,8 @@ def show(value: object) -> str:
     >>> show("x" * 1_000_000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
     """
+    if type(value) is str and len(value) < 50:  # a name in most cases, and in no hurry to be wrong
+        return repr(value)
     text = "nothing" if value is None else _shortened.repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 

@@ -185,9 +185,10 @@ class Bodies:
     def length(self, request: Request) -> int:
         """How long the body will be, at most: nothing has been read yet."""
         most = self.manners.limits.body
-        if encoding := request.headers.get("content-encoding"):
+        headers = request.headers
+        if encoding := headers.get("content-encoding"):
             raise UnsupportedError(f"the body must not be compressed, got {encoding[:50]!r}")
-        given = request.headers.get("content-length")
+        given = headers.get("content-length")
         if given is None:
             return most
         if not (given.isascii() and given.isdecimal()):

@@ -43,8 +43,8 @@ class Plan:
         As for `lametta.serve.stores.open_store`, with ``most`` and ``idle``.
     memory : float
         Bytes of states held ready, for each corrector.
-    threads : int
-        How many requests are computed at the same time.
+    threads : int or None
+        As for `lametta.serve.workers.Workers`.
     model : path, optional
         A classifier in ONNX's format that predicts here, with the options ``features`` and
         ``logits`` of `lametta.integrations.onnx.OnnxModel`.
@@ -57,7 +57,7 @@ class Plan:
     most: int = MOST
     idle: float = IDLE
     memory: float = 2**30
-    threads: int = 8
+    threads: int | None = None
     model: Path | None = None
     features: str | None = None
     logits: str | None = None

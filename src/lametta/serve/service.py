@@ -3,8 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +29,11 @@ _FLOATS = "FP16, FP32 or FP64"
 
 
 class Reply(NamedTuple):
-    """An answer's bytes, and how many of them are JSON if not all."""
+    """An answer's bytes, how many of them are JSON if not all, and what tells the monitor of it."""
 
     body: bytes
     header_length: int | None
+    note: Callable[[], None]
 
 
 @dataclass
@@ -79,15 +81,15 @@ class Service:
         features, probs = self._inputs(request)
         samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
-        prediction = keeper.correct(
-            samples, None if stream is None else json.dumps(stream), deadline
-        )
+        key = None if stream is None else json.dumps(stream)
+        prediction = keeper.correct(samples, key, deadline)
         seconds = time.perf_counter() - began
         shown = None if stream is None else str(stream)
-        self.monitor.answered(name, shown, probs, prediction, seconds)
+        note = partial(self.monitor.answered, name, shown, probs, prediction, seconds)
         outputs, told = _outputs(probs, prediction)
         binary = request.parameters.get("binary_data_output", False)
-        return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
+        encoded = encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
+        return Reply(*encoded, note)
 
     def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
         """Read a request; large JSON takes many times its length of memory, so one at a time."""

@@ -212,11 +212,11 @@ def _parameters(entry: dict[str, Any], where: str) -> dict[str, Any]:
 def _get(entry: dict[str, Any], key: str, kind: type[T], where: str, default: T | None = None) -> T:
     """A field that has to be of a type; one that is null is not there."""
     value = entry.get(key)
-    if value is None:
-        value = default
-    if not isinstance(value, kind):
+    if type(value) is kind:  # as it nearly always is
+        return value
+    if value is not None or default is None:
         refuse(f"{key} of {where}", _WORDS[kind], value)
-    return value
+    return default
 
 
 def encode(

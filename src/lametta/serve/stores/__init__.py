@@ -41,7 +41,14 @@ class Store(Protocol):
 
     Each method raises `StoreError` where the store cannot be reached; then whether a commit was
     made is not known, and the stream has to be loaded again.
+
+    Attributes
+    ----------
+    waits : bool
+        Whether a call may wait for another machine.
     """
+
+    waits: bool
 
     def load(self, stream: str) -> Kept:
         """What is kept of a stream; version 0 if nothing is."""

@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class FolderStore:
     off. Files are not forced to the disk, so that a power cut may cost the last seconds.
     """
 
+    waits = False
+
     def __init__(self, folder: Path, *, most: int = MOST, idle: float = IDLE) -> None:
         self._folder, self._most, self._idle = folder, most, idle
         self._lock = threading.Lock()  # of what follows
@@ -55,14 +57,14 @@ class FolderStore:
         self._sweep()
 
     def load(self, stream: str) -> Kept:
-        with self._lock, _reported():
+        with self._lock, _reported:
             return self._read(_name(stream))
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
     ) -> int | None:
         name = _name(stream)
-        with self._lock, _reported():  # to the end, or a sweep might take what is being written
+        with self._lock, _reported:  # to the end, or a sweep might take what is being written
             if time.monotonic() >= self._next_sweep:
                 self._sweep()
             if name in self._names and name not in self._known:
@@ -115,7 +117,7 @@ class FolderStore:
 
     def _append(self, name: str, length: int, record: bytes) -> None:
         # Without O_CREAT: a file that someone deleted must not come back without its snapshot.
-        descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND)
+        descriptor = os.open(f"{self._folder}/{name}", os.O_WRONLY | os.O_APPEND)
         try:
             if os.write(descriptor, record) < len(record):
                 os.ftruncate(descriptor, length)
@@ -138,16 +140,19 @@ class FolderStore:
             del self._known[name]
 
 
-@contextmanager
-def _reported() -> Iterator[None]:
+class _Reported:
     """What goes wrong with a file is for the log; a client need not know the server's paths."""
-    try:
-        yield
-    except RefusedError:
-        raise
-    except (OSError, LamettaError) as error:
-        logger.error("the store: %s", error)
-        raise StoreError("the state of a stream cannot be read or written") from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | LamettaError) and not isinstance(error, RefusedError):
+            logger.error("the store: %s", error)
+            raise StoreError("the state of a stream cannot be read or written") from error
+
+
+_reported = _Reported()
 
 
 def _name(stream: str) -> str:

@@ -12,6 +12,8 @@ from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
 class MemoryStore:
     """A store in this process's memory; its options are those of `open_store`."""
 
+    waits = False
+
     def __init__(
         self,
         *,

@@ -57,6 +57,8 @@ class RedisStore:
     so.
     """
 
+    waits = True
+
     def __init__(self, url: str, *, most: int = MOST, idle: float = IDLE) -> None:
         self._most, self._idle = most, max(1, round(1000 * min(idle, 1e9)))
         try:

@@ -1,0 +1,95 @@
+"""Where requests are computed: in threads, or at once where a thread would cost more."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+_QUICK = 0.003  # seconds that all others may have to wait for what is computed at once
+_SLOW = 10 * _QUICK  # what takes less is tried at once now and then: it may have become quick
+_RETRY = 64  # requests between two such tries
+_LATELY = 16  # requests that an average goes back
+_SMALL = 2**16  # bytes of a request that is believed to be quick until it was seen
+
+
+class Kind(NamedTuple):
+    """Requests that take about as long as each other.
+
+    Attributes
+    ----------
+    model : str
+        What they ask.
+    n_bits : int
+        The magnitude of their length.
+    """
+
+    model: str
+    n_bits: int
+
+
+class Workers:
+    """Compute requests, while the thread that reads them may go on reading.
+
+    Threads that compute small things take the interpreter's lock from each other with every array,
+    which makes each of them several times slower; and the way to a thread and back takes as long as
+    the correction of a frame. So the thread that reads a request also computes it, if requests like
+    it are quick and nothing that takes long is being computed, for which it might have to wait.
+
+    Parameters
+    ----------
+    threads : int or None
+        Threads, which compute everything; None: one a core, for what is not quick.
+    """
+
+    def __init__(self, threads: int | None) -> None:
+        self._at_once = threads is None
+        self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
+        self._seconds: dict[Kind, float] = {}  # lately
+        self._n_asked = itertools.count(1)
+        self._n_running = self._n_slow = 0  # in threads
+
+    def computes_at_once(self, kind: Kind) -> bool:
+        """Whether `timed` is to be called for a request, rather than `do`."""
+        if not self._at_once or self._n_slow:
+            return False
+        return self._is_quick(kind) or (
+            self._seconds.get(kind, _SLOW) < _SLOW and next(self._n_asked) % _RETRY == 0
+        )
+
+    async def do(self, kind: Kind, job: Callable[[], T]) -> T:
+        """Do a job in a thread, to its end: who has gone away may have been counted already."""
+        is_slow = not self._is_quick(kind)
+        self._n_running += 1
+        self._n_slow += is_slow
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._pool, self.timed, kind, job)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        finally:
+            del future  # or a failure's trace would hold it, and it the failure, with all its data
+            self._n_running -= 1
+            self._n_slow -= is_slow
+
+    def timed(self, kind: Kind, job: Callable[[], T]) -> T:
+        """Do a job, and remember how long one of this kind takes."""
+        begun, others = time.perf_counter(), self._n_running > 1
+        try:
+            return job()
+        finally:
+            seconds = time.perf_counter() - begun
+            if not (others or self._n_running > 1):  # else the clock says how many took turns
+                before = self._seconds.get(kind, seconds)
+                # The geometric mean, to which a single stall of the machine matters little.
+                self._seconds[kind] = before * (seconds / before) ** (1 / _LATELY)
+
+    def _is_quick(self, kind: Kind) -> bool:
+        seconds = self._seconds.get(kind)
+        return kind.n_bits <= _SMALL.bit_length() if seconds is None else seconds < _QUICK
