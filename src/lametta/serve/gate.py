@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import orjson
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -203,15 +203,18 @@ class Bodies:
         parts, n_bytes, most = [], 0, self.manners.limits.body
         try:
             async with asyncio.timeout(self.manners.patience):
-                async for part in request.stream():
-                    n_bytes += len(part)
+                more = True
+                while more:
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise BadRequest("the request was not sent to its end")
+                    parts.append(message.get("body", b""))
+                    n_bytes += len(parts[-1])
                     if n_bytes > most:
                         raise TooLargeError(f"the body must have at most {most} bytes")
-                    parts.append(part)
+                    more = message.get("more_body", False)
         except TimeoutError:
             raise TooSlowError("the request took too long to come") from None
-        except ClientDisconnect:
-            raise BadRequest("the request was not sent to its end") from None
         return b"".join(parts)
 
 

@@ -167,8 +167,8 @@ def _input(
 
 def _shape(tensor: dict[str, Any], where: str, limits: Limits) -> list[int]:
     shape = _get(tensor, "shape", list, where)
-    fits = 1 <= len(shape) <= _MOST_DIMENSIONS
-    if not fits or any(type(size) is not int or size < 1 for size in shape):
+    fits = 1 <= len(shape) <= _MOST_DIMENSIONS and {*map(type, shape)} == {int}
+    if not fits or min(shape) < 1:
         refuse(f"shape of {where}", f"1 to {_MOST_DIMENSIONS} integers >= 1", shape)
     for count, limit, word in (
         (shape[0], limits.rows, "rows"),
