@@ -4,15 +4,19 @@ No labels, no training data, no change to the weights.
 """
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from lametta import _moved, testing
+from lametta import _moved
 from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
 from lametta.adapters import Corrected, Source
 from lametta.affinity import knn, linear, rbf
 from lametta.classmap import ClassMap
 from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
+
+if _TYPE_CHECKING:
+    from lametta import testing
 
 _moved.install()
 
@@ -47,6 +51,6 @@ __all__ = [
 
 def __getattr__(name: str) -> _Any:
     # These are there for who uses them, and imported for nobody else.
-    if name in ("integrations", "ray", "torch"):
+    if name in ("integrations", "ray", "testing", "torch"):
         return _import_module(f"lametta.{name}")
     raise AttributeError(f"module 'lametta' has no attribute {name!r}")

@@ -4,7 +4,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import array_api_compat.numpy as numpy_namespace
 import numpy as np
 from array_api_compat import (
     array_namespace,
@@ -26,7 +25,7 @@ _BLOCK = 2**24  # entries of the matrix of inner products that are made at a tim
 def namespace(**arrays: Array) -> ModuleType:
     """Return the one array namespace of the named arguments, or say which of them is wrong."""
     if all(type(array) is np.ndarray for array in arrays.values()):  # in no time: this is hot
-        return numpy_namespace
+        return np
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
@@ -38,7 +37,7 @@ def namespace(**arrays: Array) -> ModuleType:
                 f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"
             )
     try:
-        xp = array_namespace(*arrays.values())
+        xp = namespace_of(*arrays.values())
     except TypeError:
         kinds = {name: type(array).__module__.split(".")[0] for name, array in arrays.items()}
         got = " and ".join(f"{name} from {kind}" for name, kind in kinds.items())
@@ -51,6 +50,18 @@ def namespace(**arrays: Array) -> ModuleType:
             got = " and ".join(f"{name} on {place}" for name, place in places.items())
             raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
     return xp
+
+
+def namespace_of(*arrays: Array) -> ModuleType:
+    """The namespace of arrays of one library.
+
+    NumPy's is its own, which follows the standard in all that is used here: to load that of
+    array-api-compat, which has all of NumPy in it, takes longer than to load NumPy.
+    """
+    if all(is_numpy_array(array) for array in arrays):
+        return np
+    found: ModuleType = array_namespace(*arrays)
+    return found
 
 
 def check_matrix(xp: ModuleType, name: str, shape: str, x: Array) -> None:

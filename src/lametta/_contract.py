@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from numpy.typing import NDArray
 
-from lametta._arrays import to_numpy
+from lametta._arrays import namespace_of, to_numpy
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction
 
 Method: TypeAlias = Corrector | Adapter
@@ -202,7 +202,7 @@ def is_picklable(method: object) -> bool:
 
 
 def _take(array: Array, order: NDArray[np.intp]) -> Array:
-    xp = array_namespace(array)
+    xp = namespace_of(array)
     return xp.take(array, xp.asarray(order, device=device(array)), axis=0)
 
 

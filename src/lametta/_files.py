@@ -1,10 +1,7 @@
 """Files that are whole or not there, and locks on what only one process may write."""
 
 import errno
-import logging
 import os
-import platform
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -29,7 +26,7 @@ def renamed(path: Path, folder: Path | None = None, *, sync: bool = True) -> Ite
     """
     # Random, since processes on two machines may have the same number, and short, since the
     # name of the file itself may be as long as names can be.
-    temporary = (folder or path.parent) / f".lametta-{secrets.token_hex(8)}.tmp"
+    temporary = (folder or path.parent) / f".lametta-{os.urandom(8).hex()}.tmp"
     try:
         yield temporary
         if sync:
@@ -105,7 +102,7 @@ def _acquire(path: Path, wait: float | None) -> int | None:
             free = _lock(descriptor)
         except OSError as error:  # a network's disk without locks, say
             os.close(descriptor)
-            logging.getLogger("lametta").warning("%s cannot be locked: %s", path, error.strerror)
+            _warn("%s cannot be locked: %s", path, error.strerror)
             return None
         if free:
             with suppress(OSError):  # of a file that was deleted in between
@@ -120,12 +117,20 @@ def _acquire(path: Path, wait: float | None) -> int | None:
         if end is not None and time.monotonic() >= end:
             raise LamettaError(f"{path} must be free within {wait:g} s, got held by {holder}")
         if not told:
-            logging.getLogger("lametta").warning("waiting for %s, which holds %s", holder, path)
+            _warn("waiting for %s, which holds %s", holder, path)
             told = True
         time.sleep(_POLL)
 
 
+def _warn(message: str, *values: object) -> None:
+    import logging  # only who waits needs it, and it would slow down the import
+
+    logging.getLogger("lametta").warning(message, *values)
+
+
 def _sign(descriptor: int) -> None:
+    import platform
+
     with suppress(OSError):  # another user's file is only read
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())

@@ -2,7 +2,6 @@
 
 import importlib
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from lametta.types import LamettaError
@@ -36,4 +35,6 @@ def load_object(name: str, argument: str) -> Any:
 @cache  # to look through all installed packages takes tens of milliseconds
 def plugins(group: str) -> dict[str, str]:
     """Names that installed packages add to a group of entry points, and where each is."""
+    from importlib.metadata import entry_points  # as slow to load as all of lametta
+
     return {point.name: point.value for point in entry_points(group=group)}

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from array_api_compat import array_namespace
-
-from lametta._arrays import softmax, widen
+from lametta._arrays import namespace_of, softmax, widen
 from lametta.signals import signals
 from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
@@ -38,7 +36,7 @@ class Source:
         output = self.model(x)
         if not isinstance(output, Output):
             raise LamettaError(f"model must return lametta.Output, got {type(output).__name__}")
-        xp = array_namespace(output.logits)
+        xp = namespace_of(output.logits)
         probs = softmax(xp, widen(xp, output.logits))
         probs = xp.astype(probs, output.logits.dtype, copy=False)
         return Prediction(probs, output.features, signals(probs))

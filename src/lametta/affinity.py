@@ -12,13 +12,14 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_jax_array, is_numpy_array, is_torch_array
+from array_api_compat import device, is_jax_array, is_numpy_array, is_torch_array
 
 from lametta._arrays import (
     check_matrix,
     is_host_array,
     matmul,
     namespace,
+    namespace_of,
     nearest,
     to_numpy,
     unit_rows,
@@ -52,7 +53,7 @@ class Neighbors:
             for column in range(1, k):
                 total += z.take(self.index[:, column], axis=0)
             return total if self.value == 1 else total * self.value
-        xp = array_namespace(z)
+        xp = namespace_of(z)
         if k == 0:
             return xp.zeros((n, z.shape[1]), dtype=z.dtype, device=device(z))
         if is_torch_array(z):  # gathers and sums in one pass
@@ -69,7 +70,7 @@ class Neighbors:
             w = np.zeros((n, n), dtype)
             w[np.arange(n)[:, None], self.index] = self.value
             return w
-        xp = array_namespace(self.index)
+        xp = namespace_of(self.index)
         every = xp.arange(n, device=device(self.index))
         hit = xp.any(self.index[:, :, None] == every, axis=1)
         return xp.astype(hit, dtype) * self.value

@@ -4,9 +4,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array, is_torch_array
+from array_api_compat import is_numpy_array, is_torch_array
 
-from lametta._arrays import widen
+from lametta._arrays import namespace_of, widen
 from lametta.types import Array
 
 
@@ -29,7 +29,7 @@ def signals(probs: Array, source: Array | None = None, /) -> dict[str, Any]:
     """
     if probs.shape[0] == 0:
         return {}
-    xp = array_namespace(probs)
+    xp = namespace_of(probs)
     p = widen(xp, probs)
     each = _entropy(xp, p)
     if p.shape[0] == 1:  # the mean of one sample is the sample

@@ -11,9 +11,8 @@ from contextlib import nullcontext
 
 import torch
 import triton
-from array_api_compat import array_namespace
 
-from lametta._arrays import nearest, widen
+from lametta._arrays import namespace_of, nearest, widen
 from lametta._solvers import kernels
 from lametta._solvers.many import nearest_of_many
 
@@ -94,7 +93,7 @@ def _in_parts(x: torch.Tensor, index: torch.Tensor, lengths: torch.Tensor | None
         if waits and length > _MAX_FUSED_BATCH:
             index[stream, :length] = nearest_of_many(rows, k)
         else:
-            index[stream, :length, : length - 1] = nearest(array_namespace(x), rows, k)
+            index[stream, :length, : length - 1] = nearest(namespace_of(x), rows, k)
     return index
 
 

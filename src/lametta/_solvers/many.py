@@ -23,9 +23,8 @@ that all j share; the second term joins the *shift* of column j.
 
 import torch
 import triton
-from array_api_compat import array_namespace
 
-from lametta._arrays import unit_rows
+from lametta._arrays import namespace_of, unit_rows
 from lametta._solvers import kernels
 
 _SCALE = 256.0  # lifts small entries out of the range where float16 has fewer digits
@@ -41,7 +40,7 @@ def nearest_of_many(x: torch.Tensor, k: int) -> torch.Tensor:
 
     Makes the host wait, since what is done depends on what was found.
     """
-    unit = unit_rows(array_namespace(x), x)
+    unit = unit_rows(namespace_of(x), x)
     mean = unit.nanmean(dim=0)
     # |xi - xj|^2 = |xi|^2 - 2 (xi.xj - |xj|^2 / 2), where a zero row has |xj| = 0.
     shift = unit.square().sum(1) / 2
