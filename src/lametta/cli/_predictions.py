@@ -138,12 +138,12 @@ def _known(x: NDArray[Any]) -> NDArray[Any]:
     return np.char.decode(x, "utf-8", "replace") if x.dtype.kind == "S" else x.astype(str)
 
 
-def check_target(path: Path, given: Path) -> None:
+def check_target(path: Path, given: Path, *endings: str) -> None:
     """Raise unless a file can be written there; found before the work, not after."""
-    if path.suffix not in _ENDINGS:
-        raise LamettaError(
-            f"--output must end in {', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}, got {path}"
-        )
+    *others, last = endings or _ENDINGS
+    if path.suffix not in (*others, last):
+        known = f"{', '.join(others)} or {last}" if others else last
+        raise LamettaError(f"--output must end in {known}, got {path}")
     if os.path.realpath(path) == os.path.realpath(given):
         raise LamettaError(f"--output must not be IN itself, got {path}")
     if path.is_dir():

@@ -12,6 +12,7 @@ from rich.text import Text
 
 import lametta
 from lametta import methods
+from lametta.cli._camera_traps import Wish, correct_results, in_file, read_results, show
 from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
 from lametta.cli._predictions import Floats, Predictions, check_target, read, write
 from lametta.data.bank.files import check_finite
@@ -38,7 +39,8 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file with features [N, d] and logits or probs [N, K], in "
-            "the order of the stream; labels [N] and groups [N] are optional.",
+            "the order of the stream; labels [N] and groups [N] are optional. Or a .json file of "
+            "camera traps, in MegaDetector's format.",
         ),
     ],
     target: Annotated[
@@ -47,12 +49,18 @@ def correct(
             "--output",
             "-o",
             metavar="OUT",
-            help="Where to: .npz or .safetensors, or .csv or .parquet to look at.",
+            help="Where to: .npz or .safetensors, or .csv or .parquet to look at; .json for one "
+            "that is .json.",
         ),
     ],
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="A corrector; lametta list methods shows them.")
-    ] = "lame",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A corrector; lametta list methods shows them. lame if not given, and for .json "
+            "track, or prudent where images have no times.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,6 +90,34 @@ def correct(
             help="A class map, as lametta map writes it, that predictions are pooled by first.",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sequence|location", help="Of .json: which images are a stream of their own."
+        ),
+    ] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Of .json: the most seconds between images of a sequence; 60."),
+    ] = None,
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            help="Of .json: how often a stream is gone through; 2, or 1 to not look ahead."
+        ),
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Of .json: coarser classes by name, as for lametta map; categories that are a "
+            "kind of one are pooled.",
+        ),
+    ] = None,
+    drop_source: Annotated[
+        bool | None,
+        typer.Option("--drop-source", help="Of .json: don't keep the classifications before."),
+    ] = None,
 ) -> None:
     """Correct cached predictions.
 
@@ -94,12 +130,24 @@ def correct(
     a .csv or .parquet file has the classes by name. With labels, the accuracy before and after is
     printed, of each group too.
 
+    A .json file keeps all that it has but for the classifications of detections; what they were is
+    kept as source_classifications.
+
     Example: lametta correct features.npz -o corrected.npz --method lame --set k=3 --batch-size 64
     """
     with user_errors():
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        check_target(target, given)
+        wish = Wish(by, gap, passes, targets, drop_source)
+        results = None
+        if given.suffix == ".json":
+            check_target(target, given, ".json")
+            results, usual = read_results(given)
+            method, wish = method or usual.method, wish._replace(by=by or usual.by)
+        else:
+            wish.refuse()
+            check_target(target, given)
+        method = method or "lame"
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
@@ -111,6 +159,12 @@ def correct(
             raise LamettaError(f"{option} {message}" if name else message)
         with typed(method="--method"):
             found.correctors(params)  # or say that the method needs more than outputs
+        if results is not None:
+            with in_file(given):
+                show(correct_results(results, target, found, params, batch_size, map_file, wish))
+            say(f"corrected by {method}, each {wish.by} by itself")
+            say(f"wrote {target}")
+            return
         predictions = read(given, map_file)
         if predictions.note:
             say(predictions.note, err)

@@ -53,7 +53,7 @@ def map_(
     with user_errors():
         if output is not None and not output.parent.is_dir():
             raise LamettaError(f"--output must be in a folder that exists, got {output}")
-        names = _names(targets)
+        names = target_names(targets)
         with typed(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]
             try:
@@ -75,7 +75,8 @@ def map_(
         say(f"wrote {output}")
 
 
-def _names(targets: str) -> list[str]:
+def target_names(targets: str) -> list[str]:
+    """The names that were typed, or those in a file."""
     parts = targets.split(",")
     if targets.startswith("@"):
         try:

@@ -1,0 +1,142 @@
+"""``lametta correct`` on results in MegaDetector's format."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lametta import methods
+from lametta.classmap import ClassMap
+from lametta.cli._console import err, progress_bar, say, show_table, typed
+from lametta.cli.map import target_names
+from lametta.correctors._chain import Chain
+from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
+from lametta.integrations.megadetector import Corrected, Results
+from lametta.integrations.megadetector import correct as corrected
+from lametta.types import LamettaError
+
+_CATEGORIES = "classification_categories"
+_OPTIONS = {"by": "--by", "gap": "--gap", "passes": "--passes", "class_map": "--map"}
+
+
+class Wish(NamedTuple):
+    """Options of results alone; None where they were not given."""
+
+    by: str | None
+    gap: float | None
+    passes: int | None
+    targets: str | None
+    drop_source: bool | None
+
+    def refuse(self) -> None:
+        """Raise if one was given, for files where none means anything."""
+        for name, value in self._asdict().items():
+            if value is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise LamettaError(f"{option} must be left out for files other than .json")
+
+
+class Usual(NamedTuple):
+    """What is done where the user says nothing."""
+
+    method: str
+    by: str
+
+
+def read_results(path: Path) -> tuple[Results, Usual]:
+    """Read a file, and say what is usual for such."""
+    results = Results.read(path)
+    with in_file(path):
+        # Without times a folder is one stream of many animals, which a track must not be.
+        timed = results.is_timed
+    return results, Usual("track", "sequence") if timed else Usual("prudent", "location")
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Name the file in errors that name a place in it."""
+    try:
+        yield
+    except LamettaError as error:
+        inside = str(error).startswith(("images", "classification"))
+        raise LamettaError(f"{path}: {error}" if inside else str(error)) from None
+
+
+def correct_results(
+    results: Results,
+    target: Path,
+    method: methods.Method,
+    params: Mapping[str, Any],
+    batch_size: int,
+    map_file: Path | None,
+    wish: Wish,
+) -> Corrected:
+    """Correct the classifications, and write the file."""
+    chain = Chain(tuple(method.correctors(params)))
+    options = {name: x for name, x in wish._asdict().items() if name in _OPTIONS and x is not None}
+    options["class_map"] = _class_map(results, map_file, wish.targets)
+    with progress_bar() as progress, typed(**_OPTIONS):
+        task = progress.add_task("correcting", total=None)
+        found = corrected(
+            results.document,
+            chain,
+            **options,
+            batch_size=batch_size,
+            keep_source=not wish.drop_source,
+            progress=lambda n: progress.advance(task, n),
+        )
+    results.write(target, found.document)
+    return found
+
+
+def show(found: Corrected) -> None:
+    """Say what became of the file."""
+    share = found.changed / max(1, found.detections)
+    rows = [("images", len(found.document["images"])), ("classified detections", found.detections)]
+    lines = [(name, str(value)) for name, value in [*rows, ("streams", found.streams)]]
+    show_table(rows=[*lines, ("predictions changed", f"{share:.1%}")])
+
+
+def _class_map(results: Results, map_file: Path | None, targets: str | None) -> ClassMap | None:
+    if map_file is not None and targets is not None:
+        raise LamettaError("--targets must be left out with --map, which has targets of its own")
+    if map_file is not None:
+        with typed(path="--map"):
+            return ClassMap.load(map_file)
+    if targets is None:
+        return None
+    categories = results.document.get(_CATEGORIES)
+    names = [str(name) for name in categories.values()] if isinstance(categories, dict) else []
+    return map_by_name(names, target_names(targets))
+
+
+def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
+    """Map classes to their closest ancestors among the targets; the others stay as they are.
+
+    Examples
+    --------
+    >>> found = map_by_name(["red fox", "Arctic fox", "moose", "blank"], ["fox", "deer"])
+    >>> dict(zip(found.names, found.groups))
+    {'fox': (0, 1), 'deer': (2,), 'blank': (3,)}
+    """
+    known = [i for i, name in enumerate(names) if _word(name) in load_wordnet().senses]
+    synsets = [resolve(names[i]).synset for i in known]
+    groups: dict[str, list[int]] = {}
+    with typed(targets="--targets", target="--targets"):
+        choices = {resolve(name, synsets).synset: name for name in targets}
+        if not any(choices.keys() & load_wordnet().ancestors(one).keys() for one in synsets):
+            raise LamettaError(f"targets must cover a category of IN, got {', '.join(targets)}")
+        found = ancestral_map(targets, synsets, drop_empty=True, pooling="sum")
+    for name, group in zip(found.names, found.groups, strict=True):
+        groups[name] = [known[place] for place in group]
+    if empty := [name for name in targets if name not in groups]:
+        say(f"no category is a kind of {', '.join(empty)}", err)
+    mapped = {i for group in groups.values() for i in group}
+    for i, name in enumerate(names):
+        if i not in mapped:
+            groups.setdefault(name, []).append(i)
+    return ClassMap(groups, n_source=len(names), pooling="sum")
+
+
+def _word(name: str) -> str:
+    return "_".join(name.lower().replace("_", " ").split())

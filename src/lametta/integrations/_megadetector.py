@@ -1,0 +1,83 @@
+"""What a file of MegaDetector's results has to hold, and where its classifications stand."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lametta._checks import is_number
+from lametta.integrations._json_spans import Spans, parse
+from lametta.types import LamettaError
+
+LISTED, CATEGORIES = "classifications", "classification_categories"
+TEXTS = "classification_category_descriptions"
+Place = tuple[int, int]  # of an image, and of a detection in it
+
+
+def read_text(path: Path) -> tuple[dict[str, Any], str, Spans]:
+    """Read a file: what it holds, its text, and where that stands."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+        document, spans = parse(
+            text, (CATEGORIES,), (TEXTS,), ("images", -1, "detections", -1, LISTED)
+        )
+    except (ValueError, RecursionError) as error:
+        raise LamettaError(f"{os.fspath(path)} must be JSON, got what is none: {error}") from None
+    if not isinstance(document, dict):
+        raise LamettaError(f"{os.fspath(path)} must hold a JSON object, got a {_kind(document)}")
+    return document, text, spans
+
+
+def images_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The images, each an object with a file and a list of detections, if any."""
+    images = document.get("images")
+    if not isinstance(images, list):
+        raise LamettaError(f"images must be a list, got {_kind(images)}")
+    for i, image in enumerate(images):
+        if not isinstance(image, dict) or not isinstance(image.get("file"), str):
+            raise LamettaError(
+                f"images[{i}] must be an object with a text as file, got {image!r:.80}"
+            )
+        found = image.get("detections")
+        if found is not None and not isinstance(found, list):
+            raise LamettaError(f"images[{i}].detections must be a list or null, got {_kind(found)}")
+    return images
+
+
+def listed_in(
+    document: Mapping[str, Any], images: list[dict[str, Any]]
+) -> Iterator[tuple[Place, list[Any]]]:
+    """What detections list, where they list anything."""
+    categories = document.get(CATEGORIES)
+    if categories is not None and not isinstance(categories, dict):
+        raise LamettaError(f"{CATEGORIES} must be an object, got {_kind(categories)}")
+    for i, image in enumerate(images):
+        for j, detection in enumerate(image.get("detections") or ()):
+            where = f"images[{i}].detections[{j}]"
+            if not isinstance(detection, dict):
+                raise LamettaError(f"{where} must be an object, got {_kind(detection)}")
+            if not (listed := detection.get(LISTED)):
+                continue
+            _check(f"{where}.{LISTED}", listed, categories or {})
+            yield (i, j), listed
+
+
+def _check(where: str, listed: Any, categories: Mapping[str, Any]) -> None:
+    if not isinstance(listed, list):
+        raise LamettaError(f"{where} must be a list, got {_kind(listed)}")
+    for place, pair in enumerate(listed):
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise LamettaError(f"{where}[{place}] must be [category, conf], got {pair!r:.80}")
+        if pair[0] not in categories:
+            raise LamettaError(
+                f"{where}[{place}] must be a category of {CATEGORIES}, got {pair[0]!r}"
+            )
+        if not is_number(pair[1]) or not 0 <= pair[1] <= 1:
+            raise LamettaError(f"{where}[{place}] must have a conf in 0..1, got {pair[1]!r}")
+    if len({pair[0] for pair in listed}) < len(listed):
+        raise LamettaError(f"{where} must list each category once, got {listed!r:.80}")
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "list", str: "text", bool: "flag", type(None): "nothing"}
+    return names.get(type(value), "number")

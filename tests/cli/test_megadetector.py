@@ -1,0 +1,121 @@
+"""``lametta correct`` on results of camera traps."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lametta import ClassMap
+from lametta.cli import app
+from lametta.correctors import Average, Track
+from lametta.integrations.megadetector import correct
+
+NAMES = ["red fox", "arctic fox", "moose", "blank"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["correct", *map(str, arguments)])
+
+
+def document(times=True):
+    images = []
+    for i, best in enumerate([0, 0, 1, 0, 2, 2]):
+        listed = [[str(best), 0.6 + i / 100], [str((best + 1) % 4), 0.2]]
+        detection = {"category": "1", "conf": 0.9, "classifications": listed}
+        images.append({"file": f"door/{i}.jpg", "detections": [detection]})
+        if times:
+            images[-1]["datetime"] = f"2024:05:01 1{i // 4}:00:{i:02d}"
+    categories = {str(i): name for i, name in enumerate(NAMES)}
+    return {"info": {}, "classification_categories": categories, "images": images}
+
+
+@pytest.fixture
+def given(tmp_path):
+    (tmp_path / "in.json").write_text(json.dumps(document(), indent=1))
+    return tmp_path / "in.json"
+
+
+def written(path):
+    return json.loads(path.read_text())
+
+
+def test_correct(given, tmp_path):
+    result = run(given, "-o", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert written(tmp_path / "out.json") == correct(document(), Track()).document
+    assert "streams                2" in result.output
+    assert "predictions changed    16.7%" in result.output
+    assert "corrected by track, each sequence by itself" in result.output
+
+
+def test_options(given, tmp_path):
+    options = ["--by", "location", "--gap", 5, "--passes", 1, "--drop-source", "--batch-size", 0]
+    result = run(given, "-o", tmp_path / "out.json", "--method", "average", *options)
+    assert result.exit_code == 0, result.output
+    expected = correct(document(), Average(), by="location", passes=1, keep_source=False)
+    assert written(tmp_path / "out.json") == expected.document
+    result = run(given, "-o", tmp_path / "out.json", "--method", "track", "--set", "memory=1")
+    assert written(tmp_path / "out.json") == document()  # the source, all of it
+
+
+def test_files_without_times_are_corrected_with_care(tmp_path):
+    (tmp_path / "in.json").write_text(json.dumps(document(times=False)))
+    result = run(tmp_path / "in.json", "-o", tmp_path / "out.json")
+    assert "corrected by prudent, each location by itself" in result.output
+
+
+def test_targets_by_name(given, tmp_path):
+    result = run(given, "-o", tmp_path / "out.json", "--targets", "fox,deer,bird")
+    assert result.exit_code == 0, result.output
+    assert "no category is a kind of bird" in result.output
+    classes = ClassMap({"fox": [0, 1], "deer": [2], "blank": [3]}, n_source=4, pooling="sum")
+    expected = correct(document(), Track(), class_map=classes).document
+    assert expected["classification_categories"] == {"0": "fox", "1": "deer", "2": "blank"}
+    assert written(tmp_path / "out.json") == expected
+    classes.save(tmp_path / "map.json")
+    assert run(given, "-o", tmp_path / "same.json", "--map", tmp_path / "map.json").exit_code == 0
+    assert written(tmp_path / "same.json") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--targets", "airplane"], "--targets must cover a category of IN, got airplane"),
+        (["--targets", "foks"], "--targets must be a noun or a synset of WordNet 3.0, got 'foks'"),
+        (["--targets", "fox", "--map", "m.json"], "--targets must be left out with --map"),
+        (["--by", "day"], "--by must be one of 'sequence', 'location', got 'day'"),
+        (["--gap", "-1"], "--gap must be a finite number >= 0, got -1.0"),
+        (["--passes", "0"], "--passes must be an integer >= 1, got 0"),
+        (["--method", "tent"], "--method must see outputs alone, got 'tent', which needs a model"),
+        (["--set", "size=3"], "--set size is no option of track, which has memory"),
+    ],
+)
+def test_bad_options(given, tmp_path, arguments, message):
+    result = run(given, "-o", tmp_path / "out.json", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+def test_options_of_results_are_refused_for_other_files(tmp_path):
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--drop-source")
+    assert "--drop-source must be left out for files other than .json" in result.output
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--gap", "3")
+    assert "--gap must be left out for files other than .json" in result.output
+
+
+def test_errors_name_the_place(given, tmp_path):
+    broken = document()
+    broken["images"][3]["detections"][0]["classifications"][1][0] = "9"
+    given.write_text(json.dumps(broken))
+    result = run(given, "-o", tmp_path / "out.json")
+    assert f"{given}: images[3].detections[0].classifications[1] must be a category of" in (
+        result.output.replace("\n", "")
+    )
+    broken = document()
+    broken["images"][1]["datetime"] = "soon"
+    given.write_text(json.dumps(broken))
+    result = run(given, "-o", tmp_path / "out.json")
+    assert f"{given}: images[1].datetime must be a time" in result.output.replace("\n", "")
+    result = run(given, "-o", tmp_path / "out.csv")
+    assert "--output must end in .json, got" in result.output
