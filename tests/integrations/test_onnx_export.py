@@ -11,7 +11,7 @@ from onnx import TensorProto
 import lametta
 from lametta import LamettaError, knn, lame, linear, rbf
 from lametta.integrations.onnx import OnnxModel, export
-from tests.conftest import make_batch
+from tests.conftest import make_batch, shared, softmax
 from tests.integrations.graphs import (
     FEATURES,
     RNG,
@@ -109,6 +109,18 @@ def test_equal_to_the_core(graph, case):
     np.testing.assert_allclose(corrected, expected, rtol=0, atol=1e-5)
     if case == "usual":
         assert np.abs(corrected - probs).max() > 0.1
+
+
+def test_a_bank_of_photographs(tmp_path):
+    """500 images of 10 of ImageNet's 1000 classes, batches of one class and of all."""
+    with np.load(shared("data", "banks", "imagenette_val500_lite0.npz")) as bank:
+        features, logits = (bank[name].astype(np.float32) for name in ("features", "logits"))
+    export(tmp_path / "lame.onnx")
+    for rows in (slice(0, 64), slice(0, None, 8)):
+        x, q = features[rows], softmax(logits[rows])
+        expected = lame(x, q, max_iter=20, tol=0).probs
+        corrected = run(tmp_path / "lame.onnx", features=x, probs=q)
+        np.testing.assert_allclose(corrected, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("weight", "iterations"), [(0.3, 7), (0.0, 5), (1e6, 3), (1, 0), (2, 1)])

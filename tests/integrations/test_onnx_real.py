@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -10,6 +11,7 @@ from torch import nn
 
 import lametta
 from lametta.integrations.onnx import OnnxModel
+from lametta.integrations.onnx import export as export_lame
 from lametta.torch import Classifier, zoo
 from tests.conftest import shared
 from tests.torch.test_families import FAMILIES, make
@@ -64,6 +66,12 @@ def test_efficientnet_on_photographs(tmp_path):
     ours = lametta.Corrected(model, lametta.LAME()).step(files).probs
     theirs = lametta.Corrected(Classifier(loaded.net), lametta.LAME()).step(x).probs
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
+    joined = tmp_path / "joined.onnx"
+    export_lame(joined, model=path, affinity=lametta.knn(2))
+    session = onnxruntime.InferenceSession(joined, providers=["CPUExecutionProvider"])
+    core = lametta.LAME(lametta.knn(2), max_iter=20, tol=0)
+    expected = lametta.Corrected(model, core).step(files).probs
+    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, atol=1e-5)
 
 
 @pytest.mark.slow(3)
