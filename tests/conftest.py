@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from lametta._files import locked
+
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
 collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py", "serve/ray_cluster.py"]
 
@@ -121,6 +123,24 @@ def _seed() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``made_once(name, make)``: a folder for all processes that run tests, made by the first."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        with locked(place / f"{name}.lock"):
+            if not (place / f"{name}.done").exists():
+                (place / name).mkdir()
+                make(place / name)
+                (place / f"{name}.done").touch()
+        return place / name
+
+    return get
 
 
 def shared(*parts: str) -> Path:

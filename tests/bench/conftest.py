@@ -1,12 +1,10 @@
 """A small experiment, and made-up results with their report, made once for all tests."""
 
-import os
 from dataclasses import replace
 
 import polars as pl
 import pytest
 
-from lametta._files import locked
 from lametta.bench.experiment import load
 from lametta.bench.figures import Figure
 from lametta.bench.figures.style import RC
@@ -20,24 +18,6 @@ from tests.bench.tiny import write as write_file
 @pytest.fixture
 def experiment(tmp_path):
     return load(write_file(tmp_path / "tiny.toml", tiny()))
-
-
-@pytest.fixture(scope="session")
-def made_once(tmp_path_factory):
-    """``made_once(name, make)``: a folder for all processes that run tests, made by the first."""
-    place = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        place = place.parent
-
-    def get(name, make):
-        with locked(place / f"{name}.lock"):
-            if not (place / f"{name}.done").exists():
-                (place / name).mkdir()
-                make(place / name)
-                (place / f"{name}.done").touch()
-        return place / name
-
-    return get
 
 
 @pytest.fixture(scope="session")
