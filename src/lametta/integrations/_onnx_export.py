@@ -95,11 +95,11 @@ def export(
     else:
         if probabilities is not None:
             check_flag("probabilities", probabilities)
-        given = Path(model)
-        if target.exists() and given.exists() and target.samefile(given):
+        file = Path(model)
+        if target.exists() and file.exists() and target.samefile(file):
             raise LamettaError(f"path must be another file than model, got {target} for both")
-        with reading(given, "model"):
-            made = _behind(given, target.parent, features, logits, probabilities, lame)
+        with reading(file, "model"):
+            made = _behind(file, target.parent, features, logits, probabilities, lame)
     with renamed(target) as temporary:
         temporary.write_bytes(made.SerializeToString())
 
