@@ -52,6 +52,13 @@ class LameResult(NamedTuple):
     It is a tuple, which JAX takes apart and puts together: what ``jax.jit`` returns has 0-d arrays
     for ``n_iter``, which is ``max_iter``, and ``converged``, which is False; what ``jax.vmap``
     returns has all four with the mapped axis in front.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> result = lame(np.eye(6), np.full((6, 2), 0.5))
+    >>> result.probs.shape, result.converged
+    ((6, 2), True)
     """
 
     probs: Array
@@ -73,6 +80,13 @@ class LameStreamsResult(NamedTuple):
         Whether the last update moved no probability by more than ``tol``.
     energy : array [B]
         E(z) of each stream.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> result = lame_streams(np.ones((4, 6, 3)), np.full((4, 6, 2), 0.5))
+    >>> result.probs.shape, result.n_iter.shape
+    ((4, 6, 2), (4,))
     """
 
     probs: Array

@@ -9,7 +9,15 @@ Array: TypeAlias = Any
 
 
 class LamettaError(ValueError):
-    """Bad input. The message names the argument, what was expected and what came."""
+    """Bad input. The message names the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> lametta.knn(0)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: k must be an integer >= 1, got 0
+    """
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,12 @@ class Output:
         The input of the classifier head.
     logits : array [N, K]
         The class scores before the softmax.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Output(features=np.ones((2, 3)), logits=np.zeros((2, 5))).logits.shape
+    (2, 5)
     """
 
     features: Array
@@ -41,6 +55,12 @@ class Prediction:
     info : mapping of str to number
         Diagnostics that need no labels. Values are Python numbers, 0-d arrays, which stay on their
         device until someone reads them, or times that do so too; ``float(value)`` works on each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Prediction(np.array([[0.9, 0.1]]), info={"changed": 0.0}).info["changed"]
+    0.0
     """
 
     probs: Array
@@ -50,14 +70,29 @@ class Prediction:
 
 @runtime_checkable
 class Model(Protocol):
-    """A frozen source of features and logits."""
+    """A frozen source of features and logits.
+
+    Examples
+    --------
+    >>> def model(x):
+    ...     return Output(features=x, logits=x[:, :3])
+    >>> isinstance(model, Model)
+    True
+    """
 
     def __call__(self, x: Any, /) -> Output: ...
 
 
 @runtime_checkable
 class Corrector(Protocol):
-    """An output-only method: it sees no input and no weights."""
+    """An output-only method: it sees no input and no weights.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> isinstance(lametta.LAME(), Corrector)
+    True
+    """
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K] to a `Prediction`."""
@@ -74,6 +109,12 @@ class Stateful(Corrector, Protocol):
 
     Its memory is bounded, ``reset`` is exact, and ``ordered`` and ``causal`` are True where the
     order inside a batch is time, and where batches cut anywhere give the same answers.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> isinstance(lametta.Prudent(), Stateful), isinstance(lametta.LAME(), Stateful)
+    (True, False)
     """
 
     def state_dict(self) -> dict[str, Array]:
@@ -87,7 +128,15 @@ class Stateful(Corrector, Protocol):
 
 @runtime_checkable
 class Adapter(Protocol):
-    """What a benchmark or a server drives."""
+    """What a benchmark or a server drives.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> adapter = lametta.Source(lambda x: Output(x, x))
+    >>> isinstance(adapter, Adapter)
+    True
+    """
 
     def step(self, x: Any, /) -> Prediction:
         """Predict this batch, then perhaps change the adapter's own state."""

@@ -81,6 +81,24 @@ def run(
     -------
     list of Cell
         Those that failed; ``failed/<id>.json`` has the traceback of each.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lametta.bench.experiment import load
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "mine.toml").write_text('''
+    ...     name = "mine"
+    ...     models.net.zoo = "embedded:digits"
+    ...     datasets.val = {reader = "embedded:digits_val", part = [0, 8]}
+    ...     scenarios.sorted = {dataset = "val", order = "by_class"}
+    ...     methods.Source.kind = "source"
+    ...     methods.LAME.kind = "lame"
+    ...     studies.main = {models = ["net"], scenarios = ["sorted"], seeds = [0]}
+    ...     ''')
+    ...     experiment = load(Path(folder, "mine.toml"))
+    ...     run(Workspace(experiment, Path(folder, "results"), None))
+    []
     """
     # Another run, since files may have changed.
     workspace = replace(workspace, jobs=jobs, run=secrets.token_hex())

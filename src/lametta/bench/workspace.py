@@ -60,6 +60,15 @@ class Workspace:
         again for each cell that runs the network.
     run : str
         Processes make anew what they share when this changes, as it does with each `run`.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> from lametta.bench.experiment import load
+    >>> demo = load(Path(lametta.__file__).parent / "bench" / "experiments" / "demo.toml")
+    >>> workspace = Workspace(demo, Path("results/demo"), None)
+    >>> workspace.experiment.name, workspace.device
+    ('demo', 'cpu')
     """
 
     experiment: Experiment

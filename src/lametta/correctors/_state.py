@@ -34,6 +34,20 @@ class Remembering:
     or float64, not to be written.
 
     The state lives in host memory, whatever library and device the samples come from.
+
+    Examples
+    --------
+    >>> @dataclass
+    ... class Last(Remembering):
+    ...     def _begin(self, d, k):
+    ...         return {"answer": np.full(k, 1 / k)}
+    ...
+    ...     def _next(self, state, x, q):
+    ...         state["answer"] = (q + state["answer"]) / 2
+    ...         return state["answer"].copy()
+    >>> Last().correct(np.ones((2, 3)), np.array([[1.0, 0.0], [1.0, 0.0]])).probs
+    array([[0.75 , 0.25 ],
+           [0.875, 0.125]])
     """
 
     ordered: ClassVar[bool] = True  # the order inside a batch is time

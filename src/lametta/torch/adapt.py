@@ -46,6 +46,14 @@ class NetworkAdapter:
         Update passes for each batch.
     predict_first : bool
         Predict from the first update pass, before its step, which saves the second forward pass.
+
+    Examples
+    --------
+    >>> from lametta.torch import Classifier, tent
+    >>> from lametta.torch.digits import digits_net
+    >>> adapter = tent(Classifier(digits_net()), steps=2, predict_first=True)
+    >>> isinstance(adapter, NetworkAdapter), adapter.step(torch.rand(8, 1, 8, 8)).probs.shape
+    (True, torch.Size([8, 10]))
     """
 
     model: Classifier

@@ -35,6 +35,16 @@ class GradientAdapter(NetworkAdapter):
         1e-4 with SGD, as in its released code. A callable has its own.
     layers, bn_momentum, steps, predict_first
         As for `NetworkAdapter`.
+
+    Examples
+    --------
+    >>> from lametta.torch import Classifier
+    >>> from lametta.torch.digits import digits_net
+    >>> class Sure(GradientAdapter):
+    ...     def loss(self, logits):
+    ...         return -torch.log_softmax(logits, dim=1).max(dim=1).values.mean()
+    >>> Sure(model=Classifier(digits_net()), lr=0.001).step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
     """
 
     lr: float = 1e-3
@@ -107,7 +117,15 @@ class tent(GradientAdapter):  # noqa: N801 - read as a verb: tent(model, lr=0.01
 
 @dataclass(kw_only=True)
 class shot_im(GradientAdapter):  # noqa: N801
-    """SHOT-IM: maximize the mutual information of inputs and predictions. Options as for `tent`."""
+    """SHOT-IM: maximize the mutual information of inputs and predictions. Options as for `tent`.
+
+    Examples
+    --------
+    >>> from lametta.torch import Classifier
+    >>> from lametta.torch.digits import digits_net
+    >>> shot_im(Classifier(digits_net()), lr=0.001).step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
+    """
 
     def loss(self, log_probs: torch.Tensor, /) -> torch.Tensor:
         return losses.information_maximization(log_probs)
@@ -115,7 +133,16 @@ class shot_im(GradientAdapter):  # noqa: N801
 
 @dataclass(kw_only=True)
 class pseudo_label(GradientAdapter):  # noqa: N801
-    """PseudoLabel: learn from predictions above the threshold. Other options as for `tent`."""
+    """PseudoLabel: learn from predictions above the threshold. Other options as for `tent`.
+
+    Examples
+    --------
+    >>> from lametta.torch import Classifier
+    >>> from lametta.torch.digits import digits_net
+    >>> adapter = pseudo_label(Classifier(digits_net()), threshold=0.8)
+    >>> adapter.step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
+    """
 
     threshold: float = 0.9
 
@@ -141,6 +168,13 @@ class adabn(NetworkAdapter):  # noqa: N801
         0 keeps the source's statistics, 1 takes those of the batch alone.
     layers : Selector or str
         Which batch normalizations adapt.
+
+    Examples
+    --------
+    >>> from lametta.torch import Classifier
+    >>> from lametta.torch.digits import digits_net
+    >>> adabn(Classifier(digits_net()), momentum=0.1).step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
     """
 
     momentum: float = BN_MOMENTUM

@@ -45,6 +45,13 @@ class Layer:
     released_half : int, optional
         0 or 1, the half that the released code would put it in; None where that is neither, or
         where the network has none of the parts that the code cuts by.
+
+    Examples
+    --------
+    >>> from lametta.torch.digits import digits_net
+    >>> first = layers_of(digits_net(), torch.rand(2, 1, 8, 8))[0]
+    >>> first.is_norm, first.place
+    (False, 0.0)
     """
 
     name: str
@@ -150,6 +157,13 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
     """The layers with parameters, in the order in which a forward pass of ``x`` calls them.
 
     One pass tells for all batches to come, unless layers come or go.
+
+    Examples
+    --------
+    >>> from lametta.torch.digits import digits_net
+    >>> layers = layers_of(digits_net(), torch.rand(2, 1, 8, 8))
+    >>> [layer.place for layer in layers if layer.is_norm][0]
+    0.0
     """
     modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
     known, order = _orders.get(net, (set[str](), list[str]()))

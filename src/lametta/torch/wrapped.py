@@ -25,6 +25,16 @@ class Wrapped(nn.Module):
         What makes the predictions.
     prediction : Prediction or None
         The last one, with its diagnostics in ``prediction.info``.
+
+    Examples
+    --------
+    >>> from lametta.torch import wrap
+    >>> from lametta.torch.digits import digits_net
+    >>> model = wrap(digits_net(), "lame")
+    >>> model(torch.rand(8, 1, 8, 8)).shape
+    torch.Size([8, 10])
+    >>> model.prediction.info["neighbors"]
+    5
     """
 
     def __init__(self, model: Classifier, adapter: Adapter) -> None:
