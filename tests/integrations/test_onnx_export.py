@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto
+from onnxruntime import quantization
 
 import lametta
 from lametta import LamettaError, knn, lame, linear, rbf
@@ -29,6 +30,7 @@ from tests.integrations.graphs import (
 from tests.integrations.graphs import (
     linear as linear_net,
 )
+from tests.integrations.test_onnx_quantized import Reader
 
 AFFINITIES = [
     knn(5),
@@ -290,7 +292,19 @@ def test_names_that_are_taken(path):
         export(path.with_name("joined.onnx"), model=path)
 
 
-def test_quantized_and_half_precision(path):
+@pytest.mark.filterwarnings("ignore")  # of the tools that quantize
+@pytest.mark.parametrize("static", [False, True])
+def test_quantized(path, static):
+    quantized = path.with_name("quantized.onnx")
+    if static:
+        form = quantization.QuantFormat.QOperator
+        quantization.quantize_static(linear_net(path), quantized, Reader(X), quant_format=form)
+    else:
+        quantization.quantize_dynamic(linear_net(path), quantized)
+    check(quantized, X)
+
+
+def test_half_precision(path):
     half = {"w": W.astype(np.float16), "b": B.astype(np.float16)}
     nodes = [body(), node("Gemm", ["f", "w", "b"], ["y"])]
     save(path, nodes, half, dtype=TensorProto.FLOAT16)

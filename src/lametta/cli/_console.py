@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -23,6 +23,13 @@ from rich.text import Text
 from lametta.types import LamettaError
 
 _SECONDS = 10.0  # between lines of progress
+
+Features: TypeAlias = Annotated[
+    str | None, typer.Option(help="The model's tensor of features, if it is not found.")
+]
+Logits: TypeAlias = Annotated[
+    str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
+]
 
 out = Console()
 err = Console(stderr=True)

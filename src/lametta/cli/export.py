@@ -6,7 +6,7 @@ from typing import Annotated, cast
 import typer
 
 from lametta import methods
-from lametta.cli._console import require, say, typed, user_errors
+from lametta.cli._console import Features, Logits, require, say, typed, user_errors
 from lametta.correctors import LAME
 from lametta.types import LamettaError
 
@@ -31,12 +31,8 @@ def export(
             metavar="MODEL", help="A classifier's .onnx file, to put LAME behind it in one graph."
         ),
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="The model's tensor of features, if it is not found.")
-    ] = None,
-    logits: Annotated[
-        str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
-    ] = None,
+    features: Features = None,
+    logits: Logits = None,
     probabilities: Annotated[
         bool | None,
         typer.Option(

@@ -11,7 +11,7 @@ import typer
 
 from lametta import methods
 from lametta._checks import check_choice
-from lametta.cli._console import parsed, require, typed, user_errors
+from lametta.cli._console import Features, Logits, parsed, require, typed, user_errors
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -62,12 +62,8 @@ def serve(
             help="A classifier that predicts here: requests then bring images or its tensors.",
         ),
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="The model's tensor of features, if it is not found.")
-    ] = None,
-    logits: Annotated[
-        str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
-    ] = None,
+    features: Features = None,
+    logits: Logits = None,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
     idle: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
