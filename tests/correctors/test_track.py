@@ -16,15 +16,23 @@ def test_contract(check):
 
 
 @pytest.mark.parametrize("memory", [1, 3.5, 20])
-def test_equation(memory):
+@pytest.mark.parametrize("stay", [1, 5])
+def test_equation(memory, stay):
     features, probs = make_batch(30, 5)
+    features, probs = (np.repeat(x, stay, axis=0)[:30] for x in (features, probs))
     found = Track(memory).correct(features, probs).probs
+    roots, weights = np.sqrt(probs), []
     for i, row in enumerate(found):
-        weights = (1 - 1 / memory) ** np.arange(i, -1, -1)
-        seen, n = probs[: i + 1], weights.sum()
-        product, mean = weights @ np.log(seen) / n, weights @ seen / n
-        expected = softmax((n ** (1 / 3) * (0.75 * product + 0.25 * np.log(mean)))[None])[0]
-        assert np.allclose(row, expected, atol=1e-12)
+        usual = [roots[j] @ roots[: j - 1].mean(axis=0) for j in range(2, i + 1)]
+        near = [roots[j] @ roots[j - 1] for j in range(2, i + 1)]
+        a = max(0, np.sum(near) - np.sum(usual)) / (1 + np.sum(np.subtract(1, usual)))
+        weights.append(min(1, a / 0.3))
+        fade = (1 - 1 / memory) ** np.arange(i, -1, -1)
+        n = fade.sum()
+        product, mean = fade @ np.log(probs[: i + 1]) / n, np.log(fade @ probs[: i + 1] / n)
+        z = (1 - weights[-1]) * product + weights[-1] * mean
+        assert np.allclose(row, softmax(n ** (1 / 3) * z[None])[0], atol=1e-12)
+    assert weights[-1] == 1 if stay == 5 else weights[-1] < 0.5
 
 
 def test_the_first_answer_and_those_without_memory_are_the_source():

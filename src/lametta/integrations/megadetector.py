@@ -116,7 +116,7 @@ def correct(
     >>> document = {"classification_categories": {"0": "fox", "1": "elk"}, "images": images}
     >>> found = correct(document, Track())
     >>> [image["detections"][0]["classifications"][0] for image in found.document["images"]]
-    [['0', 0.7738], ['0', 0.7045], ['0', 0.7351]]
+    [['0', 0.7786], ['0', 0.7106], ['0', 0.7402]]
     """
     check_choice("by", by, BY)
     check_number("gap", gap, 0)

@@ -1,0 +1,189 @@
+"""Which class a track has, frame by frame: `Track`, the smoother's, against the usual rules.
+
+``python benchmarks/tracks.py FOLDER ...`` reads banks: .npz files with features, logits and labels,
+or what ``lametta extract`` wrote. A bank of the seven videos gives tracks of neighboring frames; of
+any other, photographs of one class are put together to tracks. Tracks are whole (videos alone),
+short (3 to 5 frames) or long (20 to 50), also with a wrong beginning: a first frame, or a first
+fifth of the photographs, that the network gets wrong. A label counts for the frame it is given at,
+and is made from that frame and those before. ``--confidence`` gives the rules no more than a class
+and its confidence, as a detector does. ``--json`` keeps the rows, ``--quick`` is for the tests.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lametta._arrays import softmax
+from lametta.correctors import Average, Majority, Memory, Product, Track
+from lametta.data.bank.files import read_arrays
+from lametta.data.classes.imagenet import IMAGENET
+from lametta.integrations._spread import spread
+from lametta.types import Corrector
+
+VIDEOS = {
+    "blackswan": 100,
+    "bmx-trees": 671,
+    "cows": 345,
+    "drift-straight": 751,
+    "horsejump-high": 339,
+    "kite-surf": 978,
+    "scooter-black": 670,
+}  # and their classes in ImageNet
+LENGTHS = {"short": (3, 5), "long": (20, 50)}
+RULES: dict[str, Corrector | None] = {
+    "source": None,
+    "first": None,
+    "majority": Majority(),
+    "average": Average(),
+    "product": Product(),
+    "memory": Memory("track"),
+    "track": Track(),
+}
+USUAL = ("first", "majority", "average")  # what people do now
+
+
+@dataclass
+class Samples:
+    """What a network said of images: features [N, d], probs [N, K], classes and videos [N]."""
+
+    features: Any
+    probs: Any
+    labels: Any
+    videos: Any = None
+
+    @property
+    def right(self) -> Any:
+        return self.probs.argmax(axis=1) == self.labels
+
+
+def banks(folders: list[Path], quick: bool) -> Iterator[tuple[str, Samples]]:
+    if quick:
+        rng = np.random.default_rng(0)
+        labels = np.repeat(np.arange(8), 30)
+        logits = 1.5 * np.eye(8)[labels] + rng.normal(size=(240, 8))
+        yield "made up", Samples(logits, softmax(np, logits), labels)
+    for path in sorted(path for folder in folders for path in folder.glob("*.*")):
+        if path.suffix not in (".npz", ".safetensors"):
+            continue
+        arrays, header = read_arrays(path, "FOLDER")
+        probs = softmax(np, np.asarray(arrays["logits"]).astype(np.float32))
+        features, labels = np.asarray(arrays["features"]).astype(np.float32), arrays["labels"]
+        names, videos = header.get("classes") or (), None
+        if names and set(names) <= VIDEOS.keys():
+            videos = np.asarray(arrays["groups"])
+            labels = np.array([VIDEOS[str(video)] for video in videos])
+        elif names and len(names) < probs.shape[1]:  # some of ImageNet's, by synset
+            labels = np.array([IMAGENET.index(names[label]) for label in labels])
+        yield path.stem, Samples(features, probs, np.asarray(labels).astype(int), videos)
+
+
+def tracks(samples: Samples, n: int) -> Iterator[tuple[str, list[Any]]]:
+    """Kinds of tracks, each a list of positions."""
+    make = _photographs if samples.videos is None else _clips
+    if samples.videos is not None:
+        yield "whole", [np.flatnonzero(samples.videos == name) for name in VIDEOS]
+    for kind, (least, most) in LENGTHS.items():
+        for title, wrong in ((kind, False), (f"{kind}, wrong beginning", True)):
+            found = list(make(samples, least, most, n if kind == "short" else n // 2, wrong))
+            if len(found) >= 20:
+                yield title, found
+
+
+def _photographs(samples: Samples, least: int, most: int, n: int, wrong: bool) -> Iterator[Any]:
+    """Images of one class; those that are wrong come first where a wrong beginning is wanted."""
+    rng, right = np.random.default_rng(1), samples.right
+    members = {
+        label: np.flatnonzero(samples.labels == label) for label in np.unique(samples.labels)
+    }
+    enough = [own for own in members.values() if len(own) >= least]
+    for _ in range(n if enough else 0):
+        own = enough[rng.integers(len(enough))]
+        length = min(int(rng.integers(least, most + 1)), len(own))
+        first = rng.permutation(own[~right[own]])[: max(1, length // 5)] if wrong else own[:0]
+        if wrong and (len(first) < max(1, length // 5) or not right[own].any()):
+            continue
+        rest = np.setdiff1d(own, first)
+        yield np.concatenate([first, rng.permutation(rest)[: length - len(first)]])
+
+
+def _clips(samples: Samples, least: int, most: int, n: int, wrong: bool) -> Iterator[Any]:
+    """Frames of a video that follow each other; with a wrong beginning, some other is right."""
+    rng, right = np.random.default_rng(2), samples.right
+    for name in VIDEOS:
+        own = np.flatnonzero(samples.videos == name)
+        for _ in range(n // len(VIDEOS)):
+            length = min(int(rng.integers(least, most + 1)), len(own) - 1)
+            clips = [own[start : start + length] for start in range(len(own) - length + 1)]
+            if wrong:
+                clips = [clip for clip in clips if not right[clip[0]] and right[clip].any()]
+            if clips:
+                yield clips[rng.integers(len(clips))]
+
+
+def score(samples: Samples, found: list[Any], rule: str, confidence: bool) -> tuple[float, float]:
+    """The accuracy of all frames' labels, and of each track's last, in percent."""
+    hits, last, corrector = [], [], RULES[rule]
+    for own in found:
+        probs = samples.probs[own]
+        if confidence:
+            tops = zip(probs.argmax(axis=1), probs.max(axis=1), strict=True)
+            probs = np.array([spread(probs.shape[1], [k], [float(share)]) for k, share in tops])
+        if corrector is not None:
+            corrector.reset()
+            probs = corrector.correct(samples.features[own], probs).probs
+        named = probs.argmax(axis=1)
+        named = np.full_like(named, named[0]) if rule == "first" else named
+        hits.append(named == samples.labels[own])
+        last.append(hits[-1][-1])
+    return 100 * float(np.concatenate(hits).mean()), 100 * float(np.mean(last))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--tracks", type=int, default=210, help="short ones of a kind")
+    parser.add_argument("--confidence", action="store_true")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for bank, samples in banks(options.folders, options.quick):
+        for kind, found in tracks(samples, 42 if options.quick else options.tracks):
+            scores = {rule: score(samples, found, rule, options.confidence) for rule in RULES}
+            rows.append({"bank": bank, "kind": kind, "tracks": len(found), "scores": scores})
+    print_table(rows)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """A line a bank and kind; minus signs mark those where a usual rule beats `Track`."""
+    print(f"| bank | tracks | {' | '.join(RULES)} | over the best usual rule |")
+    print("|---|---|" + "---:|" * (len(RULES) + 1))
+    kinds: dict[str, list[dict[str, float]]] = {}
+    for row in rows:
+        frames = {rule: row["scores"][rule][0] for rule in RULES}
+        print_line(row["bank"], f"{row['kind']} ({row['tracks']})", frames)
+        kinds.setdefault(row["kind"], []).append(frames)
+    for kind, lines in kinds.items():
+        means = {rule: float(np.mean([line[rule] for line in lines])) for rule in RULES}
+        print_line(f"**mean of {len(lines)}**", kind, means)
+    ahead = [row["scores"]["track"][0] >= max(row["scores"][x][0] for x in USUAL) for row in rows]
+    last = {rule: float(np.mean([row["scores"][rule][1] for row in rows])) for rule in RULES}
+    print_line("**mean of all**", "the last frame alone", last)
+    print(f"\ntrack is not behind the best usual rule in {sum(ahead)} of {len(rows)} lines")
+
+
+def print_line(bank: str, kind: str, scores: dict[str, float]) -> None:
+    lead = scores["track"] - max(scores[rule] for rule in USUAL)
+    cells = " | ".join(f"{value:.1f}" for value in scores.values())
+    print(f"| {bank} | {kind} | {cells} | {lead:+.1f} |")
+
+
+if __name__ == "__main__":
+    main()
