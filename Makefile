@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $(CORES) + 1) --ma
 # Without compiled files, every process would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint style types tests quick-tests bench docs clean
+.PHONY: demo quick test lint style types tests quick-tests bench docs clean dist wheels lowest newest sbom
 
 # PIP_CONSTRAINT, unlike --constraint, also holds for what a build environment installs. To compile,
 # pip would take one core; what no Python of this version can compile is nothing that we import.
@@ -64,5 +64,33 @@ docs: .venv/ready
 	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build/html
 	! grep --recursive --include='*.html' -E '<(script|link|img)[^>]* (src|href)="https?:' docs/_build/html
 
+# What is published, built with what is installed so that nothing is fetched.
+dist: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+# The wheel in empty environments, of every Python that is declared and found here.
+wheels: dist
+	$(BIN)/python scripts/check_wheel.py dist/*.whl --constraint constraints.txt
+
+# The same with the lowest versions that are allowed.
+lowest: dist
+	$(BIN)/python scripts/check_wheel.py dist/*.whl --constraint constraints-lowest.txt --python $(BIN)/python
+
+# The tests with the newest versions there are, in an environment of their own.
+newest:
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	.venv-newest/bin/python -m pytest --numprocesses=$(CORES) --dist=worksteal
+
+# The software bill of materials: what is installed, with versions and licenses, as CycloneDX.
+sbom: .venv/ready
+	test -x .venv-sbom/bin/cyclonedx-py || $(PYTHON) -m venv .venv-sbom
+	.venv-sbom/bin/pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7'
+	mkdir -p build
+	.venv-sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file build/sbom.cdx.json $(BIN)/python
+
 clean:
-	rm -rf .venv docs/_build dist build
+	rm -rf .venv .venv-newest .venv-sbom docs/_build dist build
