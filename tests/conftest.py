@@ -184,11 +184,13 @@ def knn_matrix(features: Any, k: int) -> Any:
 
 
 def lame_by_definition(q: Any, w: Any, n_iter: int) -> Any:
-    """Equation 6 of the paper, as it stands there."""
+    """Equation 6 of the paper, as it stands there, for so many updates or until z rests."""
     z = q
-    for _ in range(n_iter):
-        z = q * np.exp(w @ z)
+    for i in range(n_iter):
+        before, z = z, q * np.exp(w @ z)
         z = z / z.sum(axis=1, keepdims=True)
+        if i % 16 == 15 and np.abs(z - before).max() <= np.finfo(np.float64).eps:
+            break
     return z
 
 
