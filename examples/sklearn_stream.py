@@ -16,7 +16,7 @@ from lametta.integrations.sklearn import CorrectedClassifier
 X, y = load_digits(return_X_y=True)
 fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(X[:300], y[:300])
 
-stream = 300 + y[300:].argsort(kind="stable")
+stream = 300 + y[300:].argsort(kind="stable")[::3]
 X, y = X[stream], y[stream]
 
 batches = CorrectedClassifier(FrozenEstimator(fitted), batch_size=64)

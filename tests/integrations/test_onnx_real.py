@@ -1,6 +1,9 @@
 """Networks as torch exports them, held against `lametta.torch.Classifier`."""
 
 import io
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -82,3 +85,12 @@ def test_families_of_transformers(tmp_path, family):
     x = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
     model = OnnxModel(export(net, x[:2], tmp_path / "net.onnx"))
     check(model(x), Classifier(net)(x), 1e-5)
+
+
+@pytest.mark.slow
+def test_the_example_gains(capsys):
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "onnx_export.py"))
+    shown = capsys.readouterr().out
+    alone, corrected = map(float, re.findall(r"([\d.]+)% right", shown))
+    assert alone + 5 < corrected
+    assert shown.endswith("as the core computes it: True\n")

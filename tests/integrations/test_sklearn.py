@@ -1,6 +1,9 @@
 """Corrected scikit-learn classifiers: the library's own checks, and the core bit for bit."""
 
 import pickle
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -95,9 +98,11 @@ def test_a_stream_goes_on_from_call_to_call():
     for continued in (pickle.loads(pickle.dumps(corrected)), corrected):
         for part, probs in zip(parts[1:], expected[1:], strict=True):
             np.testing.assert_array_equal(continued.predict_proba(rows[part]), probs)
-    other = clone(corrected)
+    used = Prudent()
+    used.correct(rows[200:], FITTED.predict_proba(rows[200:]))
+    others = clone(corrected), CorrectedClassifier(FITTED, used)
     corrected.reset()
-    for anew in (corrected, other):
+    for anew in (corrected, *others):
         np.testing.assert_array_equal(anew.predict_proba(rows[:100]), expected[0])
     assert given.state_dict() == {}
 
@@ -111,6 +116,13 @@ def test_a_clone_for_each_stream():
         expected = Prudent().correct(rows[own], probs[own]).probs
         np.testing.assert_array_equal(corrected.predict_proba(rows[own]), expected)
         assert corrected.estimator_ is camera.estimator
+
+
+@pytest.mark.slow
+def test_the_example_gains(capsys):
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "sklearn_stream.py"))
+    alone, batches, prudent = map(float, re.findall(r"([\d.]+)%", capsys.readouterr().out))
+    assert alone + 5 < min(batches, prudent)
 
 
 # Features
