@@ -17,13 +17,17 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_generated"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["attrs_inline", "dollarmath"]
+myst_heading_anchors = 3
 default_role = "py:obj"
 napoleon_use_rtype = False
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = f"lametta {release}"
+html_static_path = ["_static"]
+html_css_files = ["lametta.css"]
+html_show_sphinx = False
 html_math_renderer = "mathml"
 
 
@@ -35,9 +39,8 @@ def write_inline(translator, node):
 
 
 def write_block(translator, node):
-    # Room for sums taller than their line, which would otherwise get a scroll bar.
     math = tex2mathml(node.astext(), as_block=True)
-    translator.body.append(f'<div class="math" style="padding: 0.4em 0">{math}</div>')
+    translator.body.append(f'<div class="math">{math}</div>')
     raise nodes.SkipNode
 
 

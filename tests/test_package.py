@@ -1,14 +1,11 @@
 """What a user meets first: the import, the names, the extras, the README."""
 
-import contextlib
 import importlib
 import importlib.metadata
-import io
 import pkgutil
 import re
 import sys
 import tomllib
-import types
 from itertools import chain
 from pathlib import Path
 
@@ -152,52 +149,12 @@ def test_all_is_all():
     assert (packages, extras) == (set(), EXTRAS.keys())
 
 
-# The README and the docs
-
-
-def readme_examples():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", text, flags=re.DOTALL)
+# The README
 
 
 def test_readme_has_examples():
-    examples = readme_examples()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", text, flags=re.DOTALL)
     assert len(examples) == 4
     lines = [line for line in examples[0][0].splitlines() if line]
     assert len(lines) == 10
-
-
-@pytest.mark.parametrize(("code", "output"), readme_examples())
-def test_readme(code, output):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
-    assert printed.getvalue() == output
-
-
-def test_docs_show_a_method_that_keeps_the_contract():
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == 3
-    # A module of its own, since pickle finds a class by its module's name.
-    module = types.ModuleType("extending")
-    sys.modules["extending"] = module
-    try:
-        for code in blocks:
-            exec(compile(code, "extending.md", "exec"), module.__dict__)
-        for check in lametta.testing.yield_checks(module.Temperature()):
-            module.test_the_contract(check)
-    finally:
-        del sys.modules["extending"]
-
-
-def test_the_page_on_production_runs_from_top_to_bottom():
-    text = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
-    space: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
-    assert len(blocks) == 7
-    for code, output in blocks:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, "production.md", "exec"), space)
-        assert printed.getvalue() == output

@@ -63,10 +63,8 @@ class Workspace:
 
     Examples
     --------
-    >>> import lametta
-    >>> from lametta.bench.experiment import load
-    >>> demo = load(Path(lametta.__file__).parent / "bench" / "experiments" / "demo.toml")
-    >>> workspace = Workspace(demo, Path("results/demo"), None)
+    >>> from lametta.bench.experiment import bundled, load
+    >>> workspace = Workspace(load(bundled("demo")), Path("results/demo"), None)
     >>> workspace.experiment.name, workspace.device
     ('demo', 'cpu')
     """

@@ -33,7 +33,13 @@ class Samples(Protocol):
 
 
 class Sample(NamedTuple):
-    """One sample: the input, its class and where it comes from (a video, say; None if unknown)."""
+    """One sample: the input, its class and where it comes from (a video, say; None if unknown).
+
+    Examples
+    --------
+    >>> Sample(x=0.5, y=3, group="video 1").y
+    3
+    """
 
     x: Any
     y: int

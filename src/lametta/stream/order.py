@@ -30,7 +30,14 @@ Arrival: TypeAlias = Index | Mapping[str, Index] | Sequence[tuple[str, Index]]
 
 
 class Order(Protocol):
-    """A callable from labels [N], groups [N] or None and a generator to an `Arrival`."""
+    """A callable from labels [N], groups [N] or None and a generator to an `Arrival`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> iid()(np.array([0, 0, 1, 1]), None, np.random.default_rng(0)).shape
+    (4,)
+    """
 
     def __call__(
         self, labels: Index, groups: Groups | None, rng: np.random.Generator, /

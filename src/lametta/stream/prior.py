@@ -26,7 +26,13 @@ _MOST_CLASSES = 10**6  # a list has an entry for each
 
 
 class Prior(Protocol):
-    """A callable from labels [N] and a generator to positions [M], in ascending order."""
+    """A callable from labels [N] and a generator to positions [M], in ascending order.
+
+    Examples
+    --------
+    >>> as_is()(np.array([0, 0, 1, 1]), np.random.default_rng(0))
+    array([0, 1, 2, 3])
+    """
 
     def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index: ...
 

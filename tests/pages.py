@@ -1,0 +1,181 @@
+"""The code of a Markdown page, run as a reader would who pastes it in order.
+
+Blocks are marked by a comment in the line before them, which no reader sees:
+
+- ``<!-- not run: REASON -->``: it cannot run here;
+- ``<!-- file: NAME -->``: the reader saves it under this name;
+- ``<!-- stays up -->``: a server, which runs until the page ends.
+
+A block of ``text`` is what the block before it prints.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.serve.server import Server
+
+ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>not run|file|stays up)(?:: (?P<said>[^\n]*))? -->\n+)?"
+    r"^(?P<fence>`{3,})(?P<language>[a-z]+)\n(?P<code>.*?)^(?P=fence)$",
+    flags=re.DOTALL | re.MULTILINE,
+)
+LANGUAGES = {"python", "sh", "text", "toml", "diff", "json", "yaml"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its language, itself, its mark and what the mark says."""
+
+    language: str
+    code: str
+    mark: str | None
+    said: str | None
+
+
+def pages() -> list[Path]:
+    """The README and every page of the documentation."""
+    found = sorted((ROOT / "docs").rglob("*.md"))
+    kept = [p for p in found if not {"_build", "_generated"} & {*p.relative_to(ROOT).parts}]
+    return [ROOT / "README.md", *kept]
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a page, but for directives such as ``{toctree}``."""
+    return [
+        Block(found["language"], found["code"], found["mark"], found["said"])
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def commands(code: str) -> Iterator[list[str]]:
+    """The commands of a shell block, as words; one may go over several lines."""
+    pending = ""
+    for line in code.splitlines():
+        pending += line + "\n"
+        try:
+            words = shlex.split(pending.replace("\\\n", " "), comments=True)
+        except ValueError:  # a quotation that the next line ends
+            continue
+        if not line.endswith("\\"):
+            pending = ""
+            if words:
+                yield words
+    assert not pending.strip(), pending
+
+
+class Reader:
+    """Who pastes the blocks of a page, one after another, in one folder."""
+
+    def __init__(self, name: str) -> None:
+        # A module of its own, since pickle finds a class by its module's name.
+        self.module = types.ModuleType("page_" + re.sub(r"\W", "_", name))
+        self.folder = os.getcwd()
+        self.servers: list[Server] = []
+
+    def __enter__(self) -> "Reader":
+        sys.modules[self.module.__name__] = self.module
+        sys.path.insert(0, self.folder)  # as an interpreter that is started there
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del sys.modules[self.module.__name__]
+        sys.path.remove(self.folder)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith(self.folder):
+                del sys.modules[name]  # what the reader has written
+        for server in self.servers:
+            server.stop()
+
+    def forget(self) -> None:
+        """Begin with an empty session."""
+        for name in [name for name in vars(self.module) if not name.startswith("__")]:
+            delattr(self.module, name)
+
+    def paste(self, block: Block) -> str:
+        """Run a block, and give what it prints."""
+        code = block.code
+        for server in self.servers:
+            code = code.replace("localhost:8000", server.host)
+        printed = io.StringIO()
+        if block.mark == "file":
+            path = Path(str(block.said))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(code, encoding="utf-8")
+        if block.language == "toml":
+            tomllib.loads(code)
+        elif block.language == "python" and block.mark != "file":
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, self.module.__name__, "exec"), self.module.__dict__)
+        elif block.language == "sh":
+            for words in commands(code):
+                printed.write(self.command(words, stays=block.mark == "stays up"))
+        return printed.getvalue()
+
+    def command(self, words: list[str], *, stays: bool) -> str:
+        """Run a command of the shell."""
+        if words[0] == "PYTHONPATH=.":  # so it is here anyway
+            words = words[1:]
+        program, *arguments = words
+        if program == "pip":
+            _check_install(arguments)
+            return ""
+        if program == "make":
+            rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+            assert all(re.search(rf"^{rule}:", rules, flags=re.MULTILINE) for rule in arguments)
+            return ""
+        if program == "python":  # programs beside the package have tests of their own
+            assert (ROOT / arguments[0]).is_file(), arguments
+            return ""
+        if stays:
+            server = Server(*_without_port(arguments[1:]))
+            server.start()
+            self.servers.append(server)
+            return ""
+        if program == "lametta":
+            return _lametta(arguments)
+        assert program in ("curl", "ls", "head"), words
+        return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def _lametta(arguments: list[str]) -> str:
+    """The command in this process, where what is slow to load is loaded."""
+    from lametta.cli import app
+
+    printed = io.StringIO()
+    status: Any = 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            app(arguments, prog_name="lametta")
+        except SystemExit as end:
+            status = end.code
+    assert not status, (arguments, said.getvalue(), printed.getvalue())
+    return printed.getvalue()
+
+
+def _check_install(arguments: list[str]) -> None:
+    project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert arguments[0] == "install"
+    for wanted in arguments[1:]:
+        found = re.fullmatch(r"(?:\.|lametta)(?:\[([a-z,]+)\])?", wanted)
+        assert found, wanted
+        extras = set(filter(None, (found[1] or "").split(",")))
+        assert extras <= project["optional-dependencies"].keys(), wanted
+
+
+def _without_port(options: list[str]) -> list[str]:
+    if "--port" not in options:
+        return options
+    at = options.index("--port")
+    return options[:at] + options[at + 2 :]

@@ -1,0 +1,179 @@
+"""The code of every page runs, its output is the one shown, and links lead somewhere."""
+
+import importlib.util
+import inspect
+import re
+import types
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from lametta.testing import yield_checks
+from tests.pages import LANGUAGES, ROOT, Reader, blocks, pages
+
+PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages()}
+SECONDS = {"docs/serving.md": 8, "docs/grid.md": 8, "docs/video.md": 4, "docs/start.md": 4}
+
+
+def _matches(printed: str, shown: str) -> bool:
+    """Whether this was printed; a line of three dots stands for any lines."""
+    pattern = re.sub(r"([\[*?])", r"[\1]", shown).replace("\n...\n", "\n*\n")
+    return fnmatchcase(printed, pattern)
+
+
+def _paste(name: str, reader: Reader) -> None:
+    """Paste all blocks of a page, and hold what they print against the page."""
+    printed = None
+    for block in blocks(PAGES[name]):
+        if block.mark == "not run":
+            printed = None
+        elif block.language != "text":
+            if name == "README.md":  # each of its blocks stands alone
+                reader.forget()
+            printed = reader.paste(block)
+        elif printed is not None:
+            assert _matches(printed, block.code), printed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow(SECONDS[name]) if name in SECONDS else ())
+        for name, text in PAGES.items()
+        if blocks(text)
+    ],
+)
+def test_the_code_of_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    with Reader(Path(name).stem) as reader:
+        _paste(name, reader)
+        if name == "docs/extending.md":  # the test that it shows
+            page = vars(reader.module)
+            for check in yield_checks(page["Temperature"]()):
+                page["test_the_contract"](check)
+
+
+def test_blocks_that_do_not_run_are_few_and_say_why():
+    left = []
+    for name, text in PAGES.items():
+        for block in blocks(text):
+            assert block.language in LANGUAGES, name
+            assert (block.mark in ("not run", "file")) == bool(block.said), name
+            if block.mark == "not run":
+                assert len(block.said.split()) > 2, name
+                left.append(name)
+    assert len([name for name in left if "integrations" not in name]) <= 10
+    # A mark that is misspelled would be no mark.
+    said = {mark.strip() for text in PAGES.values() for mark in re.findall(r"<!-- ([\w ]+)", text)}
+    assert said <= {"not run", "file", "stays up"}
+
+
+def test_a_page_that_shows_what_is_not_printed_is_found():
+    assert _matches("a [b]\nc\nd\n", "a [b]\n...\nd\n")
+    assert _matches("a*\n", "a*\n")
+    assert not _matches("ab\n", "a*\n")
+    assert not _matches("a\nc\n", "a\n...\nd\n")
+
+
+# Links
+
+
+def _places(text: str) -> set[str]:
+    """The anchors of a page's headings, as they are made on the web and by Sphinx."""
+    text = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md"])
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for address in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", address):
+            assert re.fullmatch(r"https://[\w-]+(\.[\w-]+)+(/\S*)?", address), address
+            continue
+        path, _, place = address.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), address
+        if place:
+            assert place in _places(target.read_text("utf-8")), address
+
+
+def _check_links() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("check_links", ROOT / "scripts/check_links.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_check_of_the_built_site_finds_what_is_wrong(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top">A</h1><a href="b.html#there">b</a><a href="#top">up</a>'
+        '<a href="https://example.org/x">out</a><img src="data:image/png;base64,AAAA">'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"><a href="a.html"></a></p>')
+    check = _check_links()
+    assert check.problems(tmp_path) == []
+    (tmp_path / "b.html").write_text(
+        '<a href="a.html#gone"></a><a href="c.html"></a><a href="https:/x"></a>'
+        '<script src="https://cdn.example.org/x.js"></script>'
+        '<link href="//fonts.example.org/f.css">'
+        '<img src="gone.svg">'
+    )
+    (tmp_path / "s.css").write_text('@import "https://fonts.example.org/f.css";')
+    wrong = check.problems(tmp_path)
+    for word in (
+        "a.html#gone",
+        "c.html",
+        "https:/x",
+        "cdn",
+        "//fonts",
+        "gone.svg",
+        "s.css",
+        "#there",
+    ):
+        assert any(word in line for line in wrong), word
+    assert len(wrong) == 8
+    assert check.problems(tmp_path / "empty") != []
+
+
+# The reference
+
+
+def _documented() -> dict[str, object]:
+    """The names of docs/api.md, and what they stand for."""
+    names, module = [], "lametta"
+    directive = r"^\.\. (auto\w+|currentmodule):: (\S+)\n((?:   .*\n)*)"
+    for kind, name, options in re.findall(directive, PAGES["docs/api.md"], flags=re.MULTILINE):
+        if kind == "currentmodule":
+            module = name
+        elif kind == "automodule":
+            members = re.search(r":members:([^:]*)", options)[1]
+            names += [f"{name}.{member.strip()}" for member in members.split(",")]
+        else:
+            names.append(name if name.startswith("lametta.") else f"{module}.{name}")
+    found = {}
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        found[name] = getattr(importlib.import_module(path), attribute)
+    return found
+
+
+def test_every_public_name_is_documented_with_an_example():
+    documented = _documented()
+    without = [n for n, thing in documented.items() if ">>>" not in (inspect.getdoc(thing) or "")]
+    assert without == []
+    modules = ["lametta", "lametta.torch", "lametta.stream", "lametta.data", "lametta.correctors"]
+    modules += [
+        f"lametta.integrations.{name}"
+        for name in ("hf", "megadetector", "onnx", "sklearn", "supervision")
+    ]
+    for module in (importlib.import_module(name) for name in modules):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing) and not isinstance(thing, types.GenericAlias):
+                assert any(thing is other for other in documented.values()), (module, name)
