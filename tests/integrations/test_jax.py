@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import lametta
-from lametta import LamettaError, knn, lame, linear, rbf
+from lametta import LamettaError, knn, lame, rbf
 from tests.conftest import make_batch
 
 pytestmark = pytest.mark.slow
 # JAX compiles for every shape and every number of updates: few of both spare most of that.
-N_ITER = 6
-AFFINITIES = [knn(5), knn(3, symmetric=True), rbf(5, row_sum=5.0), linear()]
+N_ITER = 3
+AFFINITIES = [knn(5), rbf(5, row_sum=5.0)]
 BATCHES = [
     tuple(array.astype(np.float32) for array in make_batch(12, 4, seed=seed)) for seed in range(3)
 ]
@@ -52,10 +52,17 @@ def test_jit_of_vmap(affinity):
     assert result.converged.tolist() == [False] * 4
 
 
-def test_jit_and_what_its_result_holds():
+def test_what_comes_out_of_jit():
+    corrector = lametta.LAME(max_iter=N_ITER, tol=0)
+
+    @jax.jit
+    def correct(features, probs):
+        return core(features, probs), corrector.correct(features, probs).probs
+
     expected = core(*BATCHES[0])
-    result = jax.jit(core)(*BATCHES[0])
+    result, probs = correct(*BATCHES[0])
     np.testing.assert_allclose(result.probs, expected.probs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(probs, expected.probs, rtol=0, atol=1e-5)
     assert (result.n_iter.shape, int(result.n_iter)) == ((), N_ITER)
     assert (result.converged.shape, bool(result.converged)) == ((), False)
     assert result.energy.shape == ()
@@ -67,7 +74,6 @@ def test_one_of_the_arrays_may_be_known_when_it_is_traced():
     for given in (
         jax.jit(lambda q: core(features, q).probs)(probs),
         jax.jit(lambda x: core(x, probs).probs)(features),
-        jax.jit(jax.vmap(lambda q: core(features, q).probs))(probs[None])[0],
     ):
         np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5)
     unknown = features.at[0, 0].set(np.nan)
@@ -78,8 +84,8 @@ def test_one_of_the_arrays_may_be_known_when_it_is_traced():
 @pytest.mark.parametrize("n", [0, 1])
 def test_batches_of_none_and_one(n):
     features, probs = (array[:n] for array in BATCHES[0])
-    np.testing.assert_allclose(jax.jit(core)(features, probs).probs, probs, atol=1e-6)
-    assert jax.jit(jax.vmap(core))(features[None], probs[None]).probs.shape == (1, n, 4)
+    result = jax.jit(jax.vmap(core))(features[None], probs[None])
+    np.testing.assert_allclose(result.probs, probs[None], atol=1e-6)
 
 
 def test_a_tolerance_needs_values():
@@ -104,9 +110,3 @@ def test_gradient():
     expected = (first(probs + step) - first(probs - step)) / 2e-6
     assert abs(expected) > 1e-3
     assert float(slope[0, 1]) == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_corrector():
-    corrector = lametta.LAME(max_iter=N_ITER, tol=0)
-    probs = jax.jit(lambda x, q: corrector.correct(x, q).probs)(*BATCHES[0])
-    np.testing.assert_allclose(probs, core(*BATCHES[0]).probs, rtol=0, atol=1e-5)

@@ -43,10 +43,14 @@ AFFINITIES = [
 ]
 
 
-def run(path, **inputs):
+def start(path):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+
+def run(graph, **inputs):
+    session = graph if isinstance(graph, onnxruntime.InferenceSession) else start(graph)
     corrected, label = session.run(["corrected", "label"], inputs)
     np.testing.assert_array_equal(label, corrected.argmax(axis=1))
     assert corrected.dtype == np.float32
@@ -98,15 +102,15 @@ CASES = {
 def graph(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "lame.onnx"
     export(path, affinity=request.param)
-    return request.param, path
+    return request.param, path, start(path)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_the_core(graph, case):
-    affinity, path = graph
+    affinity, _, session = graph
     features, probs = CASES[case]
     expected = lame(features, probs, affinity=affinity, max_iter=20, tol=0).probs
-    corrected = run(path, features=features, probs=probs)
+    corrected = run(session, features=features, probs=probs)
     assert corrected.shape == probs.shape
     np.testing.assert_allclose(corrected, expected, rtol=0, atol=1e-5)
     if case == "usual":
@@ -135,7 +139,7 @@ def test_options(tmp_path, weight, iterations):
 
 
 def test_a_standard_graph(graph):
-    affinity, path = graph
+    affinity, path, _ = graph
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     kinds = {node.op_type for node in model.graph.node}

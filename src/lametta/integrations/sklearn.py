@@ -125,8 +125,6 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             )
         if not (features is None or callable(features) or hasattr(features, "transform")):
             raise LamettaError(f"features must be a transformer or a callable, got {features!r}")
-        if hasattr(features, "transform"):
-            check_is_fitted(features)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, 1)
         corrector = LAME() if self.corrector is None else copy.deepcopy(self.corrector)
