@@ -85,9 +85,9 @@ def experiments(draw):
         return draw(damaged(whole.encode()))
     if kind == "deep":
         deep = nested(
-            draw(st.sampled_from([10, 200, 5000])), *draw(st.sampled_from(["[]", ("{a=", "}")]))
+            draw(st.sampled_from([10, 200, 1500])), *draw(st.sampled_from(["[]", ("{a=", "}")]))
         )
-        keys = ["a." * draw(st.sampled_from([10, 5000])) + "b = 1", deep]
+        keys = ["a." * draw(st.sampled_from([10, 1500])) + "b = 1", deep]
         return f"{draw(st.sampled_from(keys))}\n{whole}".encode()
     content = tomllib.loads(whole)
     if draw(st.booleans()):

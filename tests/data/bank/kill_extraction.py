@@ -1,4 +1,4 @@
-"""Kill extractions and run them again: ``python kill_extraction.py FOLDER``, since it forks.
+"""Kill extractions and run them again, in a process of its own, since it forks.
 
 Forked children die just before each call that touches a file, one after the other, or from outside
 at random moments. Whatever they leave behind, the next run has to end in the same bytes.
@@ -29,8 +29,9 @@ OWN = (f"{os.sep}lametta{os.sep}data{os.sep}bank{os.sep}", f"lametta{os.sep}_fil
 
 
 class Now:
-    """How the runs are to be, and what they have to end in."""
+    """Where and how the runs are to be, and what they have to end in."""
 
+    root: Path
     pause: float = 0
     broken: tuple[int, ...] = ()
     expected = b""
@@ -93,7 +94,7 @@ def check(folder, what):
 
 
 def fresh(name):
-    folder = Path(sys.argv[1], name)
+    folder = Now.root / name
     folder.mkdir()
     return folder
 
@@ -124,7 +125,8 @@ def kill_from_outside():
     return kills
 
 
-if __name__ == "__main__":
+def main(folder):
+    Now.root = Path(folder)
     shards._SECONDS = 0  # a shard after every batch
     torch.set_num_threads(1)
     for Now.broken in [(), (0, 1, 2, 3, 9)]:

@@ -1,4 +1,4 @@
-"""Let two extractions of one bank race: ``python race_extraction.py FOLDER N``, since it forks.
+"""Let two extractions of one bank race, in a process of its own, since it forks.
 
 Both sleep for a random moment before calls that touch a file. However they interleave, both have to
 end with the whole bank, byte for byte, and with nothing beside it. Every third race has one of them
@@ -84,14 +84,14 @@ def race(folder, seed, expected):
     assert (folder / "bank.safetensors").read_bytes() == expected, seed
 
 
-if __name__ == "__main__":
+def main(folder, n):
     shards._SECONDS = 0  # a shard after every batch
     _files._POLL = 0.001
     torch.set_num_threads(1)
-    root, n = Path(sys.argv[1]), int(sys.argv[2])
-    (root / "whole").mkdir()
-    run(root / "whole")
-    content = (root / "whole" / "bank.safetensors").read_bytes()
+    whole = Path(folder, "whole")
+    whole.mkdir()
+    run(whole)
+    content = (whole / "bank.safetensors").read_bytes()
     for number in range(n):
-        race(root / f"race{number}", number, content)
+        race(Path(folder, f"race{number}"), number, content)
     sys.stdout.write(f"{n}\n")

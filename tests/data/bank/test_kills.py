@@ -1,41 +1,33 @@
 """Neither a kill at any moment nor another run at the same time changes a byte of a bank."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import run_python
+
 ROOT = Path(__file__).parents[3]
+CODE = """
+from tests.data.bank import kill_extraction, race_extraction
+kill_extraction.main({!r})
+race_extraction.main({!r}, 50)
+"""
 
 
-def run(script, *arguments):
+@pytest.mark.slow(20)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes, and lets them race")
+def test_neither_kills_nor_races_change_a_byte(tmp_path):
+    """Both in one process, since to load PyTorch takes as long as either."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, Path(__file__).with_name(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PYTHONPATH": path},
+    done = run_python(
+        CODE.format(str(tmp_path), str(tmp_path)), env=os.environ | {"PYTHONPATH": path}
     )
-
-
-@pytest.mark.slow(10)
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
-def test_a_kill_at_any_moment_changes_no_byte(tmp_path):
-    done = run("kill_extraction.py", tmp_path)
     assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():  # one with broken images, one without
+    *killed, raced = done.stdout.splitlines()
+    for line in killed:  # one with broken images, one without
         calls, kills = map(int, line.split())
         assert calls > 50
         assert kills >= 4
-    assert len(done.stdout.splitlines()) == 2
-
-
-@pytest.mark.slow(10)
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="lets forked processes race")
-def test_two_extractions_at_once_end_in_the_same_bytes(tmp_path):
-    done = run("race_extraction.py", tmp_path, 50)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "50\n"
+    assert len(killed) == 2
+    assert raced == "50"
