@@ -102,7 +102,8 @@ def _weights(g: Nodes, x: str, affinity: Affinity) -> str:
 
 
 def _products(g: Nodes, rows: str) -> str:
-    return g("MatMul", rows, g("Transpose", rows))
+    # Not MatMul: ONNX Runtime 1.22 fuses it with a Transpose, for which it lacks float64.
+    return g("Gemm", rows, rows, transB=1)
 
 
 def _lengths(g: Nodes, x: str, dtype: type[np.floating[Any]]) -> tuple[str, str]:
