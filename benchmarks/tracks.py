@@ -6,7 +6,9 @@ any other, photographs of one class are put together to tracks. Tracks are whole
 short (3 to 5 frames) or long (20 to 50), also with a wrong beginning: a first frame, or a first
 fifth of the photographs, that the network gets wrong. A label counts for the frame it is given at,
 and is made from that frame and those before. ``--confidence`` gives the rules no more than a class
-and its confidence, as a detector does. ``--json`` keeps the rows, ``--quick`` is for the tests.
+and its confidence, as a detector does. ``--crop VIDEOS`` only writes crops of a folder of videos to
+FOLDER, which wander and breathe as boxes of a tracker do. ``--json`` keeps the rows, ``--quick`` is
+for the tests.
 """
 
 import argparse
@@ -143,14 +145,38 @@ def score(samples: Samples, found: list[Any], rule: str, confidence: bool) -> tu
     return 100 * float(np.concatenate(hits).mean()), 100 * float(np.mean(last))
 
 
+def crop(videos: Path, target: Path) -> None:
+    """Squares of about 0.7 of the shorter side, whose place and size change from frame to frame."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for name in VIDEOS:
+        (target / name).mkdir(parents=True, exist_ok=True)
+        x, y, share = 0.0, 0.0, 0.7
+        for path in sorted((videos / name).glob("*.jpg")):
+            image = Image.open(path).convert("RGB")
+            width, height = image.size
+            x, y = (0.8 * shift + 0.06 * float(rng.normal()) for shift in (x, y))
+            share = min(max(0.14 + 0.8 * share + 0.06 * float(rng.normal()), 0.45), 1)
+            side = share * min(image.size)
+            left = min(max(width * (0.5 + x) - side / 2, 0), width - side)
+            top = min(max(height * (0.5 + y) - side / 2, 0), height - side)
+            box = tuple(int(edge) for edge in (left, top, left + side, top + side))
+            image.crop(box).save(target / name / path.name, quality=92)  # type: ignore[arg-type]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--tracks", type=int, default=210, help="short ones of a kind")
     parser.add_argument("--confidence", action="store_true")
+    parser.add_argument("--crop", type=Path, metavar="VIDEOS")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    if options.crop:
+        crop(options.crop, options.folders[0])
+        return
     rows = []
     for bank, samples in banks(options.folders, options.quick):
         for kind, found in tracks(samples, 42 if options.quick else options.tracks):

@@ -1,6 +1,9 @@
 """Results of camera traps: sequences, probabilities, and all that stays as it is."""
 
 import json
+import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -348,3 +351,14 @@ def test_nothing_to_correct():
     found = correct(document, Track())
     assert found.document == document
     assert (found.detections, found.streams, found.changed) == (0, 0, 0)
+
+
+def test_the_benchmark_compares_ways(monkeypatch, capsys):
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.setattr(sys, "argv", ["camera_traps.py", "--quick"])
+    monkeypatch.syspath_prepend(folder)
+    runpy.run_path(folder / "camera_traps.py", run_name="__main__")
+    scores = dict(
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]
+    )
+    assert float(scores["track, by sequence, twice"]) > float(scores["source"]) + 20

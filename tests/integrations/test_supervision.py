@@ -1,5 +1,9 @@
 """Tracked detections of the real ``supervision``, against the core called by hand."""
 
+import runpy
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import supervision as sv
@@ -162,3 +166,11 @@ def test_bad_options():
         ClassSmoother(2, lost=0)
     with pytest.raises(LamettaError, match="corrector must have correct and reset, got str"):
         ClassSmoother(2, "lame")
+
+
+def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tracks.py", "--quick"])
+    runpy.run_path(Path(__file__).parents[2] / "benchmarks" / "tracks.py", run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "| made up | long, wrong beginning (21) | 57.6 | 0.0 |" in printed
+    assert "track is not behind the best usual rule in 4 of 4 lines" in printed

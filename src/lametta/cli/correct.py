@@ -103,7 +103,7 @@ def correct(
     passes: Annotated[
         int | None,
         typer.Option(
-            help="Of .json: how often a stream is gone through; 2, or 1 to not look ahead."
+            help="Of .json: how often a stream is gone through; 2 for sequences, 1 for locations."
         ),
     ] = None,
     targets: Annotated[

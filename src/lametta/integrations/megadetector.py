@@ -67,7 +67,7 @@ def correct(
     *,
     by: str = "sequence",
     gap: float = 60.0,
-    passes: int = 2,
+    passes: int | None = None,
     batch_size: int = 64,
     class_map: ClassMap | None = None,
     keep_source: bool = True,
@@ -91,10 +91,10 @@ def correct(
         times, images are in the order of the file and a folder is one sequence.
     gap : float
         The most seconds between two images of a sequence.
-    passes : int
-        How often the corrector goes through a stream; the last time counts. With 2, a corrector
-        that remembers knows all of a stream when it answers, and is surer, having seen it twice;
-        with 1 it does not look ahead.
+    passes : int, optional
+        How often the corrector goes through a stream; the last time counts. With 2, as is usual
+        for sequences, a corrector that remembers knows all of a stream when it answers, and is
+        surer, having seen it twice; with 1, as is usual for locations, it does not look ahead.
     batch_size : int
         Detections that are corrected together; 0 for all of a stream.
     class_map : ClassMap, optional
@@ -120,6 +120,7 @@ def correct(
     """
     check_choice("by", by, BY)
     check_number("gap", gap, 0)
+    passes = (2 if by == "sequence" else 1) if passes is None else passes
     check_integer("passes", passes, 1)
     check_integer("batch_size", batch_size, 0)
     check_flag("keep_source", keep_source)
