@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow(8)
 
 
 SERVED = {"bytewax_flow.py", "http_client.py", "triton_client.py", "video.py"}  # see tests/serve
-LOADED = {"huggingface.py"}  # run where what it imports is loaded: see tests/integrations
+LOADED = {"huggingface.py", "onnx_export.py", "sklearn_stream.py"}  # see tests/integrations
 EXAMPLES = [
     path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in SERVED | LOADED
 ]
