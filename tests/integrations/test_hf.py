@@ -5,14 +5,12 @@ import io
 import re
 import runpy
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as tf
-from PIL import Image
 from torch.utils.data import Dataset
 
 import lametta
@@ -20,130 +18,26 @@ from lametta import LamettaError
 from lametta.correctors import Average
 from lametta.integrations import hf
 from lametta.torch.head import pooled
+from tests.integrations.hf_networks import (
+    CLASSIFIERS,
+    LABELS,
+    NETWORKS,
+    SIDE,
+    SMALL,
+    TEXTS,
+    TOKENS,
+    Both,
+    Same,
+    by_hand,
+    image_processor,
+    network,
+    pipeline,
+    processor,
+    samples,
+    tokenizer,
+)
 
 ROOT = Path(__file__).parents[2]
-SIDE = 16
-LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-SMALL = {**LAYERS, "hidden_size": 16, "num_labels": 3}
-WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "bad", "good", "film", "very")
-TOKENS = {"vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-TEXTS = ["a good film", "very bad", "a very very good film", "film", "bad film", "good"]
-LABELS = ["good", "bad", "very good"]
-
-
-class Same:
-    """A corrector that changes nothing."""
-
-    def correct(self, features, probs, /):
-        return lametta.Prediction(probs, features)
-
-    def reset(self):
-        pass
-
-
-@cache
-def tokenizer():
-    return tf.BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
-
-
-@cache
-def image_processor():
-    return tf.ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
-
-
-class Both:
-    """What CLIPProcessor is: one object that has the other two."""
-
-    image_processor = property(lambda self: image_processor())
-    tokenizer = property(lambda self: tokenizer())
-
-    def __call__(self):
-        raise NotImplementedError
-
-
-TOWERS = {
-    "text_config": {**LAYERS, **TOKENS, "hidden_size": 16, "max_position_embeddings": 64},
-    "vision_config": {**LAYERS, "hidden_size": 16, "image_size": SIDE, "patch_size": 8},
-}
-
-
-def wav2vec2():
-    convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
-    places = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    # As wide before the classifier as after it, so that its width alone does not give it away.
-    config = tf.Wav2Vec2Config(**convolutions, **places, classifier_proj_size=3, **SMALL)
-    return tf.Wav2Vec2ForSequenceClassification(config)
-
-
-NETWORKS = {
-    "vit": lambda: tf.ViTForImageClassification(
-        tf.ViTConfig(image_size=SIDE, patch_size=8, **SMALL)
-    ),
-    "resnet": lambda: tf.ResNetForImageClassification(
-        tf.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
-    ),
-    "wav2vec2": wav2vec2,
-    "ast": lambda: tf.ASTForAudioClassification(
-        tf.ASTConfig(max_length=32, num_mel_bins=16, **SMALL)
-    ),
-    "bert": lambda: tf.BertForSequenceClassification(tf.BertConfig(**TOKENS, **SMALL)),
-    # Its head takes tokens, and reads the first.
-    "roberta": lambda: tf.RobertaForSequenceClassification(tf.RobertaConfig(**TOKENS, **SMALL)),
-    # It scores every token, and returns the scores of the last that is not padding.
-    "llama": lambda: tf.LlamaForSequenceClassification(tf.LlamaConfig(**TOKENS, **SMALL)),
-    "clip": lambda: tf.CLIPModel(tf.CLIPConfig(projection_dim=8, **TOWERS)),
-    "siglip": lambda: tf.SiglipModel(tf.SiglipConfig(**TOWERS)),
-}
-CLASSIFIERS = [name for name in NETWORKS if name not in ("clip", "siglip")]
-
-
-@cache
-def network(name):
-    torch.manual_seed(1)
-    net = NETWORKS[name]().eval()
-    with torch.no_grad():  # so that classes differ, and no bias is 0
-        for parameter in net.parameters():
-            parameter.mul_(1.5).add_(0.01)
-    return net
-
-
-def processor(name):
-    if name in ("vit", "resnet"):
-        return image_processor()
-    if name == "wav2vec2":
-        return tf.Wav2Vec2FeatureExtractor(return_attention_mask=True)
-    if name == "ast":
-        return tf.ASTFeatureExtractor(num_mel_bins=16, max_length=32)
-    return Both() if name in ("clip", "siglip") else tokenizer()
-
-
-def samples(name, n=6):
-    rng = np.random.default_rng(3)
-    if name in ("bert", "roberta", "llama"):
-        return TEXTS[:n]
-    if name in ("wav2vec2", "ast"):
-        return [rng.normal(size=900 + 100 * i).astype(np.float32) for i in range(n)]
-    # Half of the images are like each other, so that there is something to correct.
-    noise = rng.integers(0, 256, (n, 20, 20, 3))
-    mixed = [(noise[i % 2] * 0.7 + noise[i] * 0.3).astype(np.uint8) for i in range(n)]
-    return [Image.fromarray(pixels) for pixels in mixed]
-
-
-def pipeline(name):
-    return hf.Corrected(network(name), processor(name)).pipeline
-
-
-def by_hand(name, items):
-    """What the network itself gives for a padded batch."""
-    make = processor(name)
-    if name in ("vit", "resnet"):
-        batch = make(images=items, return_tensors="pt")
-    elif name in ("wav2vec2", "ast"):
-        batch = make(items, sampling_rate=16000, padding=True, return_tensors="pt")
-    else:
-        batch = make(items, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        return network(name)(**batch).logits
 
 
 # Against the core
@@ -231,6 +125,29 @@ class Items(Dataset):
         return self.items[i]
 
 
+def test_videos_are_read_as_by_the_pipeline(tmp_path):
+    av = pytest.importorskip("av")
+    paths = [str(tmp_path / f"{i}.mp4") for i in range(2)]
+    for path, image in zip(paths, samples("vit", 2), strict=True):
+        with av.open(path, "w") as file:
+            stream = file.add_stream("mpeg4", rate=4, options={})
+            stream.width = stream.height = 32
+            frame = av.VideoFrame.from_image(image.resize((32, 32)))
+            packets = [packet for _ in range(4) for packet in stream.encode(frame)]
+            file.mux([*packets, *stream.encode()])
+    config = tf.VideoMAEConfig(image_size=SIDE, patch_size=8, num_frames=4, **SMALL)
+    sides = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    own = tf.VideoClassificationPipeline(
+        model=tf.VideoMAEForVideoClassification(config).eval(),
+        image_processor=tf.VideoMAEImageProcessorPil(**sides),
+    )
+    same = hf.Corrected(own, corrector=Same())
+    asked = {"num_frames": 4, "top_k": 2}
+    assert flat(same(paths, batch_size=2, **asked)) == flat(own(paths, **asked))
+    features = same.predict(paths, num_frames=4).source.features
+    assert features.shape == (2, SMALL["hidden_size"])
+
+
 def test_texts_come_in_pairs_and_with_the_tokenizers_options():
     same, own = hf.Corrected(pipeline("bert"), corrector=Same()), pipeline("bert")
     pair = {"text": TEXTS[0], "text_pair": TEXTS[1]}
@@ -264,6 +181,8 @@ def test_streams_are_kept_apart():
         mine = [i for i, stream in enumerate(ids) if stream == one]
         assert alone([items[i] for i in mine], stream=one) == [rows[i] for i in mine]
     assert together.streams.ids == ["door", "yard", 3]
+    assert len(alone(items[0], stream=np.int64(3))) == 3
+    assert alone.streams.ids[-1] == 3
 
 
 def test_streams_of_a_generator_are_read_along():
@@ -450,6 +369,7 @@ def test_arguments_are_checked():
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
         ({"stream": ["a"]}, "one for each of 6 inputs, got 1"),
         ({"stream": [None] * 6}, "stream must be a text or an integer"),
+        ({"stream": None}, "stream must be a text or an integer"),
         ({"candidate_labels": LABELS}, "options must be those of the pipeline: .*candidate_labels"),
     ]:
         with pytest.raises(LamettaError, match=message):

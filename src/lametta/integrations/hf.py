@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import EllipsisType, GeneratorType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from torch import nn
 from torch.utils.data import Dataset
@@ -173,7 +173,7 @@ class Corrected:
         if not items:
             raise LamettaError("inputs must hold a sample, got none")
         size = self._batch_size(batch_size)
-        ids = stream if isinstance(stream, str | int) else list(stream)
+        ids = list(stream) if _one_for_each(stream) else stream
         if isinstance(ids, list) and len(ids) != len(items):
             raise LamettaError(
                 f"stream must be one id, or one for each of {len(items)} inputs, got {len(ids)}"
@@ -208,7 +208,7 @@ class Corrected:
     ) -> Iterator[Any]:
         samples = (inputs[i] for i in range(len(inputs))) if hasattr(inputs, "__len__") else inputs
         samples, size = iter(samples), self._batch_size(batch_size)
-        ids = None if isinstance(stream, str | int) else iter(stream)
+        ids = iter(stream) if _one_for_each(stream) else None
         while batch := list(islice(samples, size)):
             mine = stream if ids is None else list(islice(ids, len(batch)))
             found = self.predict(batch, stream=mine, batch_size=size, **options)
@@ -231,6 +231,10 @@ class Corrected:
                 f"{self._zero_shot.options!r:.200}: call reset() before"
             )
         return self._zero_shot
+
+
+def _one_for_each(stream: Id | Iterable[Id]) -> TypeGuard[Iterable[Id]]:
+    return isinstance(stream, Iterable) and not isinstance(stream, str)
 
 
 def _itself(output: Output) -> Output:
