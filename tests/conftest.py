@@ -4,7 +4,8 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -97,6 +98,23 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker whether the tests are compiled, which happens where they first run."""
+    compiled = Path(__file__).parent.glob("*/__pycache__/*.pyc")
+    node.workerinput["compiled"] = next(compiled, None) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Let workers that would all compile the tests come one by one: the first does it for all."""
+    about = getattr(session.config, "workerinput", {"compiled": True})
+    if about["compiled"]:
+        return (yield)
+    with locked(Path(tempfile.gettempdir(), f"lametta-{about['testrunuid']}.lock")):
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
