@@ -172,8 +172,8 @@ def test_there_is_a_page_for_reports_and_one_for_conduct():
 
 
 def test_import_loads_what_it_needs():
-    """Each of these would take as long as lametta itself; see benchmarks/imports.py."""
-    slow = ("numpy.f2py", "numpy.testing", "importlib.metadata", "logging", "pickle", "secrets")
+    """Each of these takes a good share of what all of lametta does; see benchmarks/imports.py."""
+    slow = ("numpy.f2py", "numpy.testing", "importlib.metadata", "logging", "pathlib", "pickle")
     code = "import sys, numpy; had = set(sys.modules); import lametta; new = set(sys.modules) - had"
     done = run_python(f"{code}; print(*new.intersection({slow}))")
     assert done.returncode == 0, done.stderr

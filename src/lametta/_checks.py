@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from numbers import Integral, Real
 
 from lametta.types import LamettaError
@@ -34,6 +33,8 @@ def _is(value: object, choice: object) -> bool:
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
     """The end of a message that proposes the nearest of the names; empty where none is near."""
+    from difflib import get_close_matches  # for messages alone
+
     near = get_close_matches(str(value), [x for x in choices if isinstance(x, str)], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

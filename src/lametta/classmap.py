@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from numbers import Integral
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from array_api_compat import device
@@ -15,8 +14,10 @@ from numpy.typing import NDArray
 
 from lametta._arrays import check_matrix, log, namespace, widen
 from lametta._checks import check_choice, check_integer
-from lametta._files import PathLike, write_text
 from lametta.types import Array, LamettaError
+
+if TYPE_CHECKING:
+    from lametta._files import PathLike
 
 _POOLINGS = ("mean", "sum", "max")
 _FORMAT = "lametta.ClassMap/1"
@@ -167,8 +168,12 @@ class ClassMap:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             raise LamettaError(f"class map must be as to_dict gives it, got {reason}") from None
 
-    def save(self, path: PathLike) -> None:
+    def save(self, path: "PathLike") -> None:
         """Write the map as JSON, whole or not at all."""
+        from pathlib import Path
+
+        from lametta._files import write_text  # few save maps, and all import this module
+
         content = {
             "format": _FORMAT,
             "pooling": self.pooling,
@@ -178,8 +183,10 @@ class ClassMap:
         write_text(Path(path), json.dumps(content, indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: PathLike) -> Self:
+    def load(cls, path: "PathLike") -> Self:
         """Read a map that `save` wrote."""
+        from pathlib import Path
+
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
