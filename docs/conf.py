@@ -27,6 +27,7 @@ html_theme = "furo"
 html_title = f"lametta {release}"
 html_static_path = ["_static"]
 html_css_files = ["lametta.css"]
+pygments_dark_style = "monokai"
 html_show_sphinx = False
 html_math_renderer = "mathml"
 
@@ -68,13 +69,13 @@ def _write_tables() -> None:
 
     folder = Path(__file__).with_name("_generated")
     folder.mkdir(exist_ok=True)
-    rows = [("name", "needs", "state", "ordered", "looks ahead", "what it is", "options")]
+    rows = [("name", "what it is", "traits", "options")]
     for name in methods.METHODS:
         found = methods.find(name)
-        traits = ("network" if found.needs_network else "outputs",)
-        flags = (found.stateful, found.ordered, not found.causal)
-        traits += tuple("yes" if flag else "no" for flag in flags)
-        rows.append((f"`{name}`", *traits, found.line, options(found.parameters())))
+        traits = ["network" if found.needs_network else "outputs"]
+        traits += ["state"] * found.stateful + ["ordered"] * found.ordered
+        traits += ["looks ahead"] * (not found.causal)
+        rows.append((f"`{name}`", found.line, ", ".join(traits), options(found.parameters())))
     (folder / "methods.md").write_text(table(*rows))
     rows = [("name", "what it is", "options")]
     rows += [(f"`{n}`", line(make), options(parameters_of(make))) for n, make in AFFINITIES.items()]
