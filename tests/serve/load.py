@@ -104,7 +104,7 @@ class Load:
                 if client.done():
                     client.result()  # it stopped, and says why
             assert time.monotonic() < end, "the clients get no answers"
-            time.sleep(0.002)
+            time.sleep(0.01)
 
     def _drive(self, streams: range) -> None:
         client = Client(self.port, timeout=30)

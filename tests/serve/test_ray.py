@@ -39,7 +39,7 @@ def _wait(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.02)
+        time.sleep(0.2)
 
 
 def _replicas(cluster):
