@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from lametta.bench.metrics import curves, gains, summary, worst_drop
 from lametta.types import LamettaError
@@ -91,6 +90,8 @@ def test_gains_names_the_cells_that_are_wrong(frame, message):
 
 
 def test_summary_has_students_intervals_paired_by_seed():
+    from scipy import stats
+
     accuracies = results()
     found = summary(gains(cells(accuracies)), by=["method", "scenario"])
     assert found["method"].to_list() == ["LAME"] * 3 + ["Source"] * 3 + ["TENT"] * 3
@@ -110,6 +111,8 @@ def test_summary_has_students_intervals_paired_by_seed():
 
 
 def test_scenarios_weigh_the_same():
+    from scipy import stats
+
     accuracies = results()
     found = summary(gains(cells(accuracies)))
     for row in found.iter_rows(named=True):

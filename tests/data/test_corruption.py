@@ -1,6 +1,7 @@
 """Corruptions by name: all of them, their strength, and the same noise wherever it is made."""
 
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from lametta.data.dataset import arrays
 from lametta.data.loader import load_batches
 from lametta.data.readers.folders import image_folder
 
-imagecorruptions = pytest.importorskip("imagecorruptions", reason="not installed")
+# Not imported here, or every worker would: it loads numba.
+pytestmark = pytest.mark.skipif(not find_spec("imagecorruptions"), reason="not installed")
 
 # Numba compiles glass_blur when it is first used, which takes seconds.
 ALL = [
@@ -42,6 +44,8 @@ def difference(image, **options):
 
 def test_names():
     assert (len(VALIDATION), len(TEST)) == (9, 10)
+    import imagecorruptions
+
     assert sorted(SETS["all"]) == sorted(imagecorruptions.get_corruption_names("all"))
 
 
@@ -67,6 +71,8 @@ def test_only_the_seed_decides(corruption):
 
 
 def test_the_package_is_called_as_it_says():
+    import imagecorruptions
+
     np.random.seed(3)  # noqa: NPY002
     wanted = imagecorruptions.corrupt(np.array(photo()), corruption_name="shot_noise", severity=2)
     assert np.array_equal(corrupt_image(photo(), "shot_noise", severity=2, seed=3), wanted)
