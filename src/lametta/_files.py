@@ -48,8 +48,9 @@ def delete_leftovers(folder: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: PathLike, text: str) -> None:
     """Write a text file at one go; what is no file, such as /dev/stdout, is written to as it is."""
+    path = Path(path)
     if path == Path("/dev/stdout"):
         sys.stdout.write(text)  # which may be a file: what is printed next has to come after it
         return

@@ -170,8 +170,6 @@ class ClassMap:
 
     def save(self, path: "PathLike") -> None:
         """Write the map as JSON, whole or not at all."""
-        from pathlib import Path
-
         from lametta._files import write_text  # few save maps, and all import this module
 
         content = {
@@ -180,15 +178,14 @@ class ClassMap:
             "n_source": self._exact,
             "groups": dict(zip(self.names, self.groups, strict=True)),
         }
-        write_text(Path(path), json.dumps(content, indent=1) + "\n")
+        write_text(path, json.dumps(content, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: "PathLike") -> Self:
         """Read a map that `save` wrote."""
-        from pathlib import Path
-
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
         except (OSError, ValueError, RecursionError) as error:
             raise LamettaError(f"path must be a JSON file, got {path}: {error}") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -295,9 +292,8 @@ def _integers(values: Any) -> tuple[int, ...]:
     try:
         values = tuple(values.tolist() if hasattr(values, "tolist") else values)
     except (TypeError, RuntimeError):  # which a sparse tensor raises
-        raise LamettaError(
-            f"mapping must hold sequences of class indices, got {values!r}"
-        ) from None
+        message = f"mapping must hold sequences of class indices, got {values!r}"
+        raise LamettaError(message) from None
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise LamettaError(f"mapping must hold integer class indices, got {value!r}")

@@ -204,7 +204,7 @@ def write_selection(path: str | Path, selection: Mapping[str, str]) -> None:
         f"[{to_key(method)}]\nconfig = {to_toml(json.loads(config))}\n"
         for method, config in selection.items()
     )
-    write_text(Path(path), "\n".join(sections))
+    write_text(path, "\n".join(sections))
 
 
 def read_selection(path: str | Path) -> dict[str, dict[str, object]]:
