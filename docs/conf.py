@@ -26,6 +26,7 @@ autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = f"lametta {release}"
 html_static_path = ["_static"]
+html_favicon = "../src/lametta/serve/page/icon.svg"
 html_css_files = ["lametta.css"]
 pygments_dark_style = "monokai"
 html_show_sphinx = False
