@@ -3,10 +3,13 @@
 import importlib.util
 import inspect
 import re
+import runpy
+import sys
 import types
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import matplotlib
 import pytest
 
 from lametta.testing import yield_checks
@@ -183,3 +186,31 @@ def test_every_public_name_is_documented_with_an_example():
             thing = getattr(module, name)
             if callable(thing) and not isinstance(thing, types.GenericAlias):
                 assert any(thing is other for other in documented.values()), (module, name)
+
+
+# Figures
+
+
+def test_the_road_is_what_its_script_draws(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    with matplotlib.rc_context():  # which the scripts set for themselves
+        drawing = importlib.import_module("drawing")
+    del sys.modules["drawing"]
+    monkeypatch.setitem(sys.modules, "drawing", drawing)
+    monkeypatch.setattr(drawing, "IMAGES", tmp_path)
+    runpy.run_path(str(ROOT / "scripts" / "draw_road.py"))
+    drawn = (tmp_path / "road.svg").read_text(encoding="utf-8")
+    assert drawn == (ROOT / "docs" / "img" / "road.svg").read_text(encoding="utf-8")
+
+
+def test_pictures_are_small_and_need_nothing_from_elsewhere():
+    pictures = sorted((ROOT / "docs" / "img").glob("*.svg"))
+    shown = " ".join(PAGES.values())
+    for path in pictures:
+        assert f"img/{path.name}" in shown, path.name
+        text = path.read_text(encoding="utf-8")
+        addresses = re.findall(r"(?:href|src)=\"([^\"]*)\"|url\(([^)]*)\)", text)
+        assert all(a.startswith(("#", "data:image/png")) for pair in addresses for a in pair if a)
+    assert "prefers-reduced-motion" in (ROOT / "docs/img/lame.svg").read_text(encoding="utf-8")
+    moving = [path for path in pictures if "@keyframes" in path.read_text(encoding="utf-8")]
+    assert sum(path.stat().st_size for path in moving) < 100_000
