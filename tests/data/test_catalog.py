@@ -159,7 +159,7 @@ def plugins(module, monkeypatch):
     found = [importlib.metadata.EntryPoint(n, v, "lametta.datasets") for n, v in points.items()]
     _packages.plugins.cache_clear()
     monkeypatch.setattr(
-        "lametta._packages.entry_points", lambda group: [p for p in found if p.group == group]
+        "importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group]
     )
     yield
     _packages.plugins.cache_clear()

@@ -184,7 +184,7 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
     def answer(*_):
         begun.set()
         go_on.wait(10)
-        return Reply(b"{}", None, lambda: None)
+        return Reply(b"{}", None)
 
     monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
     plan = Plan({"average": Served("average", {})}, "memory", threads=1, manners=Manners(queue=1))

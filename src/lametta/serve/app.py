@@ -1,13 +1,11 @@
 """The web application: the Open Inference Protocol's paths, and those for people."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,7 +15,7 @@ from lametta.serve import openapi
 from lametta.serve.errors import NotFoundError, StoreError
 from lametta.serve.gate import Bodies, Gate, failure, refusal
 from lametta.serve.page import asset
-from lametta.serve.service import VERSION, Reply, Service
+from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
 from lametta.serve.tensors import BadRequest
 from lametta.serve.workers import Kind, Workers
@@ -100,22 +98,19 @@ def make_app(
         request.scope["model"] = model
         header_length = _header_length(request)
         length = bodies.length(request)
-        note = None
         with bodies.slot(), bodies.room(length):
             body = await bodies.read(request)
             job = partial(service.answer, model, body, header_length, request.scope["begun"])
             kind = Kind(model, len(body).bit_length())
             if not store.waits and workers.computes_at_once(kind):
                 reply = workers.timed(kind, job)
-                note = reply.note
             else:
-                reply = await workers.do(kind, partial(_noted, job))
+                reply = await workers.do(kind, job)
         headers, media_type = {}, "application/json"
         if reply.header_length is not None:
             headers[openapi.HEADER_LENGTH] = str(reply.header_length)
             media_type = "application/octet-stream"
-        # What was computed at once is noted when the answer has gone.
-        return Response(reply.body, 200, headers, media_type, note and _Later(note))
+        return Response(reply.body, 200, headers, media_type)
 
     for path, words in (
         ("/v2/models/{model}/infer", openapi.INFER),
@@ -180,22 +175,6 @@ def make_app(
         return _file(name)
 
     return Gate(_Front(app), bodies.manners, service.monitor)
-
-
-class _Later(BackgroundTask):
-    """Something short to do when an answer has gone."""
-
-    def __init__(self, job: Callable[[], None]) -> None:
-        self._job = job
-
-    async def __call__(self) -> None:
-        self._job()
-
-
-def _noted(job: Callable[[], Reply]) -> Reply:
-    reply = job()
-    reply.note()
-    return reply
 
 
 def _find(service: Service, model: str, version: str) -> None:

@@ -3,9 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +28,10 @@ _FLOATS = "FP16, FP32 or FP64"
 
 
 class Reply(NamedTuple):
-    """An answer's bytes, how many of them are JSON if not all, and what tells the monitor of it."""
+    """An answer's bytes, and how many of them are JSON if not all."""
 
     body: bytes
     header_length: int | None
-    note: Callable[[], None]
 
 
 @dataclass
@@ -85,11 +83,10 @@ class Service:
         prediction = keeper.correct(samples, key, deadline)
         seconds = time.perf_counter() - began
         shown = None if stream is None else str(stream)
-        note = partial(self.monitor.answered, name, shown, probs, prediction, seconds)
+        self.monitor.answered(name, shown, probs, prediction, seconds)
         outputs, told = _outputs(probs, prediction)
         binary = request.parameters.get("binary_data_output", False)
-        encoded = encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
-        return Reply(*encoded, note)
+        return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
 
     def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
         """Read a request; large JSON takes many times its length of memory, so one at a time."""
