@@ -15,7 +15,7 @@ from lametta.serve import openapi
 from lametta.serve.errors import NotFoundError, StoreError
 from lametta.serve.gate import Bodies, Gate, failure, refusal
 from lametta.serve.page import asset
-from lametta.serve.service import VERSION, Service
+from lametta.serve.service import VERSION, Reply, Service
 from lametta.serve.stores import Store
 from lametta.serve.tensors import BadRequest
 from lametta.serve.workers import Kind, Workers
@@ -26,6 +26,19 @@ _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+class _Answer(Response):
+    """A reply, whose headers are known: to check and lower them takes longer than to send them."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.status_code, self.body, self.background = 200, reply.body, None
+        self.raw_headers = [(b"content-length", b"%d" % len(reply.body))]
+        if reply.header_length is None:
+            self.raw_headers.append((b"content-type", b"application/json"))
+        else:
+            length = openapi.HEADER_LENGTH.lower().encode(), b"%d" % reply.header_length
+            self.raw_headers += [(b"content-type", b"application/octet-stream"), length]
 
 
 class _Plain(APIRoute):
@@ -98,7 +111,7 @@ def make_app(
         request.scope["model"] = model
         header_length = _header_length(request)
         length = bodies.length(request)
-        with bodies.slot(), bodies.room(length):
+        with bodies.room(length):
             body = await bodies.read(request)
             job = partial(service.answer, model, body, header_length, request.scope["begun"])
             kind = Kind(model, len(body).bit_length())
@@ -106,11 +119,7 @@ def make_app(
                 reply = workers.timed(kind, job)
             else:
                 reply = await workers.do(kind, job)
-        headers, media_type = {}, "application/json"
-        if reply.header_length is not None:
-            headers[openapi.HEADER_LENGTH] = str(reply.header_length)
-            media_type = "application/octet-stream"
-        return Response(reply.body, 200, headers, media_type)
+        return _Answer(reply)
 
     for path, words in (
         ("/v2/models/{model}/infer", openapi.INFER),

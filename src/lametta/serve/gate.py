@@ -161,25 +161,18 @@ class Bodies:
         self.n_requests = self._n_bytes = 0
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """A place in the server, if there is one left."""
+    def room(self, n_bytes: int) -> Iterator[None]:
+        """A place in the server and memory for a body, if there are any left."""
         if self.n_requests >= self.manners.queue:
             raise BusyError(f"{self.n_requests} requests are waiting, as many as may")
-        self.n_requests += 1
-        try:
-            yield
-        finally:
-            self.n_requests -= 1
-
-    @contextmanager
-    def room(self, n_bytes: int) -> Iterator[None]:
-        """Memory for a body, if there is any left."""
         if self._n_bytes + n_bytes > self.manners.pending:
             raise BusyError("the requests that are waiting are too large together")
+        self.n_requests += 1
         self._n_bytes += n_bytes
         try:
             yield
         finally:
+            self.n_requests -= 1
             self._n_bytes -= n_bytes
 
     def length(self, request: Request) -> int:

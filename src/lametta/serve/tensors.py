@@ -9,7 +9,7 @@ agrees with the limits and with the bytes that came.
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from numpy.typing import NDArray
@@ -63,8 +63,7 @@ class Limits:
     json: int = 2**22
 
 
-@dataclass(frozen=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """What a client asks for.
 
     Attributes
@@ -170,11 +169,9 @@ def _shape(tensor: dict[str, Any], where: str, limits: Limits) -> list[int]:
     fits = 1 <= len(shape) <= _MOST_DIMENSIONS and {*map(type, shape)} == {int}
     if not fits or min(shape) < 1:
         refuse(f"shape of {where}", f"1 to {_MOST_DIMENSIONS} integers >= 1", shape)
-    for count, limit, word in (
-        (shape[0], limits.rows, "rows"),
-        (max(shape[1:], default=1), limits.columns, "columns"),
-        (math.prod(shape), limits.body, "elements"),  # each takes a byte or more
-    ):
+    counts = shape[0], max(shape[1:], default=1), math.prod(shape)
+    most = limits.rows, limits.columns, limits.body  # an element takes a byte or more
+    for count, limit, word in zip(counts, most, ("rows", "columns", "elements"), strict=True):
         if count > limit:
             raise BadRequest(f"shape of {where} must have at most {limit} {word}, got {count}")
     return shape

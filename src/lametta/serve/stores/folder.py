@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,6 +156,7 @@ class _Reported:
 _reported = _Reported()
 
 
+@lru_cache(maxsize=4096)
 def _name(stream: str) -> str:
     """The file of a stream, whatever characters its id has."""
     return f"{hashlib.sha256(stream.encode()).hexdigest()}.stream"
