@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_import_is_light():
-    heavy = "'torch', 'jax', 'typer', 'rich', 'sklearn', 'safetensors', 'transformers'"
+    heavy = "'numpy', 'torch', 'jax', 'typer', 'rich', 'sklearn', 'safetensors', 'transformers'"
     code = f"import sys, lametta; print([m for m in ({heavy}) if m in sys.modules])"
     done = run_python(code)
     assert done.stdout.strip() == "[]", done.stderr

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from lametta import _moved
-from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
-from lametta.adapters import Corrected, Source
-from lametta.affinity import knn, linear, rbf
-from lametta.classmap import ClassMap
-from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
-from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 if _TYPE_CHECKING:
     from lametta import testing
+    from lametta._names import *
 
 _moved.install()
 
@@ -49,8 +44,29 @@ __all__ = [
 ]
 
 
+_MODULES = (
+    "adapters",
+    "affinity",
+    "classmap",
+    "correctors",
+    "integrations",
+    "ray",
+    "testing",
+    "torch",
+    "types",
+)
+
+
 def __getattr__(name: str) -> _Any:
-    # These are there for who uses them, and imported for nobody else.
-    if name in ("integrations", "ray", "testing", "torch"):
+    # NumPy takes most of the time of an import, and who asks for the version does not need it.
+    if name in _MODULES:
         return _import_module(f"lametta.{name}")
+    if name in __all__:
+        names = _import_module("lametta._names")
+        found = globals()[name] = getattr(names, name)
+        return found
     raise AttributeError(f"module 'lametta' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from lametta._packages import load_object
-
 MOVED: dict[str, dict[str, str]] = {
     "lametta.bench.config": {"": "lametta.bench.experiment"},
     "lametta.bench.prepare": {"": "lametta.bench.workspace"},
@@ -54,6 +52,7 @@ class _Finder:
         places = MOVED[module.__name__]
         warnings.warn(f"{module.__name__} is now {places['']}", DeprecationWarning, stacklevel=2)
         now = importlib.import_module(places[""])
+        from lametta._packages import load_object  # for which few have to wait
 
         def find(name: str) -> object:
             if name in places:
