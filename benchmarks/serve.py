@@ -186,7 +186,7 @@ def echo() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=12.0, help="for each kind of request")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--store", default="folder")
     parser.add_argument("--memory", type=int, default=256, help="MiB of states held ready")
@@ -231,37 +231,36 @@ def measure(
         "binary": (server, "prudent", True),
         "JSON": (server, "prudent", False),
     }
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    times: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
     used: dict[str, list[float]] = {kind: [] for kind in kinds}
-    alone = []
+    alone, seconds = [], options.seconds / options.rounds
     for _ in range(options.rounds):
         alone.append(corrector_alone())
         for kind, ((port, pid), model, binary) in kinds.items():
-            before, seconds = cpu_of(pid), options.seconds / options.rounds
-            found = load(port, path_of(model), binary, connections, seconds)
-            times[kind] += found
-            rates[kind].append(len(found) / seconds)
-            used[kind].append(1000 * (cpu_of(pid) - before) / len(found))
+            before = cpu_of(pid)
+            times[kind].append(load(port, path_of(model), binary, connections, seconds))
+            used[kind].append(1000 * (cpu_of(pid) - before) / len(times[kind][-1]))
     print(
         f"{connections} connections       requests/s    p50 ms    p99 ms   server CPU ms a request"
     )
-    p50 = {kind: 1000 * statistics.median(found) for kind, found in times.items()}
-    cpu = {kind: statistics.median(found) for kind, found in used.items()}
     for kind in kinds:
-        p99, rate = 1000 * np.percentile(times[kind], 99), statistics.median(rates[kind])
-        print(f"  {kind:15s} {rate:12.0f} {p50[kind]:9.2f} {p99:9.2f} {cpu[kind]:14.2f}")
-    own = {
-        "between requests": [x["echo, corrected"] - x["echo binary"] for x in (p50, cpu)],
-        "in a loop": 2 * [statistics.median(alone)],
-    }
-    for where, (by_p50, by_cpu) in own.items():
-        print(f"  corrector's own time {where}: {by_p50:.2f} ms by p50, {by_cpu:.2f} by processor")
-        for kind, reference in (("binary", "echo binary"), ("JSON", "echo JSON")):
-            over = (p50[kind] - by_p50) / p50[reference], (cpu[kind] - by_cpu) / cpu[reference]
+        p50, p99 = 1000 * np.percentile(np.concatenate(times[kind]), (50, 99))
+        rate = statistics.median(map(len, times[kind])) / seconds
+        cpu = statistics.median(used[kind])
+        print(f"  {kind:15s} {rate:12.0f} {p50:9.2f} {p99:9.2f} {cpu:14.2f}")
+    # A round is compared with itself: the machine may be slower in the next one.
+    p50s = {k: np.array([1000 * statistics.median(part) for part in times[k]]) for k in kinds}
+    cpus = {k: np.array(used[k]) for k in kinds}
+    between = [x["echo, corrected"] - x["echo binary"] for x in (p50s, cpus)]
+    for where, own in (("between requests", between), ("in a loop", 2 * [np.array(alone)])):
+        clock, cpu = (np.median(part) for part in own)
+        print(f"  corrector's own time {where}: {clock:.2f} ms by p50, {cpu:.2f} by processor")
+        for kind, echo in (("binary", "echo binary"), ("JSON", "echo JSON")):
+            ratios = [(x[kind] - mine) / x[echo] for x, mine in zip((p50s, cpus), own, strict=True)]
+            low, middle, high = np.percentile(ratios[0], (25, 50, 75))
             print(
-                f"    {kind} less that, over the echo: {over[0]:.2f} by p50, "
-                f"{over[1]:.2f} by the server's processor time"
+                f"    {kind} less that, over the echo: {middle:.2f} by p50 (half of the rounds "
+                f"{low:.2f} to {high:.2f}), {np.median(ratios[1]):.2f} by the server's processor"
             )
 
 
