@@ -52,6 +52,12 @@ def test_what_has_become_quick_is_found_out(monkeypatch):
     assert workers.computes_at_once(SMALL)
 
 
+def test_a_clock_may_stand_still(monkeypatch):
+    workers = Workers(None)
+    see(workers, SMALL, 0.0, monkeypatch, n=2)
+    assert workers.computes_at_once(SMALL)
+
+
 def test_threads_that_are_asked_for_compute_everything():
     assert not Workers(4).computes_at_once(SMALL)
 

@@ -55,7 +55,7 @@ def show(value: object) -> str:
     >>> show("x" * 1_000_000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
     """
-    if type(value) is str and len(value) < 50:  # a name in most cases, and in no hurry to be wrong
+    if type(value) is str and len(value) < 50:  # every request's names, which reprlib is slow for
         return repr(value)
     text = "nothing" if value is None else _shortened.repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

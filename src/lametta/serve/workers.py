@@ -84,7 +84,7 @@ class Workers:
         try:
             return job()
         finally:
-            seconds = time.perf_counter() - begun
+            seconds = max(time.perf_counter() - begun, 1e-9)  # some clocks stand still for longer
             if not (others or self._n_running > 1):  # else the clock says how many took turns
                 before = self._seconds.get(kind, seconds)
                 # The geometric mean, to which a single stall of the machine matters little.
