@@ -4,8 +4,11 @@ import asyncio
 import threading
 import time
 
+import httpx
 import pytest
 
+from lametta.serve.plan import Plan, Served
+from lametta.serve.service import Reply
 from lametta.serve.workers import Kind, Workers
 
 SMALL, LARGE = Kind("prudent", 14), Kind("prudent", 24)
@@ -60,6 +63,30 @@ def test_a_clock_may_stand_still(monkeypatch):
 
 def test_threads_that_are_asked_for_compute_everything():
     assert not Workers(4).computes_at_once(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("waits", "threads", "inside"), [(False, None, True), (True, None, False), (False, 2, False)]
+)
+def test_who_computes_a_request(waits, threads, inside, monkeypatch):
+    """Only where no store and no user speaks against it, the thread that reads requests."""
+    found = []
+
+    def answer(*_):
+        found.append(threading.current_thread() is threading.main_thread())
+        return Reply(b"{}", None)
+
+    monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
+    monkeypatch.setattr("lametta.serve.stores.memory.MemoryStore.waits", waits)
+    app = Plan({"average": Served("average", {})}, "memory", threads=threads).app()
+
+    async def ask():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return (await client.post("/v2/models/average/infer", content=b"{}")).status_code
+
+    assert asyncio.run(ask()) == 200
+    assert found == [inside]
 
 
 def test_nothing_is_computed_at_once_beside_what_takes_long(monkeypatch):

@@ -92,7 +92,7 @@ def make_app(
     threads : int or None
         As for `lametta.serve.workers.Workers`.
     """
-    workers = Workers(threads)
+    workers = Workers(threads, waits=store.waits)
 
     app = FastAPI(
         title="lametta",
@@ -115,10 +115,7 @@ def make_app(
             body = await bodies.read(request)
             job = partial(service.answer, model, body, header_length, request.scope["begun"])
             kind = Kind(model, len(body).bit_length())
-            if not store.waits and workers.computes_at_once(kind):
-                reply = workers.timed(kind, job)
-            else:
-                reply = await workers.do(kind, job)
+            reply = await workers.do(kind, job)
         return _Answer(reply)
 
     for path, words in (

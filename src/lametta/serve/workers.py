@@ -44,17 +44,19 @@ class Workers:
     ----------
     threads : int or None
         Threads, which compute everything; None: one a core, for what is not quick.
+    waits : bool
+        Whether a job may wait for another machine; then threads compute everything, too.
     """
 
-    def __init__(self, threads: int | None) -> None:
-        self._at_once = threads is None
+    def __init__(self, threads: int | None, *, waits: bool = False) -> None:
+        self._at_once = threads is None and not waits
         self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
         self._seconds: dict[Kind, float] = {}  # lately
         self._n_asked = itertools.count(1)
         self._n_running = self._n_slow = 0  # in threads
 
     def computes_at_once(self, kind: Kind) -> bool:
-        """Whether `timed` is to be called for a request, rather than `do`."""
+        """Whether such a request does not go to a thread now."""
         if not self._at_once or self._n_slow:
             return False
         return self._is_quick(kind) or (
@@ -62,7 +64,9 @@ class Workers:
         )
 
     async def do(self, kind: Kind, job: Callable[[], T]) -> T:
-        """Do a job in a thread, to its end: who has gone away may have been counted already."""
+        """Do a job, to its end: who has gone away may have been counted already."""
+        if self.computes_at_once(kind):
+            return self.timed(kind, job)
         is_slow = not self._is_quick(kind)
         self._n_running += 1
         self._n_slow += is_slow
