@@ -11,7 +11,12 @@ from lametta import _moved
 
 if _TYPE_CHECKING:
     from lametta import testing
-    from lametta._names import *
+    from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
+    from lametta.adapters import Corrected, Source
+    from lametta.affinity import knn, linear, rbf
+    from lametta.classmap import ClassMap
+    from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
+    from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 _moved.install()
 
@@ -55,6 +60,7 @@ _MODULES = (
     "torch",
     "types",
 )
+_HOMES = ("_lame", "adapters", "affinity", "classmap", "correctors", "types")
 
 
 def __getattr__(name: str) -> _Any:
@@ -62,8 +68,8 @@ def __getattr__(name: str) -> _Any:
     if name in _MODULES:
         return _import_module(f"lametta.{name}")
     if name in __all__:
-        names = _import_module("lametta._names")
-        found = globals()[name] = getattr(names, name)
+        homes = (_import_module(f"lametta.{home}") for home in _HOMES)
+        found = globals()[name] = next(getattr(home, name) for home in homes if hasattr(home, name))
         return found
     raise AttributeError(f"module 'lametta' has no attribute {name!r}")
 
