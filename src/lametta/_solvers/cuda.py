@@ -52,5 +52,5 @@ def solve_streams(
     from lametta._solvers import launch  # loads PyTorch and Triton
 
     _, x, q, affinity, weight, max_iter, tol = problem
-    k = cast(knn, affinity).k
-    return launch.solve(x, q, k, weight, max_iter, tol, lengths)
+    solve = launch.traced if sys.modules["torch"].compiler.is_compiling() else launch.solve
+    return solve(x, q, cast(knn, affinity).k, float(weight), max_iter, float(tol), lengths)

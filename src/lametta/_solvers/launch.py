@@ -30,26 +30,13 @@ def solve(
     weight: float,
     max_iter: int,
     tol: float,
-    lengths: torch.Tensor | None = None,
+    lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """LAME for features [B, N, d] and probabilities [B, N, K], everything left on the device.
 
-    ``lengths`` [B], int32, says how many samples of each stream count; all if not given.
+    ``lengths`` [B], int32, says how many samples of each stream count; None for all.
     Returns z [B, N, K], and of each stream the number of updates, whether it converged, the energy.
     """
-    op = _op if torch.compiler.is_compiling() else _launch
-    return op(x, q, k, float(weight), max_iter, float(tol), lengths)
-
-
-def _launch(
-    x: torch.Tensor,
-    q: torch.Tensor,
-    k: int,
-    weight: float,
-    max_iter: int,
-    tol: float,
-    lengths: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
         x, q = x.contiguous(), q.contiguous()
         index = neighbors(x, min(k, x.shape[1] - 1), lengths)
@@ -132,18 +119,13 @@ def _updates(
     return out, n_iter, rests, energy.sum(-1)
 
 
-_op = torch.library.custom_op("lametta::lame", _launch, mutates_args=())
+traced = torch.library.custom_op("lametta::lame", solve, mutates_args=())
+"""`solve` under `torch.compile`, which does not look into it; elsewhere it would take longer."""
 
 
-@_op.register_fake
+@traced.register_fake
 def _(
-    x: torch.Tensor,
-    q: torch.Tensor,
-    k: int,
-    weight: float,
-    max_iter: int,
-    tol: float,
-    lengths: torch.Tensor | None,
+    x: torch.Tensor, q: torch.Tensor, *options: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     count = q.new_empty(q.shape[:1], dtype=torch.int32)
     return torch.empty_like(q), count, count.to(torch.bool), count.to(torch.float32)
