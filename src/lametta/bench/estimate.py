@@ -1,15 +1,20 @@
 """What an experiment costs: images through networks, room on the disk, hours on a device."""
 
+import json
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from lametta import methods
+from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
 from lametta.bench.probe import Speed
 from lametta.bench.specs import DatasetSpec
@@ -34,13 +39,12 @@ class Passes(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A network's share: images forward and backward, and its speed, or why that is not known."""
+    """A network's share: images forward and backward, and its speed, if that is known."""
 
     model: str
     forward: int
     backward: int
     speed: Speed | None
-    reason: str = ""
 
     @property
     def hours(self) -> float | None:
@@ -119,101 +123,78 @@ def estimate(
         Gigabytes of decoded images that are kept.
     """
     cells = list(cells)
-    count = _Count(experiment, data)
-    for cell in cells:
-        count.add(cell)
-    speeds, reasons = dict[str, Speed](), dict[str, str]()
-    for model, sizes in count.batch_sizes.items():
+    used = dict.fromkeys(experiment.scenarios[cell.scenario].dataset for cell in cells)
+    known = {name: _size(experiment.datasets[name], data.get(name)) for name in used}
+    sizes = {name: n or 0 for name, n in known.items()}
+    work = _work(experiment, cells, sizes)
+    strangers = work.filter(pl.col("forward").is_null())["method"].unique(maintain_order=True)
+    unread = (name for name, n in known.items() if n is None)
+    uncounted = [
+        *(f"{name}: how many samples it has is not known before it is read" for name in unread),
+        *(f"{name}: its code is not run before the experiment is" for name in strangers),
+    ]
+    speeds = dict[str, Speed]()
+    commonest = (
+        work.group_by("model", "batch_size", maintain_order=True)
+        .agg(pl.col("n").sum())
+        .group_by("model", maintain_order=True)
+        .agg(pl.col("batch_size").get(pl.col("n").arg_max()))
+    )
+    for model, batch_size in commonest.iter_rows():
         try:
-            speeds[model] = probe(model, sizes.most_common(1)[0][0])
+            speeds[model] = probe(model, batch_size)
         except LamettaError as error:
-            reasons[model] = str(error)
-    networks = (
-        Network(
-            model,
-            count.models[model, "forward"],
-            count.models[model, "backward"],
-            speeds.get(model),
-            reasons.get(model, ""),
-        )
-        for model in count.batch_sizes
+            uncounted.append(f"{model}: {error}")
+    pairs = work.group_by("model", "dataset", maintain_order=True).agg(
+        pl.col("dataset").replace_strict(sizes).first().alias("n"),
+        pl.col("n").filter(pl.col("forward") > 0).sum().alias("shown"),
     )
-    banks = sum(
-        count.sizes[dataset] * speeds[model].outputs * _NUMBER
-        for model, dataset in count.pairs
-        if model in speeds
-    )
-    room = _Room(count, speeds, image_cache)
+    banks = pairs.select("model", "n", method=pl.lit(EXTRACTION), forward="n")
+    through = pl.concat([banks, work.drop_nulls("forward")], how="diagonal")
+    by_method = {passes.method: passes for passes in starmap(Passes, _sums(through, "method"))}
+    kept, beyond, decoded = _room(pairs, speeds, image_cache)
     return Estimate(
-        tuple(count.by_method()),
-        tuple(networks),
-        banks,
-        sum(room.kept.values()),
-        sum(room.beyond.values()),
-        room.decoding(data) / 3600,
-        (*count.unknown, *(f"{model}: {reason}" for model, reason in reasons.items())),
+        tuple(by_method[name] for name in (EXTRACTION, *experiment.methods) if name in by_method),
+        tuple(Network(*sums, speeds.get(sums[0])) for sums in _sums(through, "model")),
+        sum(
+            n * speeds[model].outputs * _NUMBER
+            for model, _, n, _ in pairs.iter_rows()
+            if model in speeds
+        ),
+        kept,
+        beyond,
+        sum(n * _decode(data[name]) for name, n in decoded.items() if name in data) / 3600,
+        tuple(uncounted),
     )
 
 
-class _Count:
-    """Images by method and by network, and what has to be made before cells run."""
-
-    def __init__(self, experiment: Experiment, data: Mapping[str, Dataset]) -> None:
-        self.experiment = experiment
-        self.sizes = Counter[str]()
-        self.methods, self.models = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        self.pairs = dict[tuple[str, str], bool]()  # whether images are needed
-        self.batch_sizes = dict[str, Counter[int]]()
-        self.shown = Counter[tuple[str, str]]()  # images that cells show a network, by data set
-        self.unknown = dict[str, None]()
-        self._data = data
-        self._each = dict[tuple[str, str], tuple[int, int] | None]()
-
-    def add(self, cell: Cell) -> None:
-        scenario = self.experiment.scenarios[cell.scenario]
-        pair = (cell.model, scenario.dataset)
-        if scenario.dataset not in self.sizes:
-            self.sizes[scenario.dataset] = self._size(scenario.dataset)
-        n = self.sizes[scenario.dataset]
-        if pair not in self.pairs:
-            self.pairs[pair] = False
-            self._through(EXTRACTION, cell.model, n, 0)
+def _work(experiment: Experiment, cells: Iterable[Cell], sizes: Mapping[str, int]) -> pl.DataFrame:
+    """One row a cell: its images ``n``, and those forward and backward; null of a stranger."""
+    passes, rows = cache(_passes), []  # many cells have the same configuration
+    for cell in cells:
+        scenario = experiment.scenarios[cell.scenario]
+        n = sizes[scenario.dataset]
         n = min(n, scenario.limit or n)
-        self.batch_sizes.setdefault(cell.model, Counter())[cell.batch_size] += n
-        key = (cell.kind, cell.config)
-        if key not in self._each:
-            self._each[key] = _passes(cell)
-        each = self._each[key]
-        if each is None:
-            self.unknown[f"{cell.method}: its code is not run before the experiment is"] = None
-            return
-        forward, backward = each if each != (0, 0) or not cell.live else (1, 0)
-        self._through(cell.method, cell.model, n * forward, n * backward)
-        if forward:
-            self.pairs[pair] = True
-            self.shown[pair] += n
-
-    def by_method(self) -> Iterator[Passes]:
-        for name in (EXTRACTION, *self.experiment.methods):
-            if (name, "forward") in self.methods:
-                yield Passes(name, self.methods[name, "forward"], self.methods[name, "backward"])
-
-    def _through(self, method: str, model: str, forward: int, backward: int) -> None:
-        for counter, name in ((self.methods, method), (self.models, model)):
-            counter[name, "forward"] += forward
-            counter[name, "backward"] += backward
-
-    def _size(self, name: str) -> int:
-        if name in self._data:
-            return len(self._data[name])
-        size = _published(self.experiment.datasets[name])
-        if size is None:
-            self.unknown[f"{name}: how many samples it has is not known before it is read"] = None
-        return size or 0
+        each = passes(cell.kind, cell.config)
+        if each == (0, 0) and cell.live:
+            each = 1, 0
+        through = [None, None] if each is None else [n * times for times in each]
+        rows.append([cell.method, cell.model, scenario.dataset, cell.batch_size, n, *through])
+    known = {name: SCHEMA[name] for name in ("method", "model", "dataset", "batch_size", "n")}
+    return pl.DataFrame(
+        rows, known | {"forward": SCHEMA["n"], "backward": SCHEMA["n"]}, orient="row"
+    )
 
 
-def _published(spec: DatasetSpec) -> int | None:
-    """How many samples a data set has that is as it was published."""
+def _sums(through: pl.DataFrame, by: str) -> Iterator[tuple[str, int, int]]:
+    sums = through.group_by(by, maintain_order=True).agg(pl.col("forward", "backward").sum())
+    return sums.iter_rows()
+
+
+def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
+    """How many samples a data set has: as it is or, if it is not there, as it was published."""
+    if data is not None:
+        return len(data)
     n = catalog.published(spec.reader)
     if n is None:
         return None
@@ -224,50 +205,45 @@ def _published(spec: DatasetSpec) -> int | None:
     return min(n, spec.most or n) * len(spec.corruptions or "1")
 
 
-def _passes(cell: Cell) -> tuple[int, int] | None:
+def _passes(kind: str, config: str) -> tuple[int, int] | None:
     """How often an image goes through the network, forward and backward; None of a stranger."""
-    if not methods.is_ours(cell.kind):
+    if not methods.is_ours(kind):
         return None
-    method = methods.find(cell.kind)
+    method = methods.find(kind)
     if not method.needs_network:
         return 0, 0
     from lametta.torch.rivals import GradientAdapter
 
-    first = method.parts[0]
-    options = {key: cell.params.get(f"{first.name}.{key}", cell.params.get(key)) for key in _LOOP}
-    steps = options["steps"] if isinstance(options["steps"], int) else 1
+    first, params = method.parts[0], json.loads(config)
+
+    def option(name: str) -> object:
+        return params.get(f"{first.name}.{name}", params.get(name))
+
+    steps = n if isinstance(n := option("steps"), int) else 1
     learns = isinstance(first.make, type) and issubclass(first.make, GradientAdapter)
-    return steps + (not options["predict_first"]), steps if learns else 0
+    return steps + (not option("predict_first")), steps if learns else 0
 
 
-_LOOP = ("steps", "predict_first")
-
-
-class _Room:
-    """Which decoded images are kept, and how many images are decoded."""
-
-    def __init__(self, count: _Count, speeds: Mapping[str, Speed], image_cache: float) -> None:
-        self.kept, self.beyond = dict[str, int](), dict[str, int]()
-        self.decoded = Counter[str]()
-        for (model, dataset), needed in count.pairs.items():
-            if model not in speeds or (preprocess := speeds[model].preprocess) is None:
-                continue
-            n = count.sizes[dataset]
-            self.decoded[dataset] += n
-            if not needed:
-                continue
-            key = canonical([pixels_of(preprocess), dataset])
-            size = 3 * n * speeds[model].pixels
-            if key not in self.kept | self.beyond:
-                fits = sum(self.kept.values()) + 2 * size <= 1e9 * image_cache
-                (self.kept if fits else self.beyond)[key] = size
-                self.decoded[dataset] += n if fits else 0
-            if key in self.beyond:
-                self.decoded[dataset] += count.shown[model, dataset]
-
-    def decoding(self, data: Mapping[str, Dataset]) -> float:
-        """Seconds that it takes one core to decode all; none for data that are not there."""
-        return sum(n * _decode(data[name]) for name, n in self.decoded.items() if name in data)
+def _room(
+    pairs: pl.DataFrame, speeds: Mapping[str, Speed], image_cache: float
+) -> tuple[int, int, Counter[str]]:
+    """Bytes of decoded images that are kept, bytes beyond, and how many images are decoded."""
+    kept, beyond, decoded = dict[str, int](), dict[str, int](), Counter[str]()
+    for model, dataset, n, shown in pairs.iter_rows():
+        if model not in speeds or (preprocess := speeds[model].preprocess) is None:
+            continue
+        decoded[dataset] += n
+        if not shown:
+            continue
+        key = canonical([pixels_of(preprocess), dataset])
+        size = 3 * n * speeds[model].pixels
+        if key not in kept | beyond:
+            fits = sum(kept.values()) + 2 * size <= 1e9 * image_cache
+            (kept if fits else beyond)[key] = size
+            decoded[dataset] += n if fits else 0
+        if key in beyond:
+            decoded[dataset] += shown
+    return sum(kept.values()), sum(beyond.values()), decoded
 
 
 def _decode(data: Dataset) -> float:
