@@ -108,13 +108,13 @@ def summary(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataFram
         n_runs.alias("runs"),
         complete=pl.len() == n_runs * pl.struct(settings).n_unique(),
     )
-    means = _means(_means(frame, [*by, *settings], measures), by, measures)
-    per_seed = _means(frame, [*by, "seed"], _CERTAIN).group_by(by, maintain_order=True)
+    averages = means(means(frame, [*by, *settings], measures), by, measures)
+    per_seed = means(frame, [*by, "seed"], _CERTAIN).group_by(by, maintain_order=True)
     spreads = per_seed.agg(pl.col(_CERTAIN).std().name.suffix("_ci")).drop(by)
     half_width = pl.when("complete").then(pl.col("runs").map_batches(_t_scale, pl.Float64))
     # The order of the groups is the same in all three, so that they fit side by side.
     return (
-        pl.concat([counts, means.drop(by), spreads], how="horizontal")
+        pl.concat([counts, averages.drop(by), spreads], how="horizontal")
         .with_columns(pl.col(spreads.columns) * half_width)
         .drop("complete")
     )
@@ -204,8 +204,8 @@ def risk(
         worst_scenario=pl.col("scenario").get(pl.col("gain").arg_min()),
         below=(pl.col("gain") < 0).mean(),
     )
-    means = _means(runs, by, ["gain", "tail_accuracy", *changes])
-    return streams.join(means, on=list(by), maintain_order="left")
+    averages = means(runs, by, ["gain", "tail_accuracy", *changes])
+    return streams.join(averages, on=list(by), maintain_order="left")
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
@@ -260,7 +260,8 @@ def refuse(rows: pl.DataFrame, expected: str) -> None:
     raise LamettaError(f"{expected}; not so for {len(rows)}: {', '.join(named)}{more}")
 
 
-def _means(frame: pl.DataFrame, by: Sequence[str], names: Sequence[str]) -> pl.DataFrame:
+def means(frame: pl.DataFrame, by: Sequence[str], names: Sequence[str]) -> pl.DataFrame:
+    """The means of these columns, one row for each group, in the order in which groups come."""
     return frame.group_by(list(dict.fromkeys(by)), maintain_order=True).agg(pl.col(names).mean())
 
 

@@ -1,8 +1,7 @@
 """Choosing the configuration of each method on the validation scenarios, as the paper does."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lametta._files import write_text
 from lametta.bench.columns import CELL, STREAM
-from lametta.bench.metrics import check_cells, gains, refuse, require
+from lametta.bench.metrics import check_cells, gains, means, refuse, require
 from lametta.bench.problems import Strict, complaint, find_problems, plain
 from lametta.bench.toml import read_toml, to_key, to_toml
 from lametta.types import LamettaError
@@ -22,8 +21,7 @@ Order = Mapping[str, Sequence[str]]
 """The configurations of each method, as JSON, in the order of the experiment file."""
 
 
-@dataclass(frozen=True, eq=False)
-class Selection(Mapping[str, str]):
+class Selection(dict[str, str]):
     """The configuration chosen for each method: a mapping from its name to canonical JSON.
 
     Attributes
@@ -39,25 +37,14 @@ class Selection(Mapping[str, str]):
     ('{"k": 5}', {'LAME': {'k': 5}})
     """
 
-    table: pl.DataFrame
-
-    def __getitem__(self, method: str) -> str:
-        return self._configs[method]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._configs)
-
-    def __len__(self) -> int:
-        return len(self.table)
+    def __init__(self, table: pl.DataFrame) -> None:
+        super().__init__(table.select("method", "config").iter_rows())
+        self.table = table
 
     @property
     def params(self) -> dict[str, dict[str, object]]:
         """The parameters of each method, as `read_selection` gives them."""
         return {method: json.loads(config) for method, config in self.items()}
-
-    @property
-    def _configs(self) -> dict[str, str]:
-        return dict(self.table.select("method", "config").iter_rows())
 
 
 def select(
@@ -98,18 +85,11 @@ def select(
     rows = _rows(frame, scenarios)
     check_cells(rows)
     listed = _listed(rows, order or {})
-    _check_complete(rows, listed)
     if source in rows["method"]:
         rows = gains(rows, source)
     else:
         rows = rows.with_columns(gain=pl.lit(None, pl.Float64))
-    means = pl.col("accuracy", "gain").mean()
-    configs = (
-        rows.group_by("method", "config", "scenario", maintain_order=True)
-        .agg(means)
-        .group_by("method", "config", maintain_order=True)
-        .agg(means)
-    )
+    configs = means(_by_scenario(rows), ["method", "config"], ["accuracy", "gain"])
     ranked = _best_first(configs, listed).group_by("method", maintain_order=True)
     second = pl.col("config", "accuracy").slice(1, 1).first().name.prefix("runner_up_")
     table = ranked.agg(pl.col("config", "accuracy", "gain").first(), second)
@@ -163,16 +143,11 @@ def cross_shift(
         raise LamettaError(f"method must have rows in these scenarios, got {method!r}, not {have}")
     rows = gains(rows, source)
     listed = _listed(rows, order or {})
-    _check_complete(rows, listed)
-    means = (
-        rows.filter(pl.col("method") == method)
-        .group_by("method", "config", "scenario", maintain_order=True)
-        .agg(pl.col("accuracy").mean(), pl.col("gain").mean() * 100)
-    )
-    best = _best_first(means, listed).group_by("scenario").agg(pl.col("config").first())
-    pairs = best.rename({"scenario": "tuned_on"}).join(means, on="config")
+    by_scenario = _by_scenario(rows.filter(method=method))
+    best = _best_first(by_scenario, listed).group_by("scenario").agg(pl.col("config").first())
+    pairs = best.rename({"scenario": "tuned_on"}).join(by_scenario, on="config")
     places = pl.col("tuned_on", "scenario").cast(pl.Enum(scenarios))
-    return pairs.sort(places).select("tuned_on", "config", "scenario", "gain")
+    return pairs.sort(places).select("tuned_on", "config", "scenario", pl.col("gain") * 100)
 
 
 def matrix(cross: pl.DataFrame, /) -> NDArray[np.float64]:
@@ -244,29 +219,34 @@ def _rows(frame: pl.DataFrame, scenarios: Sequence[str]) -> pl.DataFrame:
 
 
 def _listed(rows: pl.DataFrame, order: Order) -> pl.DataFrame:
-    """The configurations that there should be of the methods with rows, and their places."""
+    """The configurations that there should be of the methods with rows, and their places.
+
+    It is an error if one that should be there, or is, did not run on every stream.
+    """
     places = [
         (method, config, place)
         for method in rows["method"].unique()
         for place, config in enumerate(dict.fromkeys(order.get(method, ())))
     ]
     schema = {"method": pl.String, "config": pl.String, "place": pl.Int64}
-    return pl.DataFrame(places, schema=schema, orient="row")
-
-
-def _check_complete(rows: pl.DataFrame, listed: pl.DataFrame) -> None:
+    listed = pl.DataFrame(places, schema=schema, orient="row")
     configs = pl.concat([frame.select("method", "config") for frame in (rows, listed)])
     streams = rows.select(STREAM).unique(maintain_order=True)
     wanted = configs.unique(maintain_order=True).join(streams, how="cross")
     missing = wanted.join(rows, on=CELL, how="anti")
     refuse(missing.sort(CELL), "frame must have every configuration on every stream")
+    return listed
 
 
-def _best_first(means: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
+def _by_scenario(rows: pl.DataFrame) -> pl.DataFrame:
+    return means(rows, ["method", "config", "scenario"], ["accuracy", "gain"])
+
+
+def _best_first(found: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
     """Sort by accuracy and then by place, with methods in the order in which they come."""
-    methods = means["method"].unique(maintain_order=True)
+    methods = found["method"].unique(maintain_order=True)
     # Rounded, since equal means may differ in the last digit by the order of a sum.
     better = -pl.col("accuracy").round(12)
-    return means.join(listed, on=["method", "config"], how="left").sort(
+    return found.join(listed, on=["method", "config"], how="left").sort(
         pl.col("method").cast(pl.Enum(methods)), better, "place", "config", nulls_last=True
     )

@@ -18,7 +18,7 @@ from lametta.bench.figures.courses import widest
 from lametta.bench.figures.style import Marks
 from lametta.bench.report.data import count_datasets, stream_classes
 from lametta.bench.results import Results
-from lametta.bench.select import Selection, select
+from lametta.bench.select import select
 from lametta.bench.tables import Table, percent
 from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
@@ -209,13 +209,13 @@ def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
 def _validation(results: Results, style: Marks, names: _FileNames) -> Section:
     part, source = results.validation, results.source
     notes = [part.lack] if part.lack else []
-    selection: Selection | None = None
+    table: pl.DataFrame | None = None
     drawn: list[Figure] = []
     if not part.rows.is_empty():
         scenarios = list(dict.fromkeys(part.rows["scenario"]))
         order = {name: results.experiment.configs(name) for name in results.experiment.methods}
         with _noted(notes):
-            selection = select(part.rows, scenarios, order, source=source)
+            table = select(part.rows, scenarios, order, source=source).table
             drawn.append(figures.cross_shift(part.rows, scenarios, source, order=order))
             drawn += _rates(results, part.rows, style, names)
     params = {
@@ -223,8 +223,7 @@ def _validation(results: Results, style: Marks, names: _FileNames) -> Section:
         for name in results.experiment.methods
         if name in results.selected
     }
-    chosen = tables.selected(params, selection.table if selection else None)
-    shown = (chosen,) if params else ()
+    shown = (tables.selected(params, table),) if params else ()
     return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
 
 
