@@ -19,7 +19,6 @@ from lametta.types import Array, LamettaError
 if TYPE_CHECKING:
     from lametta._files import PathLike
 
-_POOLINGS = ("mean", "sum", "max")
 _FORMAT = "lametta.ClassMap/1"
 _MAX_PADDED = 2**26
 
@@ -61,7 +60,7 @@ class ClassMap:
     pooling: str = "mean"
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, _POOLINGS)
+        check_choice("pooling", self.pooling, ("mean", "sum", "max"))
         if self.n_source is not None:
             check_integer("n_source", self.n_source, 1)
         self._check_groups()
@@ -83,10 +82,8 @@ class ClassMap:
     @cached_property
     def room(self) -> int:
         """The least number of classes that a model can have for the map to be applied."""
-        if self.n_source is not None:
-            return self.n_source
-        if _is_index(self.mapping):
-            return len(self.mapping)
+        if self._exact is not None:
+            return self._exact
         return max((member for group in self.groups for member in group), default=-1) + 1
 
     def __len__(self) -> int:
@@ -102,10 +99,11 @@ class ClassMap:
     def _key(self) -> tuple[Any, ...]:
         return self.names, self.groups, self.pooling, self._exact
 
-    @property
+    @cached_property
     def _exact(self) -> int | None:
         """The number of the model's classes, where it is known."""
-        return self.room if self.n_source is not None or _is_index(self.mapping) else None
+        is_index = self.n_source is None and _is_index(self.mapping)
+        return len(self.mapping) if is_index else self.n_source
 
     def pool_logits(self, logits: Array, /) -> Array:
         """Pool logits [N, K] to [N, T], so that their softmax is that of `pool_probs`."""

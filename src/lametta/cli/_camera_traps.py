@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lametta import methods
 from lametta.classmap import ClassMap
-from lametta.cli._console import err, progress_bar, say, show_table, typed
+from lametta.cli._console import err, load_map, progress_bar, say, show_table, typed
 from lametta.cli.map import target_names
 from lametta.correctors._chain import Chain
 from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
@@ -36,20 +36,13 @@ class Wish(NamedTuple):
                 raise LamettaError(f"{option} must be left out for files other than .json")
 
 
-class Usual(NamedTuple):
-    """What is done where the user says nothing."""
-
-    method: str
-    by: str
-
-
-def read_results(path: Path) -> tuple[Results, Usual]:
-    """Read a file, and say what is usual for such."""
+def read_results(path: Path) -> tuple[Results, str, str]:
+    """Read a file, and say which method is usual for such, and what a stream."""
     results = Results.read(path)
     with in_file(path):
         # Without times a folder is one stream of many animals, which a track must not be.
         timed = results.is_timed
-    return results, Usual("track", "sequence") if timed else Usual("prudent", "location")
+    return results, *(("track", "sequence") if timed else ("prudent", "location"))
 
 
 @contextmanager
@@ -92,19 +85,16 @@ def correct_results(
 def show(found: Corrected) -> None:
     """Say what became of the file."""
     share = found.changed / max(1, found.detections)
-    rows = [("images", len(found.document["images"])), ("classified detections", found.detections)]
-    lines = [(name, str(value)) for name, value in [*rows, ("streams", found.streams)]]
-    show_table(rows=[*lines, ("predictions changed", f"{share:.1%}")])
+    rows = {"images": len(found.document["images"]), "classified detections": found.detections}
+    lines = {name: str(value) for name, value in (rows | {"streams": found.streams}).items()}
+    show_table(rows=(lines | {"predictions changed": f"{share:.1%}"}).items())
 
 
 def _class_map(results: Results, map_file: Path | None, targets: str | None) -> ClassMap | None:
-    if map_file is not None and targets is not None:
-        raise LamettaError("--targets must be left out with --map, which has targets of its own")
-    if map_file is not None:
-        with typed(path="--map"):
-            return ClassMap.load(map_file)
     if targets is None:
-        return None
+        return load_map(map_file)
+    if map_file is not None:
+        raise LamettaError("--targets must be left out with --map, which has targets of its own")
     categories = results.document.get(_CATEGORIES)
     names = [str(name) for name in categories.values()] if isinstance(categories, dict) else []
     return map_by_name(names, target_names(targets))

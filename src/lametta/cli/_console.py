@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
 _SECONDS = 10.0  # between lines of progress
@@ -122,6 +123,22 @@ def typed(**options: str) -> Iterator[None]:
     except LamettaError as error:
         argument, space, rest = str(error).partition(" ")
         raise type(error)(options.get(argument, argument) + space + rest) from None
+
+
+@contextmanager
+def resumable(line: str) -> Iterator[None]:
+    """Say after Ctrl-C that nothing is lost, and exit with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(line, err)
+        raise typer.Exit(130) from None
+
+
+def load_map(path: Path | None) -> ClassMap | None:
+    """The class map that ``--map`` names, if it was given."""
+    with typed(path="--map"):
+        return None if path is None else ClassMap.load(path)
 
 
 def require(extra: str, *packages: str) -> None:

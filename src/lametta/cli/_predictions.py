@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lametta
-from lametta._arrays import softmax
+from lametta._arrays import softmax, widen
 from lametta._files import renamed
 from lametta._packages import package
 from lametta.bench.spreadsheet import defused
-from lametta.cli._console import typed
+from lametta.cli._console import load_map, typed
 from lametta.data.bank.files import check_finite, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
+from lametta.data.labels import check_range
 from lametta.types import LamettaError
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
@@ -69,7 +70,8 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
     columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}
     columns |= {} if labels is None else {"labels": labels}
-    probs = _probabilities(name, outputs)
+    probs: Floats = widen(np, outputs)
+    probs = softmax(np, probs) if name == "logits" else probs
     if len(names) != probs.shape[1]:
         names = _imagenet(header) if classes is None and n_outputs == len(IMAGENET) else ()
     return Predictions(arrays["features"], probs, columns, names, header, note)
@@ -107,28 +109,18 @@ def _labels(
             f"labels are not used: they are of {len(names)} classes, and predictions of "
             f"{n_outputs}; --map says which belong to which"
         )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < n_outputs:
-        among = f"{labels.min()}..{labels.max()}"
-        raise LamettaError(f"labels must lie in 0..{n_outputs - 1}, got {among}")
+    check_range("labels", labels, n_outputs)
     return labels, ""
 
 
 def _class_map(map_file: Path | None, header: Header, n_outputs: int) -> lametta.ClassMap | None:
-    if map_file is not None:
-        with typed(path="--map"):
-            return lametta.ClassMap.load(map_file)
+    if (given := load_map(map_file)) is not None:
+        return given
     packed = header.get("class_map")
     classes = None if packed is None else lametta.ClassMap.from_dict(packed)
     if classes is not None and classes.n_source not in (None, n_outputs):
         return None  # from another network's classes
     return classes
-
-
-def _probabilities(name: str, values: Floats) -> Floats:
-    """Probabilities in float32 or float64, from logits where those are given."""
-    values = values.astype(np.float32 if values.dtype.itemsize <= 4 else np.float64, copy=False)
-    probs: Floats = softmax(np, values) if name == "logits" else values
-    return probs
 
 
 def _known(x: NDArray[Any]) -> NDArray[Any]:

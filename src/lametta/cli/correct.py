@@ -142,8 +142,8 @@ def correct(
         results = None
         if given.suffix == ".json":
             check_target(target, given, ".json")
-            results, usual = read_results(given)
-            method, wish = method or usual.method, wish._replace(by=by or usual.by)
+            results, usual, stream = read_results(given)
+            method, wish = method or usual, wish._replace(by=by or stream)
         else:
             wish.refuse()
             check_target(target, given)

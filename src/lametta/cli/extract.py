@@ -2,8 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +11,16 @@ import typer
 from rich.text import Text
 
 from lametta._checks import did_you_mean
-from lametta.classmap import ClassMap
-from lametta.cli._console import err, progress_bar, require, say, show_table, typed, user_errors
+from lametta.cli._console import (
+    load_map,
+    progress_bar,
+    require,
+    resumable,
+    say,
+    show_table,
+    typed,
+    user_errors,
+)
 from lametta.data.bank import Bank
 from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
@@ -99,7 +105,7 @@ def extract(
 
     Example: lametta extract --model efficientnet_lite0 --data photos -o bank.safetensors
     """
-    with user_errors(), _resumable():
+    with user_errors(), resumable("lametta: stopped; run the same command again to go on"):
         require("torch", "torch")
         from lametta.torch import Classifier, zoo
 
@@ -143,8 +149,7 @@ def _dataset(
     count_classes: CountClasses,
 ) -> Dataset:
     """What ``--data`` stands for, a path before a name, in the classes of the map."""
-    with typed(path="--map"):
-        classes = None if class_map is None else ClassMap.load(class_map)
+    classes = load_map(class_map)
     if fps is not None and not Path(data).exists():
         raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
     with typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
@@ -194,16 +199,6 @@ def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountCl
         raise LamettaError("--data must hold an image that can be read, got none")
 
     return count
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Say after Ctrl-C that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("lametta: stopped; run the same command again to go on", err)
-        raise typer.Exit(130) from None
 
 
 def _report(bank: Bank, n_new: int, seconds: float) -> None:

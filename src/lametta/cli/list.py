@@ -110,14 +110,6 @@ def _affinities() -> None:
     show_table("name", "what it is", "options", rows=rows)
 
 
-def _poolings() -> None:
-    _show({"mean, sum, max": "How ClassMap pools classes onto fewer."})
-
-
-def _models() -> None:
-    _show({name: network.line for name, network in networks.NETWORKS.items()})
-
-
 def _datasets(data: Path | None, count: bool) -> None:
     from lametta.data import catalog
 
@@ -182,8 +174,8 @@ def _arrays() -> None:
 _TABLES: dict[Kind, Callable[[], None]] = {
     Kind.methods: _methods,
     Kind.affinities: _affinities,
-    Kind.poolings: _poolings,
-    Kind.models: _models,
+    Kind.poolings: lambda: _show({"mean, sum, max": "How ClassMap pools classes onto fewer."}),
+    Kind.models: lambda: _show(networks.names()),
     Kind.scenarios: _scenarios,
     Kind.arrays: _arrays,
 }

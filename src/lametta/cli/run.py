@@ -15,9 +15,9 @@ from lametta.cli._console import (
     check_device,
     complain,
     data_folder,
-    err,
     progress_bar,
     require_bench,
+    resumable,
     say,
     show_table,
     typed,
@@ -161,12 +161,9 @@ def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None
     from lametta.bench.run import run as run_experiment
 
     text, chosen = file.read_text(encoding="utf-8"), "RESULTS/selected.toml"
-    try:
-        with typed(path=chosen, selected=chosen), _progress() as show:
-            failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
-    except KeyboardInterrupt:
-        say("interrupted: the same command goes on from here", err)
-        raise typer.Exit(130) from None
+    goes_on = resumable("interrupted: the same command goes on from here")
+    with goes_on, typed(path=chosen, selected=chosen), _progress() as show:
+        failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
     if failed:
         where = workspace.folder / "failed"
         complain(f"{len(failed)} cells failed; {where} has their tracebacks")

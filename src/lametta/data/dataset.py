@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lametta.classmap import ClassMap
-from lametta.data.labels import check_unmasked, match_labels, some_of
+from lametta.data.labels import check_range, check_unmasked, match_labels, some_of, targets_of
 from lametta.types import LamettaError
 
 MOST_CLASSES = 10**6
@@ -102,10 +102,7 @@ class Dataset:
             raise LamettaError(f"labels must be integers [N], got {labels.dtype} {labels.shape}")
         if not self.classes and (labels == -1).all():
             return
-        if n and not 0 <= labels.min() <= labels.max() < len(self.classes):
-            raise LamettaError(
-                f"labels must lie in 0..{len(self.classes) - 1}, got {labels.min()}..{labels.max()}"
-            )
+        check_range("labels", labels, len(self.classes))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -147,14 +144,7 @@ class Dataset:
         if self.class_map is not None:
             raise LamettaError(f"classes must not be given for {self.name}, which has its own")
         class_map = ClassMap(classes, n_source=len(self.classes))
-        target_of = np.full(len(self.classes), -1)
-        for target, members in enumerate(class_map.groups):
-            target_of[list(members)] = target
-        targets = target_of[np.asarray(self.labels)]
-        kept = np.flatnonzero(targets >= 0)
-        return replace(
-            self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
-        )
+        return self._with_targets(targets_of(class_map, len(self.classes))[self.labels], class_map)
 
     def mapped(self, class_map: ClassMap, /) -> Self:
         """The samples labeled by the targets of a class map, which then comes with them.
@@ -177,12 +167,15 @@ class Dataset:
             return replace(self, class_map=class_map)
         n_source = class_map.n_source if self.class_map is None else None
         targets = match_labels(self.labels, self.classes, class_map, n_source)
-        kept = np.flatnonzero(targets >= 0)
-        if not len(kept):
+        if not (targets >= 0).any():
             raise LamettaError(
                 "class_map must have a target for the class of a sample, "
                 f"got {some_of(class_map.names)} for none of {len(self)}"
             )
+        return self._with_targets(targets, class_map)
+
+    def _with_targets(self, targets: NDArray[np.int64], class_map: ClassMap) -> Self:
+        kept = np.flatnonzero(targets >= 0)
         return replace(
             self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
         )
@@ -225,8 +218,7 @@ def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
     x = np.asarray(index)
     if x.ndim != 1 or (x.size and x.dtype.kind not in "iu"):
         raise LamettaError(f"{name} must be integers [N], got {x.dtype} of shape {x.shape}")
-    if x.size and not 0 <= x.min() <= x.max() < n:
-        raise LamettaError(f"{name} must lie in 0..{n - 1}, got {x.min()}..{x.max()}")
+    check_range(name, x, n)
     return x.astype(np.intp)
 
 

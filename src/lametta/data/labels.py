@@ -35,8 +35,7 @@ def match_labels(
     elif n_outputs == len(classes):
         if class_map.room > n_outputs:
             raise LamettaError(f"class_map must map {n_outputs} classes, got {class_map.room}")
-        for target, members in enumerate(class_map.groups):
-            target_of[list(members)] = target
+        target_of = targets_of(class_map, len(classes))
     elif not named and len(classes) == len(names):
         target_of = np.arange(len(classes))
     else:
@@ -48,9 +47,23 @@ def match_labels(
     return targets
 
 
+def targets_of(class_map: ClassMap, n: int) -> NDArray[np.int64]:
+    """The target of each of a model's n classes; -1 for those without one."""
+    target_of = np.full(n, -1)
+    for target, members in enumerate(class_map.groups):
+        target_of[list(members)] = target
+    return target_of
+
+
 def is_numbered(names: Sequence[str]) -> bool:
     """Whether names are but the numbers from 0, as classes without names have them."""
     return list(names) == [str(i) for i in range(len(names))]
+
+
+def check_range(name: str, x: NDArray[Any], n: int) -> None:
+    """Raise unless all integers lie in 0..n - 1."""
+    if len(x) and not 0 <= x.min() <= x.max() < n:
+        raise LamettaError(f"{name} must lie in 0..{n - 1}, got {x.min()}..{x.max()}")
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -3,7 +3,7 @@
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +15,6 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     import torch
-
-T = TypeVar("T")
 
 Transform: TypeAlias = Callable[[Any], object]
 """Makes a network's input from a sample, or something that can be stored."""
@@ -126,7 +124,6 @@ def load_batches(
         _Reader(dataset, transform),
         batch_size=None,  # an item is a whole batch
         sampler=(check_positions("index_batches", i, len(dataset)) for i in index_batches),
-        collate_fn=_same,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         pin_memory=pin,
@@ -182,10 +179,6 @@ def _stack(rows: Sequence[object]) -> "torch.Tensor":
         raise LamettaError(
             f"transform must give arrays of one shape, got {', '.join(sorted(kinds))}"
         ) from None
-
-
-def _same(item: T) -> T:
-    return item
 
 
 def _checked(items: Iterable[Batch | LamettaError], on_error: str) -> Iterator[Batch]:

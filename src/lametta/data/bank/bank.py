@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lametta._arrays import log
+from lametta._arrays import log, widen
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.files import check_arrays, check_finite, map_labels, read_arrays
@@ -87,7 +87,7 @@ class Bank:
         """
         arrays, header = read_arrays(Path(path))
         if "logits" not in arrays:
-            probs = _wide(np.asarray(arrays["probs"]))
+            probs = widen(np, np.asarray(arrays["probs"]))
             check_finite("probs", probs)
             if (probs < 0).any():
                 raise LamettaError(f"probs must be >= 0, got {probs.min():g} in {path}")
@@ -108,7 +108,7 @@ class Bank:
     def __call__(self, index: ArrayLike, /) -> Output:
         """Give the features and logits at these positions, in float32 where stored as float16."""
         positions = check_positions("index", index, len(self))
-        features, logits = _wide(self.features[positions]), _wide(self.logits[positions])
+        features, logits = (widen(np, x[positions]) for x in (self.features, self.logits))
         return Output(features, logits if self.classes is None else self.classes(logits))
 
     @property
@@ -147,7 +147,3 @@ class Bank:
         labels = map_labels(whole.labels, whole.header, classes, whole.logits.shape[1])
         header = whole.header | {"classes": list(classes.names)}
         return replace(whole, labels=labels, header=header, classes=classes, _whole=whole)
-
-
-def _wide(x: NDArray[Any]) -> NDArray[Any]:
-    return x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)

@@ -125,7 +125,9 @@ def extract(
     def whole(x: Any) -> Output:
         return model(x if late is None else late(x))
 
-    forward = _Replayed(whole, batch_size) if on_gpu and _is_replayable(model) else whole
+    # As a ``Classifier`` says of itself.
+    is_replayable = on_gpu and getattr(model, "replayable", False) is True
+    forward = _Replayed(whole, batch_size) if is_replayable else whole
 
     def begin(x: Any) -> Callable[[], dict[str, NDArray[Any]]]:
         return _begin(forward, x if device is None else x.to(device, non_blocking=True), dtype)
@@ -159,11 +161,6 @@ def weights_hash(net: "nn.Module") -> str:
             flat = value.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _is_replayable(model: Model) -> bool:
-    """Whether a model says that its calls can be recorded, as ``Classifier`` does."""
-    return getattr(model, "replayable", False) is True
 
 
 class _Replayed:

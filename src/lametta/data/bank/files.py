@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lametta.classmap import ClassMap
 from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
-from lametta.data.labels import check_unmasked, is_numbered, match_labels, some_of
+from lametta.data.labels import check_range, check_unmasked, is_numbered, match_labels, some_of
 from lametta.types import Array, LamettaError
 
 _NAMES = ("features", "logits", "probs", "labels", "groups", "keys")
@@ -64,9 +64,7 @@ def map_labels(
             "labels must have names of classes beside them, which say what they are in "
             f"{some_of(classes.names)}, got none"
         )
-    n = len(classes if names is None else names)
-    if len(labels) and not 0 <= labels.min() <= labels.max() < n:
-        raise LamettaError(f"labels must lie in 0..{n - 1}, got {labels.min()}..{labels.max()}")
+    check_range("labels", labels, len(classes if names is None else names))
     if names is None:
         return labels
     targets = match_labels(

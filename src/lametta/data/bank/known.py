@@ -8,9 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta.data.bank.shards import DATA, check_same
+from lametta.data.bank.shards import DATA, check_same, check_shape
 from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
-from lametta.types import LamettaError
 
 _COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
 _FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not known
@@ -77,11 +76,7 @@ class Known:
         if not len(index):
             return kept, old
         for name, x in rows.items():
-            shape = old[name].shape[1:] if name in old else None
-            if x.shape[1:] != shape:
-                raise LamettaError(
-                    f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}"
-                )
+            check_shape(name, x, old[name].shape[1:] if name in old else None)
         both = np.concatenate([kept, index])
         order = np.argsort(both)
         return both[order], {

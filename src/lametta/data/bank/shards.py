@@ -80,11 +80,7 @@ class Shards:
         written together.
         """
         for name, x in rows.items():
-            shape = self._shapes.setdefault(name, x.shape[1:])
-            if x.shape[1:] != shape:
-                raise LamettaError(
-                    f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}"
-                )
+            check_shape(name, x, self._shapes.setdefault(name, x.shape[1:]))
         for name, x in {_INDEX: index, **rows}.items():
             # A copy, since whoever computed the rows may use their memory again.
             self._waiting.setdefault(name, []).append(x.copy())
@@ -179,6 +175,12 @@ class Shards:
     def _remove_if_empty(self) -> None:
         with suppress(OSError):
             self.folder.rmdir()
+
+
+def check_shape(name: str, x: NDArray[Any], shape: tuple[int, ...] | None) -> None:
+    """Raise unless rows have the shape of those before them."""
+    if x.shape[1:] != shape:
+        raise LamettaError(f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}")
 
 
 def check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:

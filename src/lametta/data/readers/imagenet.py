@@ -94,9 +94,7 @@ def imagenet_c(
     >>> data.labels, data.groups
     (array([1]), array(['snow'], dtype='<U4'))
     """
-    folder, names, levels = _find_c(root, split, severities, corruptions)
-    data = _read_c(f"imagenet_c_{split}", folder, _list_c(folder, names, levels, severities))
-    return _compared(data, _PER_CLASS * len(IMAGENET) * _times(names, levels, severities))
+    return _read_c(f"imagenet_c_{split}", root, split, severities, corruptions)
 
 
 def imagenet_c16(
@@ -123,10 +121,8 @@ def imagenet_c16(
     """
     super_classes = dict(zip(c16().names, c16().groups, strict=True))
     synsets = sorted(IMAGENET[member] for group in super_classes.values() for member in group)
-    folder, names, levels = _find_c(root, "val", severities, corruptions)
-    paths = _list_c(folder, names, levels, severities, synsets)
-    data = _read_c("imagenet_c16", folder, paths).relabeled(super_classes)
-    return _compared(data, _PER_CLASS * len(synsets) * _times(names, levels, severities))
+    data = _read_c("imagenet_c16", root, "val", severities, corruptions, synsets)
+    return data.relabeled(super_classes)
 
 
 def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset:
@@ -165,20 +161,16 @@ ENTRIES = {
         VAL,
         _PER_CLASS * len(IMAGENET),
     ),
-    "imagenet_c_val": Entry(
-        "ImageNet-C, the 9 corruptions for validation",
-        f"imagenet_c/val/{_C}",
-        partial(imagenet_c, split="val"),
-        C["val"],
-        _PER_CLASS * len(IMAGENET) * len(SETS["val"]),
-    ),
-    "imagenet_c_test": Entry(
-        "ImageNet-C, the 10 corruptions for the test",
-        f"imagenet_c/test/{_C}",
-        partial(imagenet_c, split="test"),
-        C["test"],
-        _PER_CLASS * len(IMAGENET) * len(SETS["test"]),
-    ),
+    **{
+        f"imagenet_c_{split}": Entry(
+            f"ImageNet-C, the {len(SETS[split])} corruptions for {purpose}",
+            f"imagenet_c/{split}/{_C}",
+            partial(imagenet_c, split=split),
+            C[split],
+            _PER_CLASS * len(IMAGENET) * len(SETS[split]),
+        )
+        for split, purpose in (("val", "validation"), ("test", "the test"))
+    },
     "imagenet_c16": Entry(
         "ImageNet-C16, 32 classes of ImageNet-C as 16 super-classes",
         f"imagenet_c/val/{_C}",
@@ -202,54 +194,49 @@ def _compared(data: Dataset, published: int) -> Dataset:
     return replace(data, differs=differs)
 
 
-def _times(corruptions: Sequence[str], levels: Sequence[int], severities: object) -> int:
-    """How often each image is there: once a corruption, and a severity unless that is drawn."""
-    return len(corruptions) * (1 if severities == _DRAWN else len(levels))
-
-
-def _find_c(
+def _read_c(
+    name: str,
     root: PathLike,
     split: str,
     severities: int | Sequence[int] | str,
     corruptions: Sequence[str] | None,
-) -> tuple[Path, tuple[str, ...], Sequence[int]]:
-    """Where ImageNet-C lies, and the corruptions and severities that are wanted."""
+    synsets: Sequence[str] | None = None,
+) -> Dataset:
+    """Images of ImageNet-C in the classes of ImageNet, of some synsets or all."""
     check_choice("split", split, C)
     layout = C[split] if corruptions is None else replace(C[split], inside=tuple(corruptions))
     for corruption in layout.inside:
         check_choice("corruptions", corruption, C[split].inside)
+    levels: Sequence[int] = _SEVERITIES
     if isinstance(severities, str):
         check_choice("severities", severities, (_DRAWN,))
-        levels: Sequence[int] = _SEVERITIES
     else:
         levels = (severities,) if isinstance(severities, int) else severities
     for severity in levels:
         check_choice("severities", severity, _SEVERITIES)
     if not layout.inside or not levels:
         raise LamettaError("severities and corruptions must not be empty, got no folder to read")
-    return layout.find(root), layout.inside, levels
-
-
-def _list_c(
-    folder: Path,
-    corruptions: Sequence[str],
-    levels: Sequence[int],
-    severities: object,
-    synsets: Sequence[str] = ("",),
-) -> list[str]:
-    """The images of some corruptions and severities, and of some synsets or all."""
-    paths: list[str] = []
-    for corruption in corruptions:
+    folder, paths = layout.find(root), list[str]()
+    for corruption in layout.inside:
         found = [
             [
                 path
-                for synset in synsets
-                for path in list_images(folder, f"{corruption}/{level}/{synset}".rstrip("/"))
+                for below in synsets or [""]
+                for path in list_images(folder, f"{corruption}/{level}/{below}".rstrip("/"))
             ]
             for level in levels
         ]
         paths += _draw(folder, found) if severities == _DRAWN else itertools.chain(*found)
-    return paths
+    for path in paths:
+        if path.count("/") != 3:
+            raise LamettaError(
+                f"{folder} must hold <corruption>/<severity>/<synset>/<image>, got {path}"
+            )
+    classes, labels = number_classes(folder, [path.split("/")[2] for path in paths], "synset")
+    groups = [path.partition("/")[0] for path in paths]
+    times = len(layout.inside) * (1 if severities == _DRAWN else len(levels))  # of each image
+    data = image_dataset(name, folder, paths, labels, classes, groups)
+    return _compared(data, _PER_CLASS * len(synsets or IMAGENET) * times)
 
 
 def _draw(folder: Path, found: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -264,15 +251,3 @@ def _draw(folder: Path, found: Sequence[Sequence[str]]) -> Iterator[str]:
             )
         digest = hashlib.sha256("/".join(names.pop()).encode()).digest()
         yield same[int.from_bytes(digest[:4], "little") % len(same)]
-
-
-def _read_c(name: str, folder: Path, paths: Sequence[str]) -> Dataset:
-    """These images of ImageNet-C, in the classes of ImageNet."""
-    for path in paths:
-        if path.count("/") != 3:
-            raise LamettaError(
-                f"{folder} must hold <corruption>/<severity>/<synset>/<image>, got {path}"
-            )
-    classes, labels = number_classes(folder, [path.split("/")[2] for path in paths], "synset")
-    groups = [path.partition("/")[0] for path in paths]
-    return image_dataset(name, folder, paths, labels, classes, groups)

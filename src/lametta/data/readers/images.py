@@ -98,7 +98,7 @@ def list_images(root: Path, below: str = "") -> list[str]:
 def list_files(root: Path, suffixes: tuple[str, ...], below: str = "") -> list[str]:
     """Paths of the files that end so, in natural order, as `list_images` does."""
     names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
-    found = (name for name in names if name.lower().endswith(suffixes) and not _is_hidden(name))
+    found = (name for name in names if name.lower().endswith(suffixes) and "/." not in f"/{name}")
     return check_names(sorted(found, key=natural_key), root)
 
 
@@ -133,10 +133,6 @@ def _reason(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "no image format that Pillow knows"  # its own message shows a file object
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _in_folder(root: Path, below: str) -> Iterator[str]:
