@@ -1,7 +1,8 @@
 """What an argument has to be: each check names the argument, what was expected and what came."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 from lametta.types import LamettaError
@@ -92,3 +93,26 @@ def check_callable(name: str, value: object, expected: str) -> None:
     """Raise unless the value can be called; ``expected`` says what it is called with."""
     if not callable(value) or isinstance(value, type):
         raise LamettaError(f"{name} must be {expected}, got {value!r}")
+
+
+@contextmanager
+def explained(
+    expected: str, got: object, kinds: type[Exception] | tuple[type[Exception], ...] = Exception
+) -> Iterator[None]:
+    """Say of an error in the block, of some kind, what was expected and what came.
+
+    Examples
+    --------
+    >>> with explained("name must be a number", "ten"):
+    ...     float("ten")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: name must be a number, got 'ten': could not convert string to float:
+    'ten'
+    """
+    try:
+        yield
+    except LamettaError:
+        raise  # which explains itself
+    except kinds as error:  # broken files and others' code may raise anything
+        reason = (str(error) or type(error).__name__).partition("\n")[0]
+        raise LamettaError(f"{expected}, got {got!r}: {reason}") from error

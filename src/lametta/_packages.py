@@ -2,12 +2,15 @@
 
 import importlib
 from functools import cache
+from operator import attrgetter
+from types import ModuleType
 from typing import Any
 
+from lametta._checks import explained
 from lametta.types import LamettaError
 
 
-def package(module: str, install: str, user: str) -> Any:
+def package(module: str, install: str, user: str) -> ModuleType:
     """Import a module, or say that ``user`` needs it and what to install."""
     try:
         return importlib.import_module(module)
@@ -21,15 +24,8 @@ def package(module: str, install: str, user: str) -> Any:
 def load_object(name: str, argument: str) -> Any:
     """Import what ``python:package.module:Name`` names. This runs the code of that package."""
     module, _, path = name.removeprefix("python:").partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
-    except Exception as error:  # a stranger's module may raise anything
-        raise LamettaError(
-            f"{argument} must name something that can be imported, got {name!r}: {error}"
-        ) from error
-    return found
+    with explained(f"{argument} must name something that can be imported", name):
+        return attrgetter(path)(importlib.import_module(module))
 
 
 @cache  # to look through all installed packages takes tens of milliseconds

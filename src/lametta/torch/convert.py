@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import torch
 
+from lametta._checks import explained
 from lametta._files import PathLike, renamed
 from lametta.torch.resnet import DEPTHS, ResNet
-from lametta.torch.weights import first_line, misfit, safetensors_module
+from lametta.torch.weights import misfit, safetensors_module
 from lametta.types import LamettaError
 
 
@@ -60,18 +61,16 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _unpickle(path: Path) -> Mapping[object, object]:
-    try:
-        with path.open("rb") as file:
+    with (
+        explained("path must be a file", str(path), OSError),
+        path.open("rb") as file,
+        explained("path must be a pickle of NumPy arrays", str(path)),
+    ):
+        try:
             # Python 2 wrote these files: its strings are bytes.
             stored = _ArrayUnpickler(file, encoding="latin1").load()
-    except LamettaError as error:
-        raise LamettaError(f"{error} in {str(path)!r}") from None
-    except OSError as error:
-        raise LamettaError(f"path must be a file, got {str(path)!r}: {error}") from None
-    except Exception as error:  # a broken pickle may raise anything
-        raise LamettaError(
-            f"path must be a pickle of NumPy arrays, got {str(path)!r}: {first_line(error)}"
-        ) from error
+        except LamettaError as error:
+            raise LamettaError(f"{error} in {str(path)!r}") from None
     if isinstance(stored, Mapping):
         stored = stored.get("model", stored)
     if not isinstance(stored, Mapping):
@@ -205,16 +204,12 @@ def convert_simclr(path: PathLike, output: PathLike) -> None:
 
 
 def _read_npz(path: Path) -> Iterator[tuple[str, object]]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            for name in stored.files:
-                # Leaves momenta and counters unread.
-                if _SIMCLR_NAME.fullmatch(name) or _SIMCLR_HEAD.fullmatch(name):
-                    yield name, stored[name]
-    except Exception as error:  # a broken file may raise anything
-        raise LamettaError(
-            f"path must be an .npz of arrays, got {str(path)!r}: {first_line(error)}"
-        ) from error
+    expected = "path must be an .npz of arrays"
+    with explained(expected, str(path)), np.load(path, allow_pickle=False) as stored:
+        for name in stored.files:
+            # Leaves momenta and counters unread.
+            if _SIMCLR_NAME.fullmatch(name) or _SIMCLR_HEAD.fullmatch(name):
+                yield name, stored[name]
 
 
 def _tensorflow_order(counts: tuple[int, ...]) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from lametta.torch.loaders import needed_module
+from lametta._checks import explained
+from lametta.torch.loaders import NOT_LOADED, needed_module
 from lametta.torch.preprocess import Preprocess
-from lametta.torch.weights import first_line, with_weights
+from lametta.torch.weights import with_weights
 from lametta.types import LamettaError
 
 _HALF = (0.5, 0.5, 0.5)
@@ -19,7 +20,8 @@ _SIDES = ("shortest_edge", "height", "width")
 def load_hf(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
     """A classifier by its name on the hub, or from a folder."""
     hf, model = needed_module(name), name.partition(":")[2]
-    try:
+    expected = "name must be of an image classifier that transformers can load"
+    with explained(expected, name, NOT_LOADED):
         if file is None:
             # Without the option, a repository may give a pickle.
             net = hf.AutoModelForImageClassification.from_pretrained(model, use_safetensors=True)
@@ -27,11 +29,6 @@ def load_hf(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
             config = hf.AutoConfig.from_pretrained(model)
             net = hf.AutoModelForImageClassification.from_config(config)
         processor = hf.AutoImageProcessor.from_pretrained(model)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LamettaError(
-            f"name must be of an image classifier that transformers can load, got {name!r}: "
-            f"{first_line(error)}"
-        ) from error
     return with_weights(net, file), _as_preprocess(name, processor)
 
 

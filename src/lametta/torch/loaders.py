@@ -13,20 +13,23 @@ from typing import Any
 
 from torch import nn
 
+from lametta._checks import explained
 from lametta._packages import package
 from lametta.networks import find
 from lametta.torch.digits import digits_net
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
-from lametta.torch.weights import first_line, with_weights
+from lametta.torch.weights import with_weights
 from lametta.types import LamettaError
+
+NOT_LOADED = (OSError, RuntimeError, ValueError)
+"""What timm and transformers raise for names that they do not know, or files that are not there."""
 
 
 def needed_module(name: str) -> ModuleType:
     """Import the package that makes a network, or say what to install for it."""
     wheels = find(name).package
-    module: ModuleType = package(wheels.split()[0], wheels, f"name {name!r}")
-    return module
+    return package(wheels.split()[0], wheels, f"name {name!r}")
 
 
 def load_timm(
@@ -34,12 +37,8 @@ def load_timm(
 ) -> tuple[nn.Module, Preprocess]:
     """A network of timm, prepared as given or else as its own configuration says."""
     timm = needed_module(name)
-    try:
+    with explained("name must be of a model that timm can make", name, NOT_LOADED):
         net = timm.create_model(model or name.partition(":")[2], pretrained=file is None)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LamettaError(
-            f"name must be of a model that timm can make, got {name!r}: {first_line(error)}"
-        ) from error
     prepare = _timm_preprocess(name, net) if preprocess is None else Preprocess(**preprocess)
     return with_weights(net, file), prepare
 
@@ -85,13 +84,9 @@ def load_lite(name: str, file: Path | None, *, side: int) -> tuple[nn.Module, Pr
 def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
     """What a function of the user's returns."""
     module, _, function = name.removeprefix("torch:").partition(":")
-    try:
+    expected = "torch:PACKAGE.MODULE:FUNCTION of a function that can be imported"
+    with explained(f"name must be {expected}", name):
         build = getattr(importlib.import_module(module), function)
-    except Exception as error:  # a user's module may raise anything
-        raise LamettaError(
-            "name must be torch:PACKAGE.MODULE:FUNCTION of a function that can be imported, "
-            f"got {name!r}: {first_line(error)}"
-        ) from error
     built = build()
     net, preprocess = built if isinstance(built, tuple) else (built, Preprocess())
     if not isinstance(net, nn.Module) or not isinstance(preprocess, Preprocess):

@@ -7,13 +7,9 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from lametta._checks import explained
 from lametta._packages import package
 from lametta.types import LamettaError
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error) or type(error).__name__).partition("\n")[0]
 
 
 def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
@@ -29,18 +25,12 @@ def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
 
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
-    try:
+    kinds = "a .safetensors file, or one that torch.load(weights_only=True) reads"
+    with explained(f"weights must be {kinds}", str(file)):
         if file.suffix == ".safetensors":
             stored: object = safetensors_module().load_file(file)
         else:
             stored = torch.load(file, map_location="cpu", weights_only=True)
-    except LamettaError:
-        raise
-    except Exception as error:  # a broken file may raise anything
-        raise LamettaError(
-            "weights must be a .safetensors file, or one that torch.load(weights_only=True) "
-            f"reads, got {str(file)!r}: {first_line(error)}"
-        ) from error
     if isinstance(stored, Mapping):
         stored = stored.get("state_dict", stored)
     if not isinstance(stored, Mapping) or not all(
@@ -54,8 +44,7 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 
 def safetensors_module() -> ModuleType:
     """The module that reads and writes safetensors of PyTorch."""
-    module: ModuleType = package("safetensors.torch", "safetensors", "a .safetensors file")
-    return module
+    return package("safetensors.torch", "safetensors", "a .safetensors file")
 
 
 def misfit(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:

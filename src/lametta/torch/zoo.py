@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from lametta._checks import explained
 from lametta._files import PathLike
 from lametta._packages import load_object
 from lametta.networks import find, names
 from lametta.torch.preprocess import Preprocess
-from lametta.torch.weights import first_line
 from lametta.types import LamettaError
 
 __all__ = ["Loaded", "load", "names"]
@@ -71,12 +71,8 @@ def load(
     >>> loaded.net, loaded.preprocess.resize, loaded.preprocess.crop
     (Identity(), 256, 224)
     """
-    try:
+    with explained("device must be one that torch can use here", device):
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, TypeError) as error:
-        raise LamettaError(
-            f"device must be one that torch can use here, got {device!r}: {first_line(error)}"
-        ) from None
     file = None if weights is None else Path(weights)
     if file is not None and not file.is_file():
         raise LamettaError(f"weights must be a file, got {str(file)!r}, which is none")
