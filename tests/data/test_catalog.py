@@ -36,8 +36,7 @@ def test_catalog_reads_all(tmp_path):
     for row in rows:
         data = catalog.load(row.name, tmp_path, **({"severities": 5} if "_c" in row.name else {}))
         assert data.name == row.name
-        assert row.needs == described[row.name].needs
-        assert row.where.relative_to(tmp_path).parts[0] in row.needs
+        assert row.where.relative_to(tmp_path).parts[0] in described[row.name].needs
 
 
 @pytest.mark.parametrize(

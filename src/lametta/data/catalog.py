@@ -33,13 +33,12 @@ class Description(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Whether a data set is there: its name, what it needs, whether all of that is, and where.
+    """Whether a data set is there: its name, whether all that it needs is, and where.
 
     Where it is not, or cannot be read as it lies there, ``why`` says what is missing.
     """
 
     name: str
-    needs: str
     found: bool
     where: Path
     why: str = ""
@@ -108,10 +107,10 @@ def look(root: PathLike) -> list[Found]:
         if entry.layout is None:
             continue
         try:
-            rows.append(Found(name, entry.needs, True, entry.layout.find(root)))
+            rows.append(Found(name, True, entry.layout.find(root)))
         except LamettaError as error:
             where = Path(root) / entry.layout.places[0]
-            rows.append(Found(name, entry.needs, False, where, str(error)))
+            rows.append(Found(name, False, where, str(error)))
     return rows
 
 

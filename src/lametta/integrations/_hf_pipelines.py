@@ -48,7 +48,6 @@ def as_pipeline(model: Any, processor: Any) -> Any:
     if isinstance(model, hf.Pipeline):
         if processor is not None:
             raise LamettaError("processor must be None for a pipeline, which has its own, got one")
-        task_of(model)
         return model
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise LamettaError(
@@ -60,7 +59,7 @@ def as_pipeline(model: Any, processor: Any) -> Any:
             "processor must be what makes the model's inputs, a tokenizer, an image processor or a "
             f"feature extractor, got {processor!r:.100}"
         )
-    if is_zero_shot(model):
+    if hasattr(model, "get_text_features") and hasattr(model, "get_image_features"):  # as CLIP
         parts = {name: getattr(processor, name, None) for name in ("image_processor", "tokenizer")}
         if None in parts.values():
             raise LamettaError(
@@ -79,11 +78,6 @@ def as_pipeline(model: Any, processor: Any) -> Any:
     part = getattr(processor, word, processor)
     kind = getattr(hf, f"{task.title()}ClassificationPipeline")
     return kind(model=model, device=model.device, **{word: part})
-
-
-def is_zero_shot(model: Any) -> bool:
-    """Whether images are compared with texts, as by CLIP."""
-    return hasattr(model, "get_text_features") and hasattr(model, "get_image_features")
 
 
 def check_one_of_many(pipeline: Any) -> None:
@@ -130,12 +124,6 @@ def _last_layer(net: Any) -> nn.Module:
         ) from None
     inside = [layer for layer in layers.values() if any(layer is m for m in head.modules())]
     return inside[-1] if inside else head  # such as a layer before the last of the same width
-
-
-def inputs_of(pipeline: Any, items: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch of a network from what a user gives, as the pipeline makes it."""
-    ready = [pipeline.preprocess(item, **options) for item in items]
-    return collated(pipeline, ready)
 
 
 def collated(pipeline: Any, ready: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-# What makes logits of features: where its weights are among its inputs.
-_DENSE = {"Gemm": 1, "MatMul": 1, "FusedGemm": 1, "FusedMatMul": 1, "MatMulInteger": 1}
-_DENSE |= {"QLinearMatMul": 3, "QGemm": 3}
-_CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "ConvInteger": 1, "QLinearConv": 3}
+# What makes logits of features.
+_DENSE = {"Gemm", "MatMul", "FusedGemm", "FusedMatMul", "MatMulInteger", "QLinearMatMul", "QGemm"}
+_CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 _QUANTIZED = ("QLinearMatMul", "QGemm", "QLinearConv")  # scale and zero point follow the data
 _INTEGER = ("MatMulInteger", "ConvInteger")
 # Layers after the head that leave each class where it is.
@@ -185,7 +184,7 @@ class _Graph:
     def _widths(self, node: "NodeProto") -> tuple[int, int] | None:
         """Classes and features of a head, by its weights; None if it cannot be one."""
         convolves = node.op_type in _CONVOLUTIONS
-        place = (_CONVOLUTIONS if convolves else _DENSE)[node.op_type]
+        place = 3 if node.op_type in _QUANTIZED else 1  # of the weights, among the inputs
         shape = self._shape(node.input[place]) if place < len(node.input) else None
         if shape is None or min(shape, default=0) < 1:
             return None

@@ -127,15 +127,12 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
     for put in session.get_inputs():
         name = put.type.removeprefix("tensor(").removesuffix(")")
         name = _NATIVE.get(name, name)
-        if name.startswith(("float", "int", "uint", "bool")) and "8e" not in name:
-            shape = (
-                side if isinstance(side, int) and side > 0 else None for side in put.shape or ()
+        if not name.startswith(("float", "int", "uint", "bool")) or "8e" in name:
+            raise LamettaError(
+                f"the graph's inputs must be tensors of numbers, got {put.name!r} of {put.type}"
             )
-            found.append(Input(put.name, tuple(shape), np.dtype(name).name))
-            continue
-        raise LamettaError(
-            f"the graph's inputs must be tensors of numbers, got {put.name!r} of {put.type}"
-        )
+        shape = (side if isinstance(side, int) and side > 0 else None for side in put.shape or ())
+        found.append(Input(put.name, tuple(shape), np.dtype(name).name))
     if not found:
         raise LamettaError("the graph must take a tensor, got one without inputs")
     return tuple(found)

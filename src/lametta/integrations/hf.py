@@ -16,8 +16,8 @@ from lametta.integrations._hf_pipelines import (
     ZERO_SHOT,
     as_pipeline,
     check_one_of_many,
+    collated,
     forward,
-    inputs_of,
     joined,
     network,
     parameters,
@@ -187,8 +187,8 @@ class Corrected:
         else:
             config = self.pipeline.model.config
             labels = [config.id2label[i] for i in range(config.num_labels)]
-            batches = (inputs_of(self.pipeline, part, ready) for part in parts)
-            output = joined(forward(self._model, batch) for batch in batches)
+            prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
+            output = joined(forward(self._model, collated(self.pipeline, x)) for x in prepared)
         source = Source(_itself).step(output)
         corrected = self.streams.correct(source.features, source.probs, ids)
         return Classified(tuple(labels), source, corrected)
