@@ -14,24 +14,25 @@ Index: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Groups: TypeAlias = npt.NDArray[np.generic]
 """Text or integers [N]."""
+Rng: TypeAlias = np.random.Generator
 
 
-def generator(seed: int) -> np.random.Generator:
+def generator(seed: int) -> Rng:
     """The generator that everything random in a stream comes from."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def permutation(rng: np.random.Generator, n: int) -> Index:
+def permutation(rng: Rng, n: int) -> Index:
     """The numbers below n in random order."""
     return np.argsort(_raw(rng, n), kind="stable").astype(np.int64)
 
 
-def uniform(rng: np.random.Generator, n: int) -> Floats:
+def uniform(rng: Rng, n: int) -> Floats:
     """Numbers [n] of 53 random bits in [0, 1)."""
     return (_raw(rng, n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(rng: np.random.Generator, limits: Index) -> Index:
+def below(rng: Rng, limits: Index) -> Index:
     """A random integer below each of the limits [n], from 0."""
     # The largest uniform number times a limit still rounds to less than the limit.
     return (uniform(rng, len(limits)) * limits).astype(np.int64)
@@ -43,5 +44,5 @@ def weighted(draw: float, weights: Index) -> int:
     return int(np.searchsorted(up_to, int(draw * up_to[-1]), side="right"))
 
 
-def _raw(rng: np.random.Generator, n: int) -> npt.NDArray[np.uint64]:
+def _raw(rng: Rng, n: int) -> npt.NDArray[np.uint64]:
     return rng.bit_generator.random_raw(n)

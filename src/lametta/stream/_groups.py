@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lametta._checks import check_flag, check_integer, check_number
-from lametta.stream._draws import Groups, Index, permutation
+from lametta.stream._draws import Groups, Index, Rng, permutation
 from lametta.types import LamettaError
 
 GroupOrder: TypeAlias = str | tuple[str | int, ...]
@@ -32,7 +32,7 @@ def members(codes: Index) -> tuple[Index, Index, Index]:
     return np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes, sizes
 
 
-def turns(codes: Index, shuffle: bool, rng: np.random.Generator) -> Index:
+def turns(codes: Index, shuffle: bool, rng: Rng) -> Index:
     """Give each sample its turn [N] in its group, counted from 0.
 
     The turns follow the order of the data set, or a random one if they are to be shuffled.
@@ -44,7 +44,7 @@ def turns(codes: Index, shuffle: bool, rng: np.random.Generator) -> Index:
     return turn
 
 
-def places(codes: Index, names: Groups, sequence: GroupOrder, rng: np.random.Generator) -> Index:
+def places(codes: Index, names: Groups, sequence: GroupOrder, rng: Rng) -> Index:
     """Give each group its place [G] in the sequence of groups, counted from 0."""
     if sequence == "given":
         return np.arange(len(names))

@@ -6,17 +6,10 @@ from typing import TypeAlias
 import numpy as np
 
 from lametta._checks import check_integer
-from lametta.stream._draws import Groups, Index, below, permutation, uniform, weighted
-from lametta.stream._groups import (
-    GroupOrder,
-    check_count,
-    check_grouping,
-    members,
-    numbered,
-    turns,
-)
+from lametta.stream._draws import Groups, Index, Rng, below, permutation, uniform, weighted
+from lametta.stream._groups import check_count, members, numbered, turns
 from lametta.stream._inputs import needed_groups
-from lametta.stream.order import by_group
+from lametta.stream.order import Grouped
 from lametta.types import LamettaError
 
 _Streams: TypeAlias = list[tuple[str, Index]]
@@ -24,7 +17,7 @@ _Streams: TypeAlias = list[tuple[str, Index]]
 
 
 @dataclass(frozen=True)
-class alone:  # noqa: N801 - read as a value: order=alone()
+class alone(Grouped):  # noqa: N801 - read as a value: order=alone()
     """A video at a time: each group is a stream of its own, one after another.
 
     Its samples are those of `by_group` in the same order. But no batch holds samples of two groups,
@@ -43,19 +36,9 @@ class alone:  # noqa: N801 - read as a value: order=alone()
     [('a', [0, 2]), ('a', [4]), ('b', [1, 3])]
     """
 
-    _: KW_ONLY
-    shuffle_inside: bool = False
-    sequence: GroupOrder = "appearance"
-
-    def __post_init__(self) -> None:
-        check_grouping(self.shuffle_inside, self.sequence)
-
-    def __call__(
-        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> _Streams:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
         groups = needed_groups("alone", groups)
-        order = by_group(shuffle_inside=self.shuffle_inside, sequence=self.sequence)
-        arrival = order(labels, groups, rng)
+        arrival = self.in_groups("alone", groups, rng)
         ends = np.flatnonzero(groups[arrival[1:]] != groups[arrival[:-1]]) + 1
         return [(str(groups[part[0]]), part) for part in np.split(arrival, ends)]
 
@@ -86,9 +69,7 @@ class tracks:  # noqa: N801
     def __post_init__(self) -> None:
         check_count("length", self.length)
 
-    def __call__(
-        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> _Streams:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
         codes, names = numbered(labels)
         turn = turns(codes, True, rng)
         track, found = numbered((turn // self.length) * len(names) + codes)
@@ -136,9 +117,7 @@ class few_classes:  # noqa: N801
             raise LamettaError(f"most must be >= least, {self.least}, got {self.most}")
         check_count("size", self.size)
 
-    def __call__(
-        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> _Streams:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
         codes, _ = numbered(labels)
         order = np.lexsort((permutation(rng, len(labels)), codes))
         left = np.bincount(codes)
@@ -155,7 +134,7 @@ class few_classes:  # noqa: N801
             tasks.append((str(len(tasks)), np.array(positions, np.int64)))
         return tasks
 
-    def _classes(self, left: Index, rng: np.random.Generator) -> list[int]:
+    def _classes(self, left: Index, rng: Rng) -> list[int]:
         """Draw the classes of a task by the samples that they have left."""
         n = self.least + int(below(rng, np.array([self.most - self.least + 1]))[0])
         chosen = []

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from lametta._checks import is_number
-from lametta.stream._draws import Floats, Groups, Index, uniform, weighted
+from lametta.stream._draws import Floats, Groups, Index, Rng, uniform, weighted
 from lametta.stream._groups import numbered, turns
 from lametta.stream._inputs import needed_groups
 from lametta.types import LamettaError
@@ -52,7 +52,7 @@ class markov:  # noqa: N801 - read as a value: order=markov()
             if not chance and not (isinstance(value, str) and value == "iid"):
                 raise LamettaError(f"{name} must be 'iid' or from 0 to 1, got {value!r}")
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         classes = domains = np.zeros(len(labels), np.int64)
         if self.stay != "iid":
             classes, _ = numbered(labels)
@@ -67,7 +67,7 @@ class markov:  # noqa: N801 - read as a value: order=markov()
         arrival[np.lexsort((visit, path))] = np.lexsort((turn, urns))
         return arrival
 
-    def _path(self, left: Index, rng: np.random.Generator) -> Index:
+    def _path(self, left: Index, rng: Rng) -> Index:
         """The state of each sample [N], a domain and a class in one number; uses up ``left``."""
         n, n_classes = int(left.sum()), left.shape[1]
         in_domain = left.sum(axis=1)

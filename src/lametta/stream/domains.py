@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from lametta._checks import check_flag, check_number
-from lametta.stream._draws import Floats, Groups, Index, permutation, uniform
+from lametta.stream._draws import Floats, Groups, Index, Rng, permutation, uniform
 from lametta.stream._groups import GroupOrder, check_count, check_grouping, numbered, places, turns
 from lametta.stream._inputs import needed_groups
 
@@ -33,7 +33,7 @@ class mixed:  # noqa: N801 - read as a value: order=mixed()
     def __post_init__(self) -> None:
         check_flag("shuffle_inside", self.shuffle_inside)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         codes, _ = numbered(needed_groups("mixed", groups))
         times = permutation(rng, len(codes)).astype(np.float64)
         return _arrivals(times, codes, turns(codes, self.shuffle_inside, rng))
@@ -72,7 +72,7 @@ class gradual:  # noqa: N801
         check_number("overlap", self.overlap, 0, 1)
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         codes, names = numbered(needed_groups("gradual", groups))
         place = places(codes, names, self.sequence, rng)
         moved = self.overlap * (uniform(rng, len(codes)) - 0.5)
@@ -112,7 +112,7 @@ class recurring:  # noqa: N801
         check_count("rounds", self.rounds)
         check_grouping(self.shuffle_inside, self.sequence)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         codes, names = numbered(needed_groups("recurring", groups))
         place = places(codes, names, self.sequence, rng)
         turn = turns(codes, self.shuffle_inside, rng)

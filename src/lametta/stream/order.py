@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from lametta._checks import check_flag, check_number
-from lametta.stream._draws import Groups, Index, below, permutation, uniform
+from lametta.stream._draws import Groups, Index, Rng, below, permutation, uniform
 from lametta.stream._groups import (
     GroupOrder,
     check_count,
@@ -39,9 +39,7 @@ class Order(Protocol):
     (4,)
     """
 
-    def __call__(
-        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> Arrival: ...
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Arrival: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class iid:  # noqa: N801 - read as a value: order=iid()
     array([3, 2, 1, 0, 4, 5])
     """
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         return permutation(rng, len(labels))
 
 
@@ -70,12 +68,29 @@ class recorded:  # noqa: N801
     array([0, 1, 2])
     """
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         return np.arange(len(labels))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """What orders of groups have in common: the options of `by_group`."""
+
+    shuffle_inside: bool = False
+    sequence: GroupOrder = "appearance"
+
+    def __post_init__(self) -> None:
+        check_grouping(self.shuffle_inside, self.sequence)
+
+    def in_groups(self, name: str, groups: Groups | None, rng: Rng) -> Index:
+        """The positions of all samples, one group after another."""
+        codes, names = numbered(needed_groups(name, groups))
+        place = places(codes, names, self.sequence, rng)
+        return np.lexsort((turns(codes, self.shuffle_inside, rng), place[codes]))
+
+
 @dataclass(frozen=True)
-class by_group:  # noqa: N801
+class by_group(Grouped):  # noqa: N801
     """One group after another: videos, corruptions.
 
     A batch may hold the end of a group and the beginning of the next, unless the scenario has
@@ -98,21 +113,12 @@ class by_group:  # noqa: N801
     array([1, 3, 0, 2])
     """
 
-    _: KW_ONLY
-    shuffle_inside: bool = False
-    sequence: GroupOrder = "appearance"
-
-    def __post_init__(self) -> None:
-        check_grouping(self.shuffle_inside, self.sequence)
-
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
-        codes, names = numbered(needed_groups("by_group", groups))
-        place = places(codes, names, self.sequence, rng)
-        return np.lexsort((turns(codes, self.shuffle_inside, rng), place[codes]))
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
+        return self.in_groups("by_group", groups, rng)
 
 
 @dataclass(frozen=True)
-class by_class:  # noqa: N801
+class by_class(Grouped):  # noqa: N801
     """One class after another: `by_group` with the label as the group, shuffled inside.
 
     Parameters
@@ -130,14 +136,9 @@ class by_class:  # noqa: N801
 
     _: KW_ONLY
     shuffle_inside: bool = True
-    sequence: GroupOrder = "appearance"
 
-    def __post_init__(self) -> None:
-        check_grouping(self.shuffle_inside, self.sequence)
-
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
-        order = by_group(shuffle_inside=self.shuffle_inside, sequence=self.sequence)
-        return order(labels, labels, rng)
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
+        return self.in_groups("by_class", labels, rng)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class dirichlet:  # noqa: N801
         check_flag("bursts", self.bursts)
         check_flag("within_groups", self.within_groups)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         classes, names = numbered(labels)
         group = np.zeros_like(classes)
         if self.within_groups:
@@ -194,7 +195,7 @@ class dirichlet:  # noqa: N801
         place = permutation(rng, len(bursts))[burst] if self.bursts else np.zeros_like(burst)
         return np.lexsort((permutation(rng, len(labels)), place, slot))
 
-    def _slots(self, codes: Index, n_slots: int, rng: np.random.Generator) -> Index:
+    def _slots(self, codes: Index, n_slots: int, rng: Rng) -> Index:
         """The slot of each sample, by Polya's urn, one for each class.
 
         The i-th sample of a class takes any slot with probability gamma / (gamma + i / n_slots),

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import numpy as np
 
 from lametta._checks import check_integer
-from lametta.stream._draws import Groups, Index, permutation
+from lametta.stream._draws import Groups, Index, Rng, permutation
 from lametta.stream._groups import members, numbered
 from lametta.stream._inputs import needed_groups
 from lametta.stream.order import Order, recorded
@@ -46,9 +46,7 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
         if not callable(self.inside) or isinstance(self.inside, interleaved | type):
             raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
 
-    def __call__(
-        self, labels: Index, groups: Groups | None, rng: np.random.Generator, /
-    ) -> dict[str, Index]:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> dict[str, Index]:
         codes, names = self._cameras(len(labels), groups, rng)
         grouped, begin, _ = members(codes)
         streams = {}
@@ -59,9 +57,7 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
             streams[str(name)] = own[inside]
         return streams
 
-    def _cameras(
-        self, n: int, groups: Groups | None, rng: np.random.Generator
-    ) -> tuple[Index, Groups]:
+    def _cameras(self, n: int, groups: Groups | None, rng: Rng) -> tuple[Index, Groups]:
         """The camera of each sample, as a number [N], and the names of the cameras."""
         if self.sources is None:
             return numbered(needed_groups("interleaved", groups))

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from lametta._checks import check_choice, check_integer, check_number, is_number
-from lametta.stream._draws import Floats, Groups, Index, below, permutation, uniform
+from lametta.stream._draws import Floats, Groups, Index, Rng, below, permutation, uniform
 from lametta.stream._groups import members, numbered, turns
 from lametta.stream._inputs import needed_groups
 from lametta.types import LamettaError
@@ -34,7 +34,7 @@ class Prior(Protocol):
     array([0, 1, 2, 3])
     """
 
-    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index: ...
+    def __call__(self, labels: Index, rng: Rng, /) -> Index: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class as_is:  # noqa: N801 - read as a value: prior=as_is()
     [0, 1, 2]
     """
 
-    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, rng: Rng, /) -> Index:
         return np.arange(len(labels))
 
 
@@ -85,33 +85,27 @@ class zipf:  # noqa: N801
         check_number("a", self.a, most=100, above=1)
         check_choice("variant", self.variant, _RULES)
 
-    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, rng: Rng, /) -> Index:
         _, codes = np.unique(labels, return_inverse=True)
         grouped, begin, sizes = members(codes)
         drawn = np.repeat(np.arange(len(sizes)), self._counts(len(sizes), len(labels), rng))
         return np.sort(grouped[begin[drawn] + below(rng, sizes[drawn])])
 
-    def _counts(self, n_classes: int, n: int, rng: np.random.Generator) -> list[int]:
+    def _counts(self, n_classes: int, n: int, rng: Rng) -> list[int]:
         if n_classes == 1:
             return [n]
+        classes, samples = _RULES[self.variant]
+        top = max(n_classes * classes // 100, 1)
         for _ in range(_MOST_DRAWS):
-            counts = self._draw(n_classes, n, rng)
-            if self._accepts(counts, n):
+            variates = _zipf_variates(self.a, n_classes, rng)
+            total = sum(variates)
+            counts = [variate * n // total for variate in variates]
+            if sum(sorted(counts)[-top:]) < n * samples // 100:
                 return counts
         raise LamettaError(
             f"labels must leave room for the limit of {self}, got {n} samples of {n_classes} "
             f"classes, in which {_MOST_DRAWS} draws gave no class sizes that keep it"
         )
-
-    def _draw(self, n_classes: int, n: int, rng: np.random.Generator) -> list[int]:
-        variates = _zipf_variates(self.a, n_classes, rng)
-        total = sum(variates)
-        return [variate * n // total for variate in variates]
-
-    def _accepts(self, counts: list[int], n: int) -> bool:
-        classes, samples = _RULES[self.variant]
-        top = max(len(counts) * classes // 100, 1)
-        return sum(sorted(counts)[-top:]) < n * samples // 100
 
 
 @dataclass(frozen=True)
@@ -140,7 +134,7 @@ class ratios:  # noqa: N801
         # One form for both, which can be hashed and written to a manifest.
         object.__setattr__(self, "shares", _by_class(self.shares))
 
-    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, rng: Rng, /) -> Index:
         classes, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         size = dict(zip(classes.tolist(), sizes.tolist(), strict=True))
         # Read as decimals, since 0.7 / 0.1 is less than 7 in binary.
@@ -175,7 +169,7 @@ class effective_classes:  # noqa: N801
     def __post_init__(self) -> None:
         check_integer("n", self.n, 1)
 
-    def __call__(self, labels: Index, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, rng: Rng, /) -> Index:
         classes, codes = np.unique(labels, return_inverse=True)
         if self.n > len(classes):
             raise LamettaError(f"n must be <= {len(classes)}, the classes in labels, got {self.n}")
@@ -215,9 +209,7 @@ class long_tail:  # noqa: N801
         check_number("imbalance", self.imbalance, 1)
         check_number("domain_imbalance", self.domain_imbalance, 1)
 
-    def __call__(
-        self, labels: Index, rng: np.random.Generator, groups: Groups | None = None, /
-    ) -> Index:
+    def __call__(self, labels: Index, rng: Rng, groups: Groups | None = None, /) -> Index:
         classes, names = numbered(labels)
         domains = np.zeros_like(classes)
         if self.domain_imbalance > 1:
@@ -231,14 +223,14 @@ class long_tail:  # noqa: N801
         return np.flatnonzero(turns(urns, True, rng) < kept)
 
 
-def _tail(codes: Index, imbalance: float, rng: np.random.Generator) -> Floats:
+def _tail(codes: Index, imbalance: float, rng: Rng) -> Floats:
     """The share of the samples [N] to keep, by the place of their group in a random order."""
     last = max(int(codes.max()), 1)
     place = permutation(rng, int(codes.max()) + 1)[codes]
     return np.asarray(float(imbalance) ** (-place / last))
 
 
-def _zipf_variates(a: float, n: int, rng: np.random.Generator) -> list[int]:
+def _zipf_variates(a: float, n: int, rng: Rng) -> list[int]:
     """Variates by rejection from a continuous envelope (Devroye 1986, section X.6).
 
     With a = 2 the powers are plain quotients. With others they may differ between machines in the

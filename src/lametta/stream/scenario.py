@@ -14,7 +14,7 @@ from lametta._checks import check_flag, check_integer
 from lametta.stream._draws import Groups, Index, generator
 from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
 from lametta.stream._table import as_order, as_prior, plain
-from lametta.stream.order import Arrival, Order
+from lametta.stream.order import Order
 from lametta.stream.prior import Prior
 from lametta.types import Array, LamettaError
 
@@ -160,7 +160,7 @@ class Scenario:
             keys = checked_keys(keys, len(labels))
         if self.split_groups and groups is None:
             raise LamettaError("groups must be given for split_groups, got None")
-        batches = self._batches(self._arrival(labels, groups), groups)
+        batches = self._batches(labels, groups)
         index = np.concatenate([batch for _, batch in batches]).astype(np.int64)
         index.flags.writeable = False
         manifest = {
@@ -175,8 +175,8 @@ class Scenario:
         sizes = tuple(len(batch) for _, batch in batches)
         return Stream(index, sizes, tuple(name for name, _ in batches), manifest)
 
-    def _arrival(self, labels: Index, groups: Groups | None) -> Arrival:
-        """The positions of all samples in the order of their arrival."""
+    def _batches(self, labels: Index, groups: Groups | None) -> list[tuple[str, Index]]:
+        """Batches of one stream each; cameras take turns as long as they have samples."""
         rng = generator(int(self.seed))
         prior: Callable[..., Index] = as_prior(self.prior)
         grouped = getattr(prior, "grouped", False)
@@ -185,21 +185,15 @@ class Scenario:
             labels[chosen], None if groups is None else groups[chosen], rng
         )
         if isinstance(arrival, np.ndarray):
-            return chosen[arrival]
-        if isinstance(arrival, Mapping):
-            return {name: chosen[positions] for name, positions in arrival.items()}
-        return [(name, chosen[positions]) for name, positions in arrival]
-
-    def _batches(self, arrival: Arrival, groups: Groups | None) -> list[tuple[str, Index]]:
-        """Batches of one stream each; cameras take turns as long as they have samples."""
-        if isinstance(arrival, np.ndarray):
             arrival = {"0": arrival}
         streams = arrival.items() if isinstance(arrival, Mapping) else arrival
-        cut = [[(name, batch) for batch in self._cut(index, groups)] for name, index in streams]
+        cut = [
+            [(name, batch) for batch in self._cut(chosen[positions], groups)]
+            for name, positions in streams
+        ]
         turns = itertools.zip_longest(*cut) if isinstance(arrival, Mapping) else cut
-        left = sum(len(index) for _, index in streams)
-        if self.limit is not None:
-            left = min(left, self.limit)
+        left = sum(len(positions) for _, positions in streams)
+        left = min(left, self.limit or left)
         batches: list[tuple[str, Index]] = []
         for name, index in filter(None, itertools.chain.from_iterable(turns)):
             if len(batch := index[:left]):

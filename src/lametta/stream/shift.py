@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from lametta._checks import check_choice, check_number
-from lametta.stream._draws import Floats, Groups, Index, permutation, uniform
+from lametta.stream._draws import Floats, Groups, Index, Rng, permutation, uniform
 from lametta.stream._groups import check_count, numbered
 
 _SHAPES = ("monotone", "square", "sinusoidal", "bernoulli")
@@ -59,7 +59,7 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
         if self.period is not None:
             check_count("period", self.period)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: np.random.Generator, /) -> Index:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         codes, names = numbered(labels)
         is_second = 2 * permutation(rng, len(names))[codes] >= len(names)
         share = 0.5 + self.contrast * (self._course(len(labels), rng) - 0.5)
@@ -73,7 +73,7 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
             arrival[time_of_second == second] = shuffled[is_second[shuffled] == second]
         return arrival
 
-    def _course(self, n: int, rng: np.random.Generator) -> Floats:
+    def _course(self, n: int, rng: Rng) -> Floats:
         """The share [n] of the second distribution at each time.
 
         A sine may differ between machines in the last bit, which matters only where that bit
