@@ -4,6 +4,7 @@ import copy
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ from array_api_compat import device
 from numpy.typing import NDArray
 
 from lametta._arrays import namespace_of, to_numpy
+from lametta.correctors._state import fresh
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction
 
 Method: TypeAlias = Corrector | Adapter
@@ -79,20 +81,12 @@ ALONG_A_STREAM: tuple[Callable[..., None], ...] = (
 def check_edge(method: Method, edge: str, batch: Batch) -> None:
     """An unusual batch must work, or be refused by an error that names the argument."""
     what = edge.replace("_", " ")
-    try:
+    with may_refuse(what, "features", "probs", "x ", "batch"):
         prediction = _run(fresh(method), batch)
-    except LamettaError as error:
-        require(
-            any(word in str(error) for word in ("features", "probs", "x ", "batch")),
-            f"{what}: the error must name the argument, got {error}",
-        )
-        return
-    except Exception as error:
-        raise AssertionError(f"{what}: raised {error!r}") from error
-    if isinstance(method, Corrector):
-        wanted, got = batch[1].dtype, prediction.probs.dtype
-        require(got == wanted, f"{what}: probs must stay {wanted}, got {got}")
-    _check_rows(prediction, len(batch[0]), what)
+        if isinstance(method, Corrector):
+            wanted, got = batch[1].dtype, prediction.probs.dtype
+            require(got == wanted, f"{what}: probs must stay {wanted}, got {got}")
+        _check_rows(prediction, len(batch[0]), what)
 
 
 def check_library(corrector: Corrector, library: str) -> None:
@@ -152,16 +146,17 @@ def make_batch(n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return features, probs
 
 
-def edges() -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+def edges() -> Iterator[tuple[str, Batch]]:
+    """Unusual batches of features and probabilities, by name."""
     for n in (0, 1, 2):
-        yield f"batch_of_{n}", *make_batch(n, 0)
+        yield f"batch_of_{n}", make_batch(n, 0)
     features, probs = make_batch(12, 0)
-    yield "duplicate_samples", np.ones_like(features), probs
-    yield "zero_features", features * (np.arange(12) % 3 > 0)[:, None], probs
-    yield "one_hot_probabilities", features, np.eye(4)[probs.argmax(axis=1)]
+    yield "duplicate_samples", (np.ones_like(features), probs)
+    yield "zero_features", (features * (np.arange(12) % 3 > 0)[:, None], probs)
+    yield "one_hot_probabilities", (features, np.eye(4)[probs.argmax(axis=1)])
     tiny = np.where(np.eye(4)[probs.argmin(axis=1)] > 0, 1e-30, probs)
-    yield "tiny_probabilities", features, tiny / tiny.sum(axis=1, keepdims=True)
-    yield "half_precision", features.astype(np.float16), probs.astype(np.float16)
+    yield "tiny_probabilities", (features, tiny / tiny.sum(axis=1, keepdims=True))
+    yield "half_precision", (features.astype(np.float16), probs.astype(np.float16))
 
 
 def require(condition: object, message: str) -> None:
@@ -170,11 +165,18 @@ def require(condition: object, message: str) -> None:
         raise AssertionError(message)
 
 
-def fresh(method: Any) -> Any:
-    """A copy of the method, reset."""
-    method = copy.deepcopy(method)
-    method.reset()
-    return method
+@contextmanager
+def may_refuse(what: str, *words: str) -> Iterator[None]:
+    """Let a `LamettaError` that has one of the words, arguments, end the block; no other may."""
+    try:
+        yield
+    except AssertionError:
+        raise
+    except LamettaError as error:
+        named = any(word in str(error) for word in words)
+        require(named, f"{what}: the error must name the argument, got {error}")
+    except Exception as error:
+        raise AssertionError(f"{what}: raised {error!r}") from error
 
 
 def _run(method: Any, batch: Batch) -> Prediction:

@@ -1,6 +1,5 @@
 """Lakes of cached features: the streams of a Ray Data dataset, each corrected on its own."""
 
-import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from lametta._arrays import softmax, to_numpy, widen
 from lametta._checks import check_integer, did_you_mean
 from lametta.correctors import Prudent
+from lametta.correctors._state import fresh
 from lametta.correctors.streams import Streams
 from lametta.types import Corrector, LamettaError
 
@@ -94,8 +94,7 @@ def _correct_stream(
         rows = {column: values[in_order] for column, values in rows.items()}
         features = _matrix(columns["features"], rows[columns["features"]])
         source = _source(columns, rows)
-        own = copy.deepcopy(corrector)
-        own.reset()
+        own = fresh(corrector)
         starts = range(0, len(source), batch_size)
         cuts = [slice(start, start + batch_size) for start in starts]
         parts = [to_numpy(own.correct(features[cut], source[cut]).probs) for cut in cuts]

@@ -108,8 +108,17 @@ def yield_checks(
     >>> [check.__name__ for check in yield_checks(LAME())][:3]
     ['check_rows', 'check_inputs_are_kept', 'check_reset_is_exact']
     """
+    checks = [*contract.ALONG_A_STREAM]
+    if not getattr(method, "ordered", False):
+        checks.append(contract.check_order_plays_no_part)
     if isinstance(method, Corrector):
         stream: list[Batch] = [contract.make_batch(24, seed) for seed in range(4)]
+        edges = [*contract.edges()]
+        libraries = [name for name in ("numpy", "torch", "jax") if name in sys.modules]
+        if getattr(method, "stateful", False):
+            checks += memory.WITH_STATE
+        if getattr(method, "causal", False):
+            checks.append(memory.check_cuts_play_no_part)
     else:
         contract.require(
             x is not None and len(x) >= 2 * batch_size,
@@ -117,27 +126,15 @@ def yield_checks(
         )
         starts = range(0, len(x) - batch_size + 1, batch_size)
         stream = [(x[start : start + batch_size],) for start in starts]
-    for check in contract.ALONG_A_STREAM:
+        edges = [(f"batch_of_{n}", (x[:n],)) for n in (0, 1)]
+        libraries = []
+        checks.append(contract.check_model_is_given_back)
+    for check in checks:
         yield _named(check.__name__, check, stream=stream)
-    if not getattr(method, "ordered", False):
-        yield _named("check_order_plays_no_part", contract.check_order_plays_no_part, stream=stream)
-    if isinstance(method, Corrector):
-        if getattr(method, "stateful", False):
-            for check in memory.WITH_STATE:
-                yield _named(check.__name__, check, stream=stream)
-        if getattr(method, "causal", False):
-            check = memory.check_cuts_play_no_part
-            yield _named(check.__name__, check, stream=stream)
-        for edge, *batch in contract.edges():
-            yield _named(f"check_{edge}", contract.check_edge, edge=edge, batch=tuple(batch))
-        for library in ("numpy", "torch", "jax"):
-            if library in sys.modules:
-                yield _named(f"check_{library}_is_kept", contract.check_library, library=library)
-        return
-    for n in (0, 1):
-        edge = f"batch_of_{n}"
-        yield _named(f"check_{edge}", contract.check_edge, edge=edge, batch=(x[:n],))
-    yield _named("check_model_is_given_back", contract.check_model_is_given_back, stream=stream)
+    for edge, batch in edges:
+        yield _named(f"check_{edge}", contract.check_edge, edge=edge, batch=batch)
+    for library in libraries:
+        yield _named(f"check_{library}_is_kept", contract.check_library, library=library)
 
 
 def _named(name: str, check: Callable[..., None], **arguments: Any) -> Callable[[Any], None]:

@@ -357,7 +357,7 @@ def test_threads_on_many_streams_are_as_alone(keep):
     for name, requests in streams.items():
         same(found[name], alone(Prudent(), requests))
     assert keeper.evicted > 16
-    assert keeper.n_bytes < 200_000
+    assert keeper._shelf.size < 200_000
 
 
 def test_replicas_in_turn_are_as_one(keep):

@@ -9,13 +9,12 @@ from typing import cast
 
 from array_api_compat import is_torch_array
 
-from lametta._solvers.plain import is_directed_knn
+from lametta._solvers.plain import has_few_neighbors
 from lametta._solvers.problem import Problem, Solution
 from lametta.affinity import knn
 from lametta.types import Array
 
 _HAS_TRITON = find_spec("triton") is not None
-_STRONGEST = 50  # k times weight: exp of it stays in range
 _MOST_NEIGHBORS = 32
 _MOST_CLASSES = 32768
 
@@ -28,10 +27,9 @@ def fits(problem: Problem) -> bool:
     torch = sys.modules["torch"]
     halves = (torch.float16, torch.bfloat16)
     return (
-        is_directed_knn(affinity)
+        has_few_neighbors(affinity, problem.weight)
         and affinity.method == "exact"
         and affinity.k <= _MOST_NEIGHBORS
-        and affinity.k * problem.weight <= _STRONGEST
         and q.shape[-1] <= _MOST_CLASSES
         and all(array.dtype in (torch.float32, *halves) for array in (x, q))
         and not (torch.is_grad_enabled() and (x.requires_grad or q.requires_grad))

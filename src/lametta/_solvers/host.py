@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 
 from lametta._arrays import is_host_array, nearest_by_products, row_norms, squares_fit, widen
 from lametta._solvers.memory import Memory, borrowed
-from lametta._solvers.plain import LARGE_BATCH, is_directed_knn
+from lametta._solvers.plain import LARGE_BATCH, has_few_neighbors
 from lametta._solvers.problem import Problem, Solution, checked_probs
 from lametta._solvers.tail import Floats, Tail, choose_head, gather
 from lametta.affinity import Neighbors, knn
 from lametta.types import Array
 
-_STRONGEST = 50  # k times weight: exponents stay far from overflow
 _FIRST_LOOK = 3  # after how many updates to look at what still moves
 _UPDATES_PER_LOOK = 4  # from then on; a look costs as much as an update
 _UPDATES_PER_CHEAP_LOOK = 2  # in small batches, where all samples are updated until the end
@@ -42,11 +41,9 @@ _ONE_THREAD_DOT = 2**13  # the same for a matrix and a vector
 
 def fits(problem: Problem) -> bool:
     """Whether this solver can do it: k neighbors, host memory, a result that may be looked at."""
-    affinity = problem.affinity
     return (
         problem.tol > 0
-        and is_directed_knn(affinity)
-        and affinity.k * problem.weight <= _STRONGEST
+        and has_few_neighbors(problem.affinity, problem.weight)
         and is_host_array(problem.features)
         and is_host_array(problem.probs)
     )

@@ -13,6 +13,7 @@ from lametta.types import Array, LamettaError
 _UPDATES_PER_LOOK = 4
 # From this batch size on, W is a list of neighbors and not a matrix.
 LARGE_BATCH = 2048
+_STRONGEST = 50  # k times weight: its exponential stays far from overflow
 
 
 def fits(problem: Problem) -> bool:
@@ -51,6 +52,11 @@ def iterate(
 def is_directed_knn(affinity: Affinity) -> TypeGuard[knn]:
     """Whether W is k neighbors for each sample, all of one weight: a list, not a matrix."""
     return isinstance(affinity, knn) and not affinity.symmetric
+
+
+def has_few_neighbors(affinity: Affinity, weight: float) -> TypeGuard[knn]:
+    """Whether, besides, no exponent overflows: what the solvers that are faster can do."""
+    return is_directed_knn(affinity) and affinity.k * weight <= _STRONGEST
 
 
 def _weights(problem: Problem, x: Array, q: Array) -> "Array | Neighbors":

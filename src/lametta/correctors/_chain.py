@@ -25,7 +25,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         for one in self.correctors:
-            check_memory(one)
+            check_can_correct(one)
 
     @property
     def stateful(self) -> bool:
@@ -66,8 +66,11 @@ class Chain:
                 one.load_state_dict(part)
 
 
-def check_memory(corrector: Corrector) -> None:
-    """Raise for a corrector that remembers and cannot give what it remembers."""
+def check_can_correct(corrector: object) -> None:
+    """Raise unless this is a corrector, which can give what it remembers if it does remember."""
+    if not isinstance(corrector, Corrector) or isinstance(corrector, type):
+        got = type(corrector).__name__
+        raise LamettaError(f"corrector must have correct and reset, got {got}")
     if getattr(corrector, "stateful", False) and not isinstance(corrector, Stateful):
         raise LamettaError(
             "corrector must have state_dict and load_state_dict, since it remembers, got "

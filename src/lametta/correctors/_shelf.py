@@ -50,7 +50,7 @@ class Shelf(Generic[Kept]):
         self._most, self._memory, self._idle = most, memory, idle
         self._lock = threading.Lock()
         self._places: OrderedDict[Hashable, _Place[Kept]] = OrderedDict()  # the last used come last
-        self._size = 0
+        self.size = 0  # bytes in all
         self.evicted = 0  # what had to go for the bounds' sake, since the start
 
     def __len__(self) -> int:
@@ -62,11 +62,6 @@ class Shelf(Generic[Kept]):
         with self._lock:
             self._tidy()
             return stream in self._places
-
-    @property
-    def size(self) -> int:
-        """Bytes in all."""
-        return self._size
 
     @contextmanager
     def held(self, stream: Hashable, wait: float = -1) -> Iterator[Kept]:
@@ -96,7 +91,7 @@ class Shelf(Generic[Kept]):
             with self._lock:
                 place.users -= 1
                 if size is not None and self._places.get(stream) is place:
-                    self._size += size - place.size
+                    self.size += size - place.size
                     place.size, place.last = size, self._clock()
                     self._places.move_to_end(stream)
                 self._tidy()
@@ -110,7 +105,7 @@ class Shelf(Generic[Kept]):
         """Drop everything."""
         with self._lock:
             self._places.clear()
-            self._size = 0
+            self.size = 0
 
     def streams(self) -> list[Hashable]:
         """The streams, the least recently used first."""
@@ -120,7 +115,7 @@ class Shelf(Generic[Kept]):
 
     def _drop(self, stream: Hashable) -> None:
         if (place := self._places.pop(stream, None)) is not None:
-            self._size -= place.size
+            self.size -= place.size
 
     def _tidy(self) -> None:
         """Drop the longest unused, until the bounds hold."""
@@ -131,7 +126,7 @@ class Shelf(Generic[Kept]):
     def _superfluous(self) -> tuple[Hashable] | None:
         """The stream that has to go next, if any; the last one stays, whatever its size."""
         n, unused = len(self._places), self._clock() - self._idle
-        crowded = n > self._most or (self._size > self._memory and n > 1)
+        crowded = n > self._most or (self.size > self._memory and n > 1)
         for stream, place in self._places.items():
             if not place.users:
                 return (stream,) if crowded or place.last < unused else None

@@ -1,9 +1,9 @@
 """What correctors with memory share: checks, conversion, and state as plain arrays."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from array_api_compat import device
@@ -13,10 +13,11 @@ from lametta._arrays import namespace, to_numpy, widen
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.signals import signals
-from lametta.types import Array, LamettaError, Prediction, Stateful
+from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
 
 Floats: TypeAlias = NDArray[Any]
 State: TypeAlias = dict[str, NDArray[Any]]
+Method = TypeVar("Method", bound=Corrector | Adapter)
 
 _SIZES = "sizes"  # the entry of a state that says which d and K its stream has
 
@@ -77,7 +78,7 @@ class Remembering:
         check_shapes(xp, features, probs)
         sizes = features.shape[1], probs.shape[1]
         if self._state:
-            _check_sizes(self._state[_SIZES], sizes)
+            check_sizes(self._state[_SIZES], sizes, "this stream", "; reset() begins another")
         if probs.shape[0] == 0:
             return Prediction(probs, features)
         x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
@@ -174,6 +175,13 @@ def advance(
     return own.state_dict(), prediction
 
 
+def fresh(method: Method) -> Method:
+    """A copy of a corrector, or of an adapter, that remembers nothing."""
+    own = copy.deepcopy(method)
+    own.reset()
+    return own
+
+
 def normalized(row: Floats) -> Floats:
     """A row [K] scaled to sum 1."""
     scaled: Floats = row / row.sum()
@@ -189,10 +197,10 @@ def _values(name: str, array: Array) -> Floats:
     return values
 
 
-def _check_sizes(known: NDArray[np.int64], sizes: tuple[int, int]) -> None:
+def check_sizes(known: Iterable[int], sizes: Iterable[int], stream: str, hint: str = "") -> None:
+    """Raise unless these are the numbers of columns that a stream has."""
     for name, before, now in zip(("features", "probs"), known, sizes, strict=True):
         if before != now:
             raise LamettaError(
-                f"{name} must have {before} columns as before in this stream, got {now}; "
-                "reset() begins another"
+                f"{name} must have {before} columns as before in {stream}, got {now}{hint}"
             )

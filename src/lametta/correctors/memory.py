@@ -1,7 +1,7 @@
 """Memory: priors from the past, trusted as far as they foretold what came."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -51,8 +51,6 @@ class Memory(Remembering):
     """
 
     scope: str = "camera"
-
-    causal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_choice("scope", self.scope, ("camera", "track"))

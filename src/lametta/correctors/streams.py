@@ -1,6 +1,5 @@
 """Many streams at once: a corrector's memory for each of them."""
 
-import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from lametta._arrays import namespace, to_numpy, widen
 from lametta._checks import check_integer, check_number
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
-from lametta.correctors._chain import check_memory
+from lametta.correctors._chain import check_can_correct
 from lametta.correctors._shelf import Shelf
+from lametta.correctors._state import check_sizes, fresh
 from lametta.signals import signals
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
@@ -76,11 +76,7 @@ class Streams:
     _shelf: Shelf[_Own] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.corrector, Corrector) or isinstance(self.corrector, type):
-            raise LamettaError(
-                f"corrector must have correct and reset, got {type(self.corrector).__name__}"
-            )
-        check_memory(self.corrector)
+        check_can_correct(self.corrector)
         check_integer("most", self.most, 1)
         for name in "idle", "memory":
             if getattr(self, name) != math.inf:
@@ -195,9 +191,7 @@ class Streams:
                 kept.corrector = own.corrector
 
     def _begin(self) -> _Own:
-        own = copy.deepcopy(self.corrector)
-        own.reset()
-        return _Own(own)
+        return _Own(fresh(self.corrector))
 
     def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
         with self._shelf.held(stream) as own:
@@ -209,17 +203,11 @@ class Streams:
         self, xp: ModuleType, features: Array, probs: Array, rows: Mapping[Id, list[int]]
     ) -> None:
         checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
+        sizes = features.shape[1], probs.shape[1]
         for one in rows:
-            if one not in self._shelf:
-                continue
-            with self._shelf.held(one) as own:
-                before = own.sizes
-            for name, array, i in (("features", features, 0), ("probs", probs, 1)):
-                if before is not None and array.shape[1] != before[i]:
-                    raise LamettaError(
-                        f"{name} must have {before[i]} columns as before in stream {one!r}, got "
-                        f"{array.shape[1]}"
-                    )
+            if one in self._shelf:
+                with self._shelf.held(one) as own:
+                    check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
 
 
 def _id(stream: object) -> Id | None:

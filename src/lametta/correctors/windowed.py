@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from lametta._checks import check_integer
-from lametta._solvers.plain import is_directed_knn
+from lametta._solvers.plain import has_few_neighbors
 from lametta.correctors import _window
+from lametta.correctors._chain import check_can_correct
 from lametta.correctors._state import Floats, Remembering, State
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError
-
-_STRONGEST = 50  # k times weight: exponents stay far from overflow
 
 
 @dataclass
@@ -55,10 +54,7 @@ class Windowed(Remembering):
 
     def __post_init__(self) -> None:
         check_integer("size", self.size, 1)
-        if not isinstance(self.corrector, Corrector) or isinstance(self.corrector, type):
-            raise LamettaError(
-                f"corrector must have correct and reset, got {type(self.corrector).__name__}"
-            )
+        check_can_correct(self.corrector)
         if getattr(self.corrector, "stateful", False):
             raise LamettaError(
                 "corrector must have no memory of its own, since it is shown each sample in many "
@@ -70,9 +66,8 @@ class Windowed(Remembering):
         inner = self.corrector
         return (
             type(inner) is LAME
-            and is_directed_knn(inner.affinity)
+            and has_few_neighbors(inner.affinity, inner.weight)
             and inner.affinity.method == "exact"
-            and inner.affinity.k * inner.weight <= _STRONGEST
             and inner.tol > 0
         )
 

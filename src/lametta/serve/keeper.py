@@ -1,6 +1,5 @@
 """One request of one stream: its state from the store, corrected, committed, answered."""
 
-import copy
 import hashlib
 import logging
 import math
@@ -14,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from lametta.correctors._chain import check_memory
+from lametta.correctors._chain import check_can_correct
 from lametta.correctors._shelf import Shelf
+from lametta.correctors._state import fresh
 from lametta.serve.errors import BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
@@ -109,7 +109,7 @@ class Keeper:
         self, corrector: Corrector, name: str, store: Store, *, memory: float = 2**30
     ) -> None:
         self.corrector, self.store = corrector, store
-        check_memory(corrector)
+        check_can_correct(corrector)
         self._stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
         # Where an object lies in memory is no option: it is elsewhere after a restart.
         options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
@@ -122,11 +122,6 @@ class Keeper:
         """How many streams made room for others here; the store has them still."""
         return self._shelf.evicted
 
-    @property
-    def n_bytes(self) -> int:
-        """What the states that are held here take."""
-        return self._shelf.size
-
     def __len__(self) -> int:
         return len(self._shelf)
 
@@ -138,7 +133,7 @@ class Keeper:
         When `time.monotonic` has reached ``deadline``, no answer is wanted any more.
         """
         if stream is None or not self._stateful:
-            return self._fresh().correct(samples.features, samples.probs)
+            return fresh(self.corrector).correct(samples.features, samples.probs)
         # In the order of rows, as they are read back: NumPy may sum in another one otherwise.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
         samples = samples._replace(features=features, probs=probs)
@@ -207,12 +202,7 @@ class Keeper:
         held.version = kept.version
 
     def _begin(self) -> _Held:
-        return _Held(self._fresh())
-
-    def _fresh(self) -> Corrector:
-        own = copy.deepcopy(self.corrector)
-        own.reset()
-        return own
+        return _Held(fresh(self.corrector))
 
 
 def _size(held: _Held) -> int:
