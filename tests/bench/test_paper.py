@@ -2,7 +2,6 @@
 
 import statistics
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -21,11 +20,6 @@ def test_the_papers_numbers_agree_with_each_other():
     assert statistics.mean(paper.BY_TRAINING["TENT"]) == pytest.approx(38.4, abs=0.05)
     assert statistics.mean(paper.BY_TRAINING["Source"]) == pytest.approx(51.0, abs=0.05)
     assert paper.NON_IID["LAME"] - paper.NON_IID["Source"] == pytest.approx(6.7)
-    for k, mean in {1: 2.9, 3: 4.3, 5: 6.5}.items():
-        assert statistics.mean(paper.LAME_ROWS[k]) == pytest.approx(mean, abs=0.05)
-    matrix = np.array(paper.TENT_MATRIX)
-    assert matrix.shape == (len(paper.VALIDATION),) * 2
-    assert matrix.min() == -66
 
 
 def test_ours_beside_the_papers(results, drawn, shown):

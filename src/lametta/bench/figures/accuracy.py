@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.rows import MEANS, averages, heights
+from lametta.bench.figures.rows import MEANS, averages, ends, heights, place
 from lametta.bench.figures.style import Mark, Marks, apart, pick
 from lametta.bench.paper import differences
 
@@ -45,7 +45,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
     runs = runs.join(means, on=keys, how="left", maintain_order="left")
     panels = runs.partition_by("panel")
     n_boxes = max((panel.select("scenario", "method").n_unique() for panel in panels), default=0)
-    present, ends = pick(frame["method"], style), _ends(runs["accuracy"])
+    present = pick(frame["method"], style)
     return Figure(
         "boxes",
         "Accuracy over runs",
@@ -54,7 +54,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
         "Beside each method stands its average over the scenarios of the panel; all panels have "
         f"one axis.{differences('boxes', frame)}",
         runs,
-        partial(_draw_boxes, source=source, style=present, ends=ends),
+        partial(_draw_boxes, source=source, style=present, ends=ends(list(runs["accuracy"]))),
         size=(min(max(3.5, 0.7 + 0.16 * n_boxes), 7.0), 3.5),
         columns=3,
     )
@@ -68,17 +68,7 @@ def _panel(frame: pl.DataFrame) -> pl.Expr:
         kind = (
             kind.when("prior_shift").then(pl.lit("i.i.d., prior shift")).otherwise(pl.lit("i.i.d."))
         )
-    varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
-    return pl.concat_str(*varying, kind, separator=" · ").alias("panel")
-
-
-def _ends(accuracy: pl.Series) -> tuple[float, float]:
-    """The ends of an axis that holds them all, with some room."""
-    if accuracy.is_empty():
-        return 0.0, 100.0
-    low, high = np.quantile(accuracy.to_numpy(), (0, 1))
-    room = 0.04 * (high - low) or 1.0
-    return low - room, high + room
+    return place(frame, kind).alias("panel")
 
 
 def _draw_boxes(

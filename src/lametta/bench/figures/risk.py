@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.figures.figure import Figure
+from lametta.bench.figures.rows import ends
 from lametta.bench.figures.style import INK, Marks, pick
 from lametta.bench.metrics import gains
 from lametta.types import LamettaError
@@ -50,16 +51,14 @@ def spread(frame: pl.DataFrame, source: str = "Source", style: Marks | None = No
         gain=100 * pl.col("gain"),
     )
     methods = list(dict.fromkeys(data["method"]))
-    low, high = np.quantile([0.0, *data["gain"]], (0, 1))
-    room = 0.04 * (high - low) or 1.0
-    ends = low - room, high + room
+    style, around = pick(methods, style), ends([0.0, *data["gain"]])
     return Figure(
         "spread",
         "Gain of each run",
         f"A dot is a run: its accuracy less that of {source} on the same stream, in points. The "
         "bar is the mean of a method's runs. What is left of 0 is lost.",
         data,
-        partial(_draw_spread, methods=methods, style=pick(methods, style), ends=ends),
+        partial(_draw_spread, methods=methods, style=style, ends=around),
         size=(3.8, 0.75 + 0.24 * len(methods)),
     )
 

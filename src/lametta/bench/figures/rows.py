@@ -1,7 +1,7 @@
 """Rows made ready to be drawn: averaged, and named."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -23,10 +23,17 @@ def heights(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]
         yield dict(rows.group_by("method", maintain_order=True).agg(column).iter_rows())
 
 
-def place(frame: pl.DataFrame) -> pl.Expr:
+def place(frame: pl.DataFrame, what: str | pl.Expr = "scenario") -> pl.Expr:
     """The scenario, after the model and the batch size where there are several of them."""
     varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
-    return pl.concat_str(*varying, "scenario", separator=" · ")
+    return pl.concat_str(*varying, what, separator=" · ")
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis that holds them all, with some room."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    room = 0.04 * (high - low) or 1.0
+    return low - room, high + room
 
 
 def variants(frame: pl.DataFrame) -> pl.DataFrame:
