@@ -214,14 +214,10 @@ def _passes(kind: str, config: str) -> tuple[int, int] | None:
         return 0, 0
     from lametta.torch.rivals import GradientAdapter
 
-    first, params = method.parts[0], json.loads(config)
-
-    def option(name: str) -> object:
-        return params.get(f"{first.name}.{name}", params.get(name))
-
-    steps = n if isinstance(n := option("steps"), int) else 1
+    first, options = method.shares(json.loads(config))[0]
+    steps = options.get("steps", 1)
     learns = isinstance(first.make, type) and issubclass(first.make, GradientAdapter)
-    return steps + (not option("predict_first")), steps if learns else 0
+    return steps + (not options.get("predict_first")), steps if learns else 0
 
 
 def _room(

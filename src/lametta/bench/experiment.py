@@ -164,7 +164,10 @@ class Experiment(Strict):
         self, phase: Validation | Study, configs: Iterable[tuple[str, str]]
     ) -> Iterator[Cell]:
         for model, scenario in itertools.product(phase.models, phase.scenarios):
-            definition = self._definition(model, scenario)
+            spec = self.scenarios[scenario]
+            parts = (self.models[model], self.datasets[spec.dataset], spec)
+            # If what the names stand for changes, so do the ids.
+            definition = [part.identity() for part in parts]
             for seed, size, (method, config) in itertools.product(
                 phase.seeds, phase.batch_sizes, configs
             ):
@@ -172,12 +175,6 @@ class Experiment(Strict):
                 key = (method, kind, config, model, scenario, seed, size, phase.live)
                 text = canonical([definition, *key])
                 yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
-
-    def _definition(self, model: str, scenario: str) -> list[dict[str, object]]:
-        """What the names stand for: if that changes, so do the ids of the cells."""
-        spec = self.scenarios[scenario]
-        parts = (self.models[model], self.datasets[spec.dataset], spec)
-        return [part.identity() for part in parts]
 
 
 def canonical(value: object) -> str:

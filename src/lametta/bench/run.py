@@ -124,7 +124,10 @@ def _run(workspace: Workspace, pool: Pool, report: OnState) -> list[Cell]:
 
 def environment(workspace: Workspace) -> dict[str, object]:
     """What a reader has to know of where results come from."""
-    packages = ("numpy", "torch", "polars", "scikit-learn", "timm", "transformers")
+    packages = {}
+    for name in ("numpy", "torch", "polars", "scikit-learn", "timm", "transformers"):
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {
         "experiment": workspace.experiment.name,
         "lametta": lametta.__version__,
@@ -132,17 +135,10 @@ def environment(workspace: Workspace) -> dict[str, object]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "device": workspace.device,
-        "packages": {name: found for name in packages if (found := _version(name))},
+        "packages": packages,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[str, object]]:

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -83,13 +82,11 @@ class Workspace:
         bank = self._once(file, lambda: Bank.open(file))
         return bank.mapped(bank.class_map)
 
-    @contextmanager
-    def classifier(self, model: str, classes: ClassMap | None) -> Iterator["Classifier"]:
-        """The network itself, pooled onto the classes of a data set."""
+    def classifier(self, model: str, classes: ClassMap | None) -> "Classifier":
+        """The network itself, pooled onto the classes of a data set; to be closed."""
         from lametta.torch import Classifier
 
-        with Classifier(self.network(model)[0], classes=classes) as network:
-            yield network
+        return Classifier(self.network(model)[0], classes=classes)
 
     def samples(self, model: str, dataset: str) -> Dataset:
         """The data set as a network's cells read it: decoded, if `prepare` kept that, or as it is.
@@ -132,7 +129,12 @@ class Workspace:
 
     def dataset(self, name: str) -> Dataset:
         """The data set, as its reader gives it."""
-        return self._once(("dataset", name), lambda: self._read(name))
+        spec = self.experiment.datasets[name]
+
+        def read() -> Dataset:
+            return as_specified(name, spec, catalog.load(spec.reader, self.root, **spec.options))
+
+        return self._once(("dataset", name), read)
 
     def prepare(
         self, model: str, dataset: str, *, images: bool, progress: OnProgress | None = None
@@ -186,10 +188,6 @@ class Workspace:
         for file in folder.glob("*-????????.safetensors"):
             if file.stem[:-9] in apart - named.keys():
                 file.unlink(missing_ok=True)
-
-    def _read(self, name: str) -> Dataset:
-        spec = self.experiment.datasets[name]
-        return as_specified(name, spec, catalog.load(spec.reader, self.root, **spec.options))
 
     def network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
         return self._once(("network", name), lambda: self._load(name))

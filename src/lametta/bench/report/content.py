@@ -136,7 +136,7 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
 def sections(results: Results) -> Iterator[Section]:
     """The studies in the order of the experiment file, the risks, and then the validation."""
     style = figures.marks(results.experiment.methods)
-    names = _FileNames()
+    names = set(_OWN_NAMES)
     for name in results.experiment.studies:
         yield _study(results, name, style, names)
     rows = results.headline_rows
@@ -146,39 +146,27 @@ def sections(results: Results) -> Iterator[Section]:
     if results.validation.total:
         yield _validation(results, style, names)
     counts = count_datasets(results)
-    yield Section(
-        "datasets", "Data sets", tables=(tables.datasets(counts),), notes=_unknown(counts)
-    )
+    unknown = ", ".join(counts.filter(pl.col("classes").is_null())["dataset"])
+    note = f"Classes and groups are not known for {unknown}, whose banks are not here"
+    shown = (tables.datasets(counts),)
+    yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
 
 
-def _unknown(counts: pl.DataFrame) -> tuple[str, ...]:
-    names = counts.filter(pl.col("classes").is_null())["dataset"].to_list()
-    if not names:
-        return ()
-    return (f"Classes and groups are not known for {', '.join(names)}, whose banks are not here",)
+def _take(name: str, taken: set[str]) -> str:
+    """A name that files and addresses may have; a number tells "a b" and "a/b" apart."""
+    stem = re.sub(r"[^\w-]+", "-", name)
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    free = next(name for name in names if name.casefold() not in taken)
+    taken.add(free.casefold())  # some disks take capitals for small letters
+    return free
 
 
-class _FileNames:
-    """Names of files, none of which is taken twice, as "a b" and "a/b" would be."""
-
-    def __init__(self) -> None:
-        self._taken = set(_OWN_NAMES)
-
-    def take(self, name: str) -> str:
-        """A name that files and addresses may have; a number ends it if others have it."""
-        stem = re.sub(r"[^\w-]+", "-", name)
-        names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-        free = next(name for name in names if name.casefold() not in self._taken)
-        self._taken.add(free.casefold())  # some disks take capitals for small letters
-        return free
-
-
-def _study(results: Results, name: str, style: Marks, names: _FileNames) -> Section:
+def _study(results: Results, name: str, style: Marks, names: set[str]) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
     view = VIEWS[study.figure]
     heading = view.title if study.title == name else study.title
     notes = [part.lack] if part.lack else []
-    file, classes = names.take(name), partial(stream_classes, results)
+    file, classes = _take(name, names), partial(stream_classes, results)
     drawn: list[Figure] = []
     shown: list[Table] = []
     if not part.rows.is_empty():
@@ -186,7 +174,7 @@ def _study(results: Results, name: str, style: Marks, names: _FileNames) -> Sect
         for function in view.draws:
             with _noted(notes):
                 figure = _draw(function, rows, source=results.source, style=style, classes=classes)
-                own = names.take(f"{file}_{figure.name}") if drawn else file
+                own = _take(f"{file}_{figure.name}", names) if drawn else file
                 drawn.append(replace(figure, name=own))
         if view.columns:
             few = view.columns == "model" and rows["model"].n_unique() == 1
@@ -206,7 +194,7 @@ def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
     return function(rows, **{key: value for key, value in options.items() if key in taken})
 
 
-def _validation(results: Results, style: Marks, names: _FileNames) -> Section:
+def _validation(results: Results, style: Marks, names: set[str]) -> Section:
     part, source = results.validation, results.source
     notes = [part.lack] if part.lack else []
     table: pl.DataFrame | None = None
@@ -227,9 +215,7 @@ def _validation(results: Results, style: Marks, names: _FileNames) -> Section:
     return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
 
 
-def _rates(
-    results: Results, rows: pl.DataFrame, style: Marks, names: _FileNames
-) -> Iterator[Figure]:
+def _rates(results: Results, rows: pl.DataFrame, style: Marks, names: set[str]) -> Iterator[Figure]:
     """The paper's first figure: the same method at several learning rates."""
     has_own = any(study.figure == "curves" for study in results.experiment.studies.values())
     method = next((name for name, params in results.selected.items() if "lr" in params), None)
@@ -247,7 +233,7 @@ def _rates(
         classes = partial(stream_classes, results)
         figure = widest(shown, results.source, style, n=1, streams=classes)
         title = f"{method} at several learning rates"
-        yield replace(figure, name=names.take("rates"), title=title)
+        yield replace(figure, name=_take("rates", names), title=title)
 
 
 def _paper(results: Results, shown: Sequence[Section]) -> Section:

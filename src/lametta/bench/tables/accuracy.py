@@ -8,7 +8,7 @@ import polars as pl
 from lametta.bench.columns import COLUMNS, STREAM, names
 from lametta.bench.metrics import gains, summary, worst_drop
 from lametta.bench.tables.ahead import marked
-from lametta.bench.tables.table import Entry, Table, percent
+from lametta.bench.tables.table import Entry, Table, gain_entries, percent
 
 
 def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
@@ -91,26 +91,21 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     | Source | 55.0 |  |  |  |  |
     """
     paired = gains(frame, source)
-    above = (
+    counts = (
         summary(paired, ["method", "scenario"])
         .group_by("method")
         .agg(scenarios_above=(pl.col("gain") > 0).sum())
     )
     worst = worst_drop(paired).select("method", worst_gain="gain", worst_scenario="scenario")
-    data = summary(paired).join(worst, on="method").join(above, on="method")
+    data = summary(paired).join(worst, on="method").join(counts, on="method")
     data = data.sort("accuracy", descending=True, maintain_order=True)
     data = data.join(_behind(frame, data["method"]), on="method", maintain_order="left")
     named, footnote = marked(frame, source)
     calibration = [COLUMNS[name] for name in ("nll", "ece") if name in data.columns]
     rows = []
     for row in data.with_columns(best=pl.col("accuracy") == data["accuracy"][0]).to_dicts():
-        gain, low = row["gain"], row["worst_gain"]
-        others = [
-            Entry(percent(gain, row["gain_ci"], signed=True), 100 * gain),
-            Entry(percent(low, signed=True), 100 * low),
-            Entry(row["worst_scenario"]),
-            Entry(f"{row['scenarios_above']} of {row['scenarios']}"),
-        ]
+        above = f"{row['scenarios_above']} of {row['scenarios']}"
+        others = gain_entries(row, above, row["gain_ci"])
         shown = [Entry("")] * len(others) if row["method"] == source else others
         shown += [Entry(column.text(row[column.name])) for column in calibration]
         rows.append([named[row["method"]], _accuracy(row, True), *shown])

@@ -7,7 +7,7 @@ import polars as pl
 
 from lametta.bench import metrics
 from lametta.bench.tables.ahead import looks_ahead
-from lametta.bench.tables.table import Entry, Table, percent
+from lametta.bench.tables.table import Entry, Table, gain_entries, percent
 
 _AHEAD = {True: "yes", False: "no", None: ""}
 
@@ -52,16 +52,15 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
     shown = [name for name in optional if name in data.columns]
     header += [optional[name] for name in shown]
     header += ["looks ahead"] if ahead else []
-    rows = [
-        [
-            *(Entry(row["kind"]), Entry(row["method"])),
-            *_gains(row, row["method"] == source),
-            Entry(percent(row["tail_accuracy"])),
-            *(_change(row, name, row["method"] == source) for name in shown),
-            *([Entry(_AHEAD[row["looks_ahead"]])] if ahead else []),
-        ]
-        for row in data.iter_rows(named=True)
-    ]
+    rows = []
+    for row in data.iter_rows(named=True):
+        below = f"{round(row['below'] * row['streams'])} of {row['streams']}"
+        gained, changed = gain_entries(row, below), [_change(row, name) for name in shown]
+        if row["method"] == source:
+            gained, changed = [Entry("")] * len(gained), [Entry("")] * len(changed)
+        tail = Entry(percent(row["tail_accuracy"]))
+        entries = [Entry(row["kind"]), Entry(row["method"]), *gained, tail, *changed]
+        rows.append(entries + [Entry(_AHEAD[row["looks_ahead"]])] * bool(ahead))
     return Table("risk", "Gains and risks (%)", header, rows, data, _footnote(source, shown))
 
 
@@ -71,22 +70,10 @@ def _footnote(source: str, shown: list[str]) -> str:
     return words + (changes if shown else "")
 
 
-def _gains(row: Mapping[str, Any], is_source: bool) -> list[Entry]:
-    if is_source:
-        return [Entry("")] * 4
-    gain, low = row["gain"], row["worst_gain"]
-    return [
-        Entry(percent(gain, signed=True), 100 * gain),
-        Entry(percent(low, signed=True), 100 * low),
-        Entry(row["worst_scenario"]),
-        Entry(f"{round(row['below'] * row['streams'])} of {row['streams']}"),
-    ]
-
-
-def _change(row: Mapping[str, Any], name: str, is_source: bool) -> Entry:
+def _change(row: Mapping[str, Any], name: str) -> Entry:
     """A change over the source: less is better."""
     change = row[name]
-    if is_source or change is None:
+    if change is None:
         return Entry("")
     if name == "ece_change":
         return Entry(percent(change, signed=True), -100 * change)

@@ -1,8 +1,9 @@
 """A table: as Markdown, LaTeX and CSV, and with what a page needs to color it."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -136,6 +137,26 @@ def percent(share: float, half_width: float | None = None, *, signed: bool = Fal
     ('55.7 ± 0.3', '+3.6')
     """
     return number(100 * share, None if half_width is None else 100 * half_width, signed=signed)
+
+
+def gain_entries(
+    row: Mapping[str, Any], count: str, half_width: float | None = None
+) -> list[Entry]:
+    """The mean gain of a method, the lowest and where that was, and a count of streams.
+
+    Examples
+    --------
+    >>> row = {"gain": 0.1, "worst_gain": -0.02, "worst_scenario": "video"}
+    >>> [entry.text for entry in gain_entries(row, "3 of 4")]
+    ['+10.0', '-2.0', 'video', '3 of 4']
+    """
+    gain, low = row["gain"], row["worst_gain"]
+    return [
+        Entry(percent(gain, half_width, signed=True), 100 * gain),
+        Entry(percent(low, signed=True), 100 * low),
+        Entry(row["worst_scenario"]),
+        Entry(count),
+    ]
 
 
 def as_table(name: str, title: str, frame: pl.DataFrame) -> Table:
