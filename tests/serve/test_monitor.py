@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lametta import LAME, LamettaError, Prediction, Prudent
+from lametta import LAME, Prediction, Prudent
 from lametta.serve.alarms import ALARMS
 from lametta.serve.monitor import Monitor
 from tests.conftest import make_batch
@@ -222,16 +222,3 @@ def test_threads_lose_nothing():
     assert _of(monitor, "lametta_samples_total", model="prudent") == 8 * 50 * 8
     assert _of(monitor, "lametta_requests_total", model="prudent", code="200") == 400
     assert sum(monitor.status()["models"][0]["history"]["samples"]) == 8 * 50 * 8
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("lame",), "models must be names, got 'lame'"),
-        ((["lame"], {"qeue": float}), "gauges must be one of .*'qeue'; did you mean 'queue'"),
-        ((["lame"], {"queue": 3}), r"gauges\['queue'\] must be a callable without arguments"),
-    ],
-)
-def test_what_is_wrong_is_named(arguments, message):
-    with pytest.raises(LamettaError, match=message):
-        Monitor(*arguments)

@@ -50,14 +50,14 @@ def _fold(features: Floats) -> Floats:
         return features
     folds = -(-d // _SKETCH)
     signed = np.zeros((n, folds * _SKETCH), features.dtype)
-    np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
+    np.multiply(features, signs(d), out=signed[:, :d], casting="same_kind")
     folded: Floats = signed.reshape(n, folds, _SKETCH).sum(axis=1)
     return folded
 
 
 @lru_cache(maxsize=8)
-def _signs(d: int) -> NDArray[np.float32]:
-    # Bits of a multiplicative hash, which no version of a generator changes.
+def signs(d: int) -> NDArray[np.float32]:
+    """Random signs [d], the same in every process and version: bits of a multiplicative hash."""
     bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 

@@ -180,9 +180,8 @@ class Alarms:
         step = max(_OF_STREAM, -(-n // MARKS))
         if places := range(own.until - 1, n, step):
             self._learn(source[places.start :: step])
-            none: tuple[Floats, list[float]] = np.zeros((0, 0), np.float32), []
-            rows = none if features is None else sketch(features[places.start :: step])
-            for i, row, length in zip(places, *rows, strict=features is not None):
+            rows = None if features is None else sketch(features[places.start :: step])
+            for i, row, length in zip(places, *rows, strict=True) if rows else ():
                 tops = float(source[i, before[i]]), float(probs[i, after[i]])
                 self._mark(now, own, row, length, (before[i], after[i]), tops)
         own.until = 1 + (own.until - 1 - n) % _OF_STREAM
@@ -194,14 +193,12 @@ class Alarms:
         return min(_SURE, self._confidence)
 
     def _stream(self, name: str, features: NDArray[Any] | None) -> _Stream:
-        own = self._streams.get(name)
+        own = self._streams.pop(name, None)
         if own is None:
-            width = WIDTH if features is None else min(features.shape[1], WIDTH)
-            own = self._streams[name] = _Stream(width)
-            if len(self._streams) > _STREAMS:
-                self._streams.popitem(last=False)
-        else:
-            self._streams.move_to_end(name)
+            own = _Stream(WIDTH if features is None else min(features.shape[1], WIDTH))
+        self._streams[name] = own  # as the last
+        if len(self._streams) > _STREAMS:
+            self._streams.popitem(last=False)
         return own
 
     def _learn(self, rows: NDArray[Any]) -> None:

@@ -52,10 +52,7 @@ class _Plain(APIRoute):
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)  # says which there are
             return
-        try:
-            response: Response = await self.endpoint(Request(scope, receive, send))
-        except LamettaError as error:
-            response = refusal(error)
+        response: Response = await self.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
 
 
@@ -137,9 +134,6 @@ def make_app(
 
     @app.get("/v2/health/ready", **openapi.HEALTH)
     async def ready() -> Response:
-        return await _ready()
-
-    async def _ready() -> Response:
         try:
             await workers.do(Kind("", 0), store.check)
         except StoreError as error:
@@ -162,7 +156,7 @@ def make_app(
     @app.get("/v2/models/{model}/versions/{version}/ready", **openapi.MODEL)
     async def model_ready(model: str, version: str = VERSION) -> Response:
         _find(service, model, version)
-        return await _ready()
+        return await ready()
 
     @app.get("/metrics", **openapi.METRICS)
     async def metrics() -> Response:

@@ -110,13 +110,10 @@ class Course:
             self._strip(now, stream, source, corrected)
 
     def _strip(self, now: float, stream: str, source: list[int], corrected: list[int]) -> None:
-        strip = self.strips.get(stream)
-        if strip is None:
-            strip = self.strips[stream] = _Strip()
-            if len(self.strips) > _STREAMS:
-                self.strips.popitem(last=False)
-        else:
-            self.strips.move_to_end(stream)
+        known = self.strips.pop(stream, None)
+        strip = self.strips[stream] = known or _Strip()  # the last now
+        if len(self.strips) > _STREAMS:
+            self.strips.popitem(last=False)
         strip.last = now
         strip.samples += len(corrected)
         strip.source.extend(source)
@@ -212,8 +209,6 @@ def _mix(mix: Counter[int], shown: list[int]) -> list[int]:
 
 
 def _entropy(labels: "deque[int]") -> float:
-    if not labels:
-        return 0.0
     counts: NDArray[np.int64] = np.array(list(Counter(labels).values()))
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())

@@ -27,6 +27,7 @@ from lametta.serve.errors import (
 )
 from lametta.serve.monitor import Monitor
 from lametta.serve.tensors import BadRequest, Limits
+from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")
 
@@ -99,7 +100,7 @@ class Gate:
             try:
                 self._admit(scope)
                 await self.app(scope, receive, sending)
-            except RefusedError as error:
+            except LamettaError as error:
                 await refusal(error)(scope, receive, sending)
         except Exception as error:
             if status in (0, 500):
@@ -143,10 +144,9 @@ class Gate:
         if rate == math.inf:
             return
         now, most = time.monotonic(), max(2 * rate, 1.0)
-        left, last = self._rates.get(client, (most, now))
+        left, last = self._rates.pop(client, (most, now))
         left = min(most, left + rate * (now - last))
         self._rates[client] = max(left - 1, 0) if left >= 1 else left, now
-        self._rates.move_to_end(client)
         if len(self._rates) > _CLIENTS:
             self._rates.popitem(last=False)
         if left < 1:

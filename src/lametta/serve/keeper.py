@@ -81,7 +81,8 @@ class _Held:
         """Keep what has to be known of a request that is done."""
         self.ended = samples.end
         self.logged += len(entry)
-        self.size = self.size or _bytes_of(self.corrector.state_dict())
+        state = self.corrector.state_dict
+        self.size = self.size or sum(array.nbytes for array in state().values())
         answer = Prediction(prediction.probs, None, prediction.info)
         self.last = (_digest(entry), answer) if samples.id else None
 
@@ -208,10 +209,6 @@ class Keeper:
 def _size(held: _Held) -> int:
     last = 0 if held.last is None else int(held.last[1].probs.nbytes)
     return held.size + last + _OVERHEAD
-
-
-def _bytes_of(state: dict[str, NDArray[Any]]) -> int:
-    return sum(array.nbytes for array in state.values())
 
 
 def _digest(entry: bytes) -> bytes:

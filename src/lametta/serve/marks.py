@@ -5,11 +5,12 @@ before it, and what is kept are sums over such pairs that fade.
 """
 
 import math
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lametta.correctors._scenes import signs
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -115,8 +116,8 @@ def sketch(x: NDArray[Any]) -> tuple[Floats, list[float]]:
         if d > WIDTH:
             folds = -(-d // WIDTH)
             folded = np.zeros((n, folds * WIDTH), np.float32)
-            np.multiply(x, _signs(d), out=folded[:, :d], casting="unsafe")
-            x = _ones(folds) @ folded.reshape(n, folds, WIDTH)
+            np.multiply(x, signs(d), out=folded[:, :d], casting="unsafe")
+            x = np.ones(folds, np.float32) @ folded.reshape(n, folds, WIDTH)
         rows: Floats = x.astype(np.float32)
         lengths = np.sqrt(np.vecdot(rows, rows))
     known = lengths.tolist()
@@ -126,15 +127,3 @@ def sketch(x: NDArray[Any]) -> tuple[Floats, list[float]]:
         known = [length if ok else 0.0 for length, ok in zip(known, fine.tolist(), strict=True)]
     rows /= lengths[:, None]
     return rows, known
-
-
-@lru_cache(maxsize=8)
-def _ones(n: int) -> Floats:
-    return np.ones(n, np.float32)
-
-
-@lru_cache(maxsize=8)
-def _signs(d: int) -> Floats:
-    # Bits of a multiplicative hash, so that every process folds alike.
-    bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lametta._checks import check_callable, check_choice
 from lametta.serve.alarms import ALARMS
 from lametta.serve.watched import Counters, Watched
-from lametta.types import LamettaError, Prediction
+from lametta.types import Prediction
 
 _GIVEN = {
     "queue": ("lametta_queue_requests", "Requests that wait."),
@@ -80,19 +79,13 @@ class Monitor:
         classes: Sequence[str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if isinstance(models, str) or not all(isinstance(name, str) for name in models):
-            raise LamettaError(f"models must be names, got {models!r}")
-        self.models = tuple(models)
         self.gauges = dict(gauges or {})
-        for name, gauge in self.gauges.items():
-            check_choice("gauges", name, _GIVEN)
-            check_callable(f"gauges[{name!r}]", gauge, "a callable without arguments")
         self.classes = None if classes is None else list(classes)
         self.clock = clock
         self._started = clock()
         self._registry = CollectorRegistry()
         self._counters = Counters(self._registry)
-        self._watched = {name: Watched(name, clock, self._counters) for name in self.models}
+        self._watched = {name: Watched(name, clock, self._counters) for name in models}
         self._registry.register(self)
 
     def answered(

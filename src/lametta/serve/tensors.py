@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 from numpy.typing import NDArray
 
-from lametta._checks import did_you_mean
 from lametta.serve.datatypes import (
     DTYPES,
     BadRequest,
@@ -234,7 +233,7 @@ def encode(
     outputs : mapping
         Arrays by name; those of strings or bytes become BYTES.
     wanted : mapping or None
-        Names to reply with, and whether in binary; None: all of them, as ``binary`` says.
+        Names of these to reply with, and whether in binary; None: all, as ``binary`` says.
     binary : bool
         Whether all go in binary where ``wanted`` is None.
     parameters : mapping
@@ -249,7 +248,7 @@ def encode(
     Raises
     ------
     BadRequest
-        If an output is wanted that there is not, or in JSON what is not text.
+        If what is not text is wanted in JSON.
 
     Examples
     --------
@@ -264,9 +263,6 @@ def encode(
     """
     entries, tail = [], []
     for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
-        if name not in outputs:
-            expected = f"among {', '.join(outputs)}{did_you_mean(name[:100], outputs)}"
-            refuse("outputs of the request", expected, name)
         array = outputs[name]
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array)}
         entry["shape"] = array.shape

@@ -87,16 +87,10 @@ class Watched:
         """See what waits; a caller waits for another that does so, since it may be read next."""
         with self.lock:
             while self.waiting:
-                self._see(*self.waiting.popleft())
+                self._see(self.waiting.popleft())
 
-    def _see(
-        self,
-        now: float,
-        stream: str | None,
-        source: NDArray[Any],
-        prediction: Prediction,
-        seconds: float,
-    ) -> None:
+    def _see(self, answered: _Answered) -> None:
+        now, stream, source, prediction, seconds = answered
         probs, info = to_numpy(prediction.probs), prediction.info
         if not len(probs):
             return
