@@ -7,7 +7,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from lametta import _moved
+from lametta import _moved  # noqa: F401 - modules are found under their old names from here on
 
 if _TYPE_CHECKING:
     from lametta import testing
@@ -17,8 +17,6 @@ if _TYPE_CHECKING:
     from lametta.classmap import ClassMap
     from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
     from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
-
-_moved.install()
 
 __version__ = "0.1.0"
 

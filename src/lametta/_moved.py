@@ -62,7 +62,4 @@ class _Finder:
         module.__getattr__ = find  # type: ignore[method-assign]
 
 
-def install() -> None:
-    """Let old names be found."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+sys.meta_path.append(_Finder())

@@ -214,25 +214,22 @@ class Method:
 
     def shares(self, params: Mapping[str, Any]) -> list[tuple[Part, dict[str, Any]]]:
         """Give each part its parameters, whose names and types are checked."""
-        known = [part.options(params) for part in self.parts]
-        shares = [(part, dict[str, Any]()) for part in self.parts]
+        shares = [(part, part.options(params), dict[str, Any]()) for part in self.parts]
         for name, value in params.items():
             qualifier, _, option = name.rpartition(".")
-            owners = [
-                i
-                for i, part in enumerate(self.parts)
-                if option in known[i] and qualifier in ("", part.name)
-            ]
+            asked = [share for share in shares if qualifier in ("", share[0].name)]
+            owners = [share for share in asked if option in share[1]]
             if not owners:
                 every = self.parameters(params)
                 listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
                 raise LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
             if len(owners) > 1:
-                choices = " or ".join(f"{self.parts[i].name}.{option}" for i in owners)
+                choices = " or ".join(f"{part.name}.{option}" for part, _, _ in owners)
                 raise LamettaError(f"{name} must say whose it is, {choices}, got {name!r}")
-            known[owners[0]][option].check(name, value)
-            shares[owners[0]][1][option] = value
-        return shares
+            ((_, known, given),) = owners
+            known[option].check(name, value)
+            given[option] = value
+        return [(part, given) for part, _, given in shares]
 
 
 def _refuses(method: Method, params: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ running statistics decide. `reset` gives the network back bit for bit.
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
@@ -97,7 +97,8 @@ class NetworkAdapter:
         check_ready(self.model.net, x)
         if not known_finite.get():
             check_finite(x)
-        with _turn(self.model.net), torch.inference_mode(False):  # in which autograd cannot be on
+        turn = _turns.setdefault(self.model.net, threading.RLock())
+        with turn, torch.inference_mode(False):  # in which autograd cannot be on
             return self._step(_recordable(x))
 
     def _step(self, x: Any) -> Prediction:
@@ -187,13 +188,8 @@ class _Started:
             parameter.grad = None
 
 
+# One update at a time on a network, whichever adapters it has.
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-
-
-def _turn(net: nn.Module) -> AbstractContextManager[object]:
-    """One update at a time on a network, whichever adapters it has."""
-    return _turns.setdefault(net, threading.RLock())
-
 
 known_finite = ContextVar("known_finite", default=False)
 """Whether the caller of `step` has looked for NaN and infinity, when the host need not wait."""

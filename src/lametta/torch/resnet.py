@@ -23,11 +23,9 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
 class _Block(nn.Module):
     """Convolutions whose output is added to their input: 3x3 twice, or 1x1, 3x3, 1x1."""
 
-    def __init__(
-        self, inputs: int, outputs: int, kernels: tuple[int, ...], strides: tuple[int, ...]
-    ):
+    def __init__(self, inputs: int, outputs: int, *strides: int) -> None:
         super().__init__()
-        hidden = outputs // 4 if len(kernels) == 3 else outputs
+        kernels, hidden = ((1, 3, 1), outputs // 4) if len(strides) == 3 else ((3, 3), outputs)
         sizes = (inputs, *[hidden] * (len(kernels) - 1), outputs)
         self.layers = []  # names alone: the modules must be called as torchvision calls them
         for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True)):
@@ -72,12 +70,10 @@ class ResNet(nn.Module):
             blocks = []
             for index in range(count):
                 stride = 2 if stage and not index else 1
-                kernels: tuple[int, ...] = (3, 3)
-                strides: tuple[int, ...] = (stride, 1)
+                strides = [stride, 1]
                 if bottleneck:
-                    kernels = (1, 3, 1)
-                    strides = (stride, 1, 1) if stride_in_1x1 else (1, stride, 1)
-                blocks.append(_Block(inputs, outputs, kernels, strides))
+                    strides = [stride, 1, 1] if stride_in_1x1 else [1, stride, 1]
+                blocks.append(_Block(inputs, outputs, *strides))
                 inputs = outputs
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(inputs, classes)

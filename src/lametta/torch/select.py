@@ -97,20 +97,12 @@ def _is_conv(layer: Layer) -> bool:
     return isinstance(layer.module, _CONVOLUTIONS)
 
 
-def _is_first(layer: Layer) -> bool:
-    return layer.place < 0.5
+def _is_in_half(half: int, layer: Layer) -> bool:
+    return int(layer.place >= 0.5) == half
 
 
-def _is_second(layer: Layer) -> bool:
-    return layer.place >= 0.5
-
-
-def _is_released_first(layer: Layer) -> bool:
-    return layer.released_half == 0
-
-
-def _is_released_second(layer: Layer) -> bool:
-    return layer.released_half == 1
+def _is_in_released_half(half: int, layer: Layer) -> bool:
+    return layer.released_half == half
 
 
 def _is_any(layer: Layer) -> bool:
@@ -119,10 +111,10 @@ def _is_any(layer: Layer) -> bool:
 
 norm = Selector(attrgetter("is_norm"))
 conv = Selector(_is_conv)
-first_half = Selector(_is_first)
-second_half = Selector(_is_second)
-released_first_half = Selector(_is_released_first)
-released_second_half = Selector(_is_released_second)
+first_half, second_half = (Selector(partial(_is_in_half, half)) for half in (0, 1))
+released_first_half, released_second_half = (
+    Selector(partial(_is_in_released_half, half)) for half in (0, 1)
+)
 everything = Selector(_is_any)
 
 NAMES = {
