@@ -10,7 +10,7 @@ import polars as pl
 from typer.testing import CliRunner
 
 from lametta.bench.experiment import load
-from lametta.bench.select import select, write_selection
+from lametta.bench.select import read_selection, select, write_selection
 from lametta.cli import app
 
 METHODS = {
@@ -171,7 +171,8 @@ def make_results(folder, name="synthetic"):
     validation = write_cells(folder, experiment, experiment.validation_cells())
     selection = select(validation, list(VALIDATION))
     write_selection(folder / "selected.toml", selection)
-    write_cells(folder, experiment, experiment.test_cells(selection.params))
+    selected = read_selection(folder / "selected.toml")
+    write_cells(folder, experiment, experiment.test_cells(selected))
     run = {"lametta": "0.1.0", "platform": "Linux", "packages": {"torch": "2.9"}, "device": "cpu"}
     run |= {"command": "lametta run experiment.toml -o results", "started": "2026-01-02T03:04:05"}
     (folder / "run.json").write_text(json.dumps(run))

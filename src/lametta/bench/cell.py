@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from lametta._arrays import to_numpy
-from lametta.bench.columns import names
+from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
 from lametta.bench.kept import adapters
 from lametta.bench.tally import Tally
@@ -42,7 +42,6 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     outputs alone replay a bank, unless the cell is *live*; the others run on the network.
     """
     experiment = workspace.experiment
-    scenario = experiment.scenarios[cell.scenario]
     method = find(cell.kind)
     shared = method.needs_network or not method.stateful
     with set_up(workspace, cell) as setup:
@@ -52,13 +51,8 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
             steps = list(_steps(own, setup, tally))
     row = {
         "experiment": experiment.name,
-        "method": cell.method,
-        "config": cell.config,
-        "model": cell.model,
-        "scenario": cell.scenario,
-        "dataset": scenario.dataset,
-        "seed": cell.seed,
-        "batch_size": cell.batch_size,
+        **{name: getattr(cell, name) for name in CELL},
+        "dataset": experiment.scenarios[cell.scenario].dataset,
         "fingerprint": stream.fingerprint,
         **tally.values(),
         "causal": method.causal,

@@ -190,9 +190,8 @@ def risk(
     require(paired, *by)
     measured = [name for name in ("nll", "ece") if name in frame.columns]
     changes = [f"{name}_change" for name in measured]
-    for name, change in zip(measured, changes, strict=True):
-        theirs = pl.col(name).filter(pl.col("method") == source).first().over(STREAM)
-        paired = paired.with_columns((pl.col(name) - theirs).alias(change))
+    theirs = pl.col(measured).filter(pl.col("method") == source).first().over(STREAM)
+    paired = paired.with_columns((pl.col(measured) - theirs).name.suffix("_change"))
     settings = [name for name in CELL if name != "seed"]
     runs = paired.group_by(list(dict.fromkeys([*by, *settings])), maintain_order=True).agg(
         pl.col("gain", *changes).mean(),

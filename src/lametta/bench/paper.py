@@ -5,7 +5,7 @@ Accuracies and gains are in percent and in points; times are seconds a batch. Nu
 plot have one decimal.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -133,39 +133,19 @@ def differences(figure: str, frame: pl.DataFrame) -> str:
     return f" The paper's Figure {number} has {', '.join(other)}." if other else ""
 
 
-def published() -> pl.DataFrame:
-    """What the paper reports of its test scenarios: one row a number.
-
-    Returns
-    -------
-    DataFrame
-        ``study`` (how it is shown there), ``quantity`` and its unit, ``of`` (the training,
-        architecture or batch size), ``method`` and ``paper``, the number.
-
-    Examples
-    --------
-    >>> rows = published()
-    >>> rows.filter(study="radar_architectures", of="ViT-B", method="LAME")["paper"].item()
-    71.22
-    """
+def _published() -> Iterator[tuple[str, str, str, str, float]]:
+    """The paper's numbers: study, quantity, of what (a batch size, say), method and value."""
     at_64 = {name: values[BATCH_SIZES.index(64)] for name, values in BY_BATCH_SIZE.items()}
-    numbers = [
-        ("boxes", "mean gain (points)", of, method, value - means["Source"])
-        for of, means in (("all scenarios", at_64), ("non-i.i.d. scenarios", NON_IID))
-        for method, value in means.items()
-        if method != "Source"
-    ]
-    numbers += [
-        ("cross_shift", "worst gain (points)", "where not tuned", method, low)
-        for method, low in WORST.items()
-    ]
-    numbers += [
-        (study, quantity, _of(study, key), method, value)
-        for study, (quantity, _, keys, table) in _STUDIES.items()
-        for method, values in table.items()
-        for key, value in zip(keys, values, strict=True)
-    ]
-    return pl.DataFrame(numbers, ["study", "quantity", "of", "method", "paper"], orient="row")
+    for of, means in (("all scenarios", at_64), ("non-i.i.d. scenarios", NON_IID)):
+        for method, value in means.items():
+            if method != "Source":
+                yield "boxes", "mean gain (points)", of, method, value - means["Source"]
+    for method, low in WORST.items():
+        yield "cross_shift", "worst gain (points)", "where not tuned", method, low
+    for study, (quantity, _, keys, table) in _STUDIES.items():
+        for method, values in table.items():
+            for key, value in zip(keys, values, strict=True):
+                yield study, quantity, _of(study, key), method, value
 
 
 def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> pl.DataFrame:
@@ -193,7 +173,7 @@ def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") 
             ours.setdefault(_key(study, of, "Source" if method == source else method), value)
     both = [
         (quantity, of, method, ours[key], paper)
-        for study, quantity, of, method, paper in published().iter_rows()
+        for study, quantity, of, method, paper in _published()
         if (key := _key(study, of, method)) in ours
     ]
     names = dict.fromkeys(("quantity", "of", "method"), pl.String)
@@ -209,7 +189,7 @@ def _of(study: str, key: object) -> str:
 
 
 def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Columns of what, method and value, as `published` has them."""
+    """Columns of what, method and value, as `_published` has them."""
     if study == "cross_shift":
         elsewhere = frame.filter(pl.col("tuned_on") != pl.col("scenario"))
         lowest = elsewhere.group_by("method").agg(pl.col("gain").min())

@@ -159,7 +159,7 @@ def read_results(folder: PathLike) -> Results:
         load(folder / "experiment.toml", check="none"),
         frame,
         read_selection(selected) if selected.exists() else {},
-        _json(run) if run.exists() else {},
+        read_json(run) if run.exists() else {},
         tuple(_failure(path) for path in sorted(folder.glob("failed/*.json"))),
     )
 
@@ -226,14 +226,15 @@ def read_cell(path: Path) -> pl.DataFrame:
 
 def _failure(path: Path) -> dict[str, object]:
     """What is known of a cell that failed."""
-    content = _json(path)
+    content = read_json(path)
     needed = {"method", "scenario", "seed", "traceback"}
     if not content.keys() >= needed or not str(content["traceback"]).strip():
         raise LamettaError(f"results must have a cell and its traceback in {path}, got {content}")
     return content | {"traceback": str(content["traceback"])}
 
 
-def _json(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a file of JSON; an error if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -33,18 +33,13 @@ class Selection(dict[str, str]):
     Examples
     --------
     >>> selection = Selection(pl.DataFrame({"method": ["LAME"], "config": ['{"k": 5}']}))
-    >>> selection["LAME"], selection.params
-    ('{"k": 5}', {'LAME': {'k': 5}})
+    >>> selection["LAME"]
+    '{"k": 5}'
     """
 
     def __init__(self, table: pl.DataFrame) -> None:
         super().__init__(table.select("method", "config").iter_rows())
         self.table = table
-
-    @property
-    def params(self) -> dict[str, dict[str, object]]:
-        """The parameters of each method, as `read_selection` gives them."""
-        return {method: json.loads(config) for method, config in self.items()}
 
 
 def select(
@@ -78,9 +73,8 @@ def select(
     >>> same = {"method": "LAME", "model": "net", "scenario": "bursts", "seed": 0}
     >>> same |= {"batch_size": 64, "fingerprint": "5f1c"}
     >>> frame = frame.with_columns(**{name: pl.lit(x) for name, x in same.items()})
-    >>> selection = select(frame, ["bursts"])
-    >>> dict(selection), selection.params
-    ({'LAME': '{"k": 5}'}, {'LAME': {'k': 5}})
+    >>> select(frame, ["bursts"])
+    {'LAME': '{"k": 5}'}
     """
     rows = _rows(frame, scenarios)
     check_cells(rows)

@@ -38,8 +38,8 @@ def ends(values: Sequence[float]) -> tuple[float, float]:
 
 def variants(frame: pl.DataFrame) -> pl.DataFrame:
     """Add to a method's name what tells its configurations apart."""
-    pairs = list(dict.fromkeys(frame.select("method", "config").iter_rows()))
-    parsed = {pair: json.loads(pair[1]) for pair in pairs}
+    pairs = frame.select("method", "config")
+    parsed = {pair: json.loads(pair[1]) for pair in pairs.unique(maintain_order=True).iter_rows()}
     names = {}
     for (method, config), params in parsed.items():
         rivals = [other for (name, _), other in parsed.items() if name == method]
@@ -48,7 +48,7 @@ def variants(frame: pl.DataFrame) -> pl.DataFrame:
         ]
         words = [_words(key, params[key]) for key in differing]
         names[method, config] = " ".join([method, ", ".join(words)]).strip()
-    new = [names[pair] for pair in frame.select("method", "config").iter_rows()]
+    new = [names[pair] for pair in pairs.iter_rows()]
     return frame.with_columns(method=pl.Series(new, dtype=pl.String))
 
 

@@ -115,22 +115,18 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     ('#d55e00', 3)
     """
     unique = tuple(dict.fromkeys(names))
-    looks: dict[str, tuple[str, tuple[float, ...]]] = {}
+    known: dict[str, str] = {}
     for name in unique:
-        look = (_KNOWN.get(plain(name), ""), _DASHES[0])
-        if look[0] and look not in looks.values():  # "TENT" and "tent" are two
-            looks[name] = look
-    taken = [color for color, _ in looks.values()]
-    free = [color for color in _PALETTE if color not in taken]
-    left = [*product(_DASHES, free), *product(_DASHES[1:], taken)]
-    others = (name for name in unique if name not in looks)
-    looks |= {
-        name: (color, dashes) for name, (dashes, color) in zip(others, cycle(left), strict=False)
-    }
-    return {
-        name: Mark(looks[name][0], _MARKERS[i % len(_MARKERS)], looks[name][1])
-        for i, name in enumerate(unique)
-    }
+        color = _KNOWN.get(plain(name))
+        if color and color not in known.values():  # "TENT" and "tent" are two
+            known[name] = color
+    free = [color for color in _PALETTE if color not in known.values()]
+    left = cycle([*product(_DASHES, free), *product(_DASHES[1:], known.values())])
+    chosen = {}
+    for name, marker in zip(unique, cycle(_MARKERS), strict=False):
+        dashes, color = (_DASHES[0], known[name]) if name in known else next(left)
+        chosen[name] = Mark(color, marker, dashes)
+    return chosen
 
 
 def pick(names: Iterable[str], style: Marks | None = None) -> dict[str, Mark]:

@@ -1,12 +1,11 @@
 """What is known of the data behind results: from the banks and the manifests in their folder."""
 
-import json
 from contextlib import suppress
 
 import numpy as np
 import polars as pl
 
-from lametta.bench.results import Results
+from lametta.bench.results import Results, read_json
 from lametta.bench.tables.used import describe
 from lametta.bench.workspace import Workspace
 from lametta.data.bank.bank import Bank
@@ -82,8 +81,7 @@ def count_datasets(results: Results) -> pl.DataFrame:
 def _n_samples(results: Results, fingerprint: str) -> int | None:
     """The size of the data set that a stream was drawn from, as its manifest says."""
     file = results.folder / "streams" / f"{fingerprint}.json"
-    try:
-        n = json.loads(file.read_text(encoding="utf-8"))["n_samples"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return n if isinstance(n, int) else None
+    with suppress(LamettaError):
+        n = read_json(file).get("n_samples")
+        return n if isinstance(n, int) else None
+    return None
