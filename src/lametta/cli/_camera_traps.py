@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lametta import methods
 from lametta.classmap import ClassMap
@@ -17,23 +17,6 @@ from lametta.types import LamettaError
 
 _CATEGORIES = "classification_categories"
 _OPTIONS = {"by": "--by", "gap": "--gap", "passes": "--passes", "class_map": "--map"}
-
-
-class Wish(NamedTuple):
-    """Options of results alone; None where they were not given."""
-
-    by: str | None
-    gap: float | None
-    passes: int | None
-    targets: str | None
-    drop_source: bool | None
-
-    def refuse(self) -> None:
-        """Raise if one was given, for files where none means anything."""
-        for name, value in self._asdict().items():
-            if value is not None:
-                option = f"--{name.replace('_', '-')}"
-                raise LamettaError(f"{option} must be left out for files other than .json")
 
 
 def read_results(path: Path) -> tuple[Results, str, str]:
@@ -62,12 +45,12 @@ def correct_results(
     params: Mapping[str, Any],
     batch_size: int,
     map_file: Path | None,
-    wish: Wish,
+    wish: Mapping[str, Any],
 ) -> Corrected:
-    """Correct the classifications, and write the file."""
+    """Correct the classifications, and write the file; a wish is an option that was given."""
     chain = Chain(tuple(method.correctors(params)))
-    options = {name: x for name, x in wish._asdict().items() if name in _OPTIONS and x is not None}
-    options["class_map"] = _class_map(results, map_file, wish.targets)
+    options = {name: x for name, x in wish.items() if name in _OPTIONS}
+    options["class_map"] = _class_map(results, map_file, wish.get("targets"))
     with progress_bar() as progress, typed(**_OPTIONS):
         task = progress.add_task("correcting", total=None)
         found = corrected(
@@ -75,7 +58,7 @@ def correct_results(
             chain,
             **options,
             batch_size=batch_size,
-            keep_source=not wish.drop_source,
+            keep_source="drop_source" not in wish,
             progress=lambda n: progress.advance(task, n),
         )
     results.write(target, found.document)

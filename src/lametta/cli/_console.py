@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from lametta._checks import explained
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -177,11 +178,8 @@ def check_device(device: str) -> None:
     """Raise unless PyTorch can compute there."""
     import torch
 
-    try:
+    with explained("--device must be one that works", device):
         torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise LamettaError(f"--device must be one that works, got {device!r}: {reason}") from None
 
 
 def require_bench() -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import lametta
 from lametta import methods
-from lametta.cli._camera_traps import Wish, correct_results, in_file, read_results, show
+from lametta.cli._camera_traps import correct_results, in_file, read_results, show
 from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
 from lametta.cli._predictions import Floats, Predictions, check_target, read, write
 from lametta.data.bank.files import check_finite
@@ -138,14 +138,18 @@ def correct(
     with user_errors():
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        wish = Wish(by, gap, passes, targets, drop_source)
+        wish: dict[str, object] = {"by": by, "gap": gap, "passes": passes, "targets": targets}
+        wish |= {"drop_source": drop_source}
+        wish = {name: x for name, x in wish.items() if x is not None}
         results = None
         if given.suffix == ".json":
             check_target(target, given, ".json")
             results, usual, stream = read_results(given)
-            method, wish = method or usual, wish._replace(by=by or stream)
+            method, wish = method or usual, {"by": stream} | wish
         else:
-            wish.refuse()
+            for name in wish:
+                option = f"--{name.replace('_', '-')}"
+                raise LamettaError(f"{option} must be left out for files other than .json")
             check_target(target, given)
         method = method or "lame"
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
@@ -162,7 +166,7 @@ def correct(
         if results is not None:
             with in_file(given):
                 show(correct_results(results, target, found, params, batch_size, map_file, wish))
-            say(f"corrected by {method}, each {wish.by} by itself")
+            say(f"corrected by {method}, each {wish['by']} by itself")
             say(f"wrote {target}")
             return
         predictions = read(given, map_file)

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 _ROWS = 4096  # that are scored at a time
 
 
-class Dtype(StrEnum):
-    """How numbers are stored."""
-
-    float32 = "float32"
-    float16 = "float16"
+Dtype = StrEnum("Dtype", ["float32", "float16"])
 
 
 def extract(

@@ -19,17 +19,9 @@ from lametta.affinity import AFFINITIES
 from lametta.cli._console import data_folder, out, say, show_table, user_errors
 from lametta.types import LamettaError
 
-
-class Kind(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    affinities = "affinities"
-    poolings = "poolings"
-    models = "models"
-    datasets = "datasets"
-    scenarios = "scenarios"
-    arrays = "arrays"
+Kind = StrEnum(
+    "Kind", ["methods", "affinities", "poolings", "models", "datasets", "scenarios", "arrays"]
+)
 
 
 def list_(

@@ -13,13 +13,7 @@ from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
 
-
-class Pooling(StrEnum):
-    """The poolings of a class map."""
-
-    mean = "mean"
-    sum = "sum"
-    max = "max"
+Pooling = StrEnum("Pooling", ["mean", "sum", "max"])
 
 
 def map_(

@@ -135,17 +135,13 @@ def serve(
         from lametta.serve.plan import Plan
         from lametta.serve.tensors import Limits
 
+        body, json = _bytes("--max-body", max_body), _bytes("--max-json", max_json)
         manners = Manners(
             tokens=_tokens(token_file),
-            limits=Limits(
-                _bytes("--max-body", max_body),
-                max_rows,
-                max_columns,
-                _bytes("--max-json", max_json),
-            ),
+            limits=Limits(body, max_rows, max_columns, json),
             rate=math.inf if rate is None else rate,
             queue=queue,
-            pending=max(_bytes("--max-body", max_body), 2**27),
+            pending=max(body, 2**27),
             deadline=deadline,
             patience=patience,
         )

@@ -197,14 +197,10 @@ def _global_seed(seed: int) -> Iterator[None]:
 
 
 def _pillow(module: str) -> ModuleType:
-    pillow: ModuleType = package(f"PIL.{module}", "pillow", "a corruption")
-    return pillow
+    return package(f"PIL.{module}", "pillow", "a corruption")
 
 
 def _package() -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # at import, of the packages that it needs
-        corruptions: ModuleType = package(
-            "imagecorruptions", "imagecorruptions-imaug", "a corruption"
-        )
-    return corruptions
+        return package("imagecorruptions", "imagecorruptions-imaug", "a corruption")

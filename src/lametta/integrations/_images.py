@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lametta._checks import check_choice, check_flag, is_number
+from lametta._checks import check_choice, check_flag, explained, is_number
 from lametta._packages import package
 from lametta.integrations._onnx_session import Input
 from lametta.types import LamettaError
@@ -190,12 +190,8 @@ def images_for(
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(Images)):
         if (text := known.get(f"lametta.{name}")) is not None:
-            try:
+            with explained(f"lametta.{name} in the file's metadata must be JSON", text[:80]):
                 found[name] = json.loads(text)
-            except (ValueError, RecursionError):
-                raise LamettaError(
-                    f"lametta.{name} in the file's metadata must be JSON, got {text[:80]!r}"
-                ) from None
     for name, value in (options or {}).items():
         check_choice("preprocess", name, [field.name for field in fields(Images)])
         found[name] = value

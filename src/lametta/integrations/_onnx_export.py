@@ -12,7 +12,7 @@ from lametta._files import PathLike, renamed
 from lametta._lame import check_options
 from lametta._packages import package
 from lametta.affinity import Affinity, knn
-from lametta.integrations._onnx_graph import find_head, with_outputs
+from lametta.integrations._onnx_graph import find_head, free_prefix, with_outputs
 from lametta.integrations._onnx_lame import Nodes, add_lame
 from lametta.integrations._onnx_outputs import columns
 from lametta.integrations._onnx_session import (
@@ -150,7 +150,7 @@ def _behind(
         raise LamettaError("model must take several samples at a time, got one of batches of 1")
     shapes = [output.shape or [] for output in started.get_outputs()]
     n_columns = columns(shapes[1], head.n_classes)
-    g = Nodes(opset, _free_prefix(model))
+    g = Nodes(opset, free_prefix(model, "lametta.lame."))
     x = _pooled(g, names[0], len(shapes[0]), head.channels_first)
     if probabilities is None:
         probabilities = head.probabilities
@@ -188,14 +188,6 @@ def _rename_in(graph: "GraphProto", names: Mapping[str, str]) -> None:
                 _rename_in(inner, names)
     for tensor in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         tensor.name = names.get(tensor.name, tensor.name)
-
-
-def _free_prefix(model: "ModelProto") -> str:
-    prefix = "lametta.lame."
-    taken = [name for node in model.graph.node for name in node.output]
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "_"
-    return prefix
 
 
 def _pooled(g: Nodes, features: str, n_axes: int, channels_first: bool | None) -> str:

@@ -83,15 +83,10 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
 def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
     """Make features and logits, as float32, the only outputs; give their names."""
     onnx = package("onnx", "onnx", "OnnxModel")
-    taken = {name for node in model.graph.node for name in node.output}
-    taken |= {tensor.name for tensor in (*model.graph.input, *model.graph.initializer)}
-    names = []
+    prefix, names = free_prefix(model, "lametta."), []
     del model.graph.output[:]
     for wanted, tensors in (("features", head.features), ("logits", head.logits)):
-        name = f"lametta.{wanted}"
-        while name in taken or f"{name}.wide" in taken:
-            name += "_"
-        last = tensors[0]
+        name, last = f"{prefix}{wanted}", tensors[0]
         if len(tensors) > 1:
             last = f"{name}.wide"
             model.graph.node.append(onnx.helper.make_node("DequantizeLinear", tensors, [last]))
@@ -100,6 +95,15 @@ def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
         model.graph.output.append(onnx.ValueInfoProto(name=name))  # its type will be inferred
         names.append(name)
     return names[0], names[1]
+
+
+def free_prefix(model: "ModelProto", prefix: str) -> str:
+    """A prefix that no tensor's name begins with: the one given, or a longer one."""
+    taken = [name for node in model.graph.node for name in node.output]
+    taken += [tensor.name for tensor in (*model.graph.input, *model.graph.initializer)]
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    return prefix
 
 
 class _Graph:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from lametta.types import LamettaError
+from lametta._checks import explained
 
 BY = ("sequence", "location")
 
@@ -87,11 +87,7 @@ def _time(i: int, image: Mapping[str, Any]) -> float | None:
     text = image.get("datetime")
     if text is None:
         return None
-    try:
+    with explained(f"images[{i}].datetime must be a time as 2024-05-01 08:00:00", text):
         date, _, clock = str(text).strip().replace("T", " ", 1).partition(" ")
         time = datetime.fromisoformat(f"{date.replace(':', '-')} {clock or '00:00:00'}")
-    except ValueError:
-        raise LamettaError(
-            f"images[{i}].datetime must be a time as 2024-05-01 08:00:00, got {text!r}"
-        ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

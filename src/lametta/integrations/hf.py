@@ -25,7 +25,7 @@ from lametta.integrations._hf_pipelines import (
     task_of,
 )
 from lametta.integrations._hf_zero_shot import ZeroShot
-from lametta.types import Corrector, LamettaError, Output, Prediction
+from lametta.types import Corrector, LamettaError, Prediction
 
 __all__ = ["Classified", "Corrected"]
 
@@ -189,7 +189,7 @@ class Corrected:
             labels = [config.id2label[i] for i in range(config.num_labels)]
             prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
             output = joined(forward(self._model, collated(self.pipeline, x)) for x in prepared)
-        source = Source(_itself).step(output)
+        source = Source(lambda x: x).step(output)
         corrected = self.streams.correct(source.features, source.probs, ids)
         return Classified(tuple(labels), source, corrected)
 
@@ -235,7 +235,3 @@ class Corrected:
 
 def _one_for_each(stream: Id | Iterable[Id]) -> TypeGuard[Iterable[Id]]:
     return isinstance(stream, Iterable) and not isinstance(stream, str)
-
-
-def _itself(output: Output) -> Output:
-    return output

@@ -5,6 +5,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -122,18 +123,15 @@ def _fill(
             done += count
             tell(done, n)
 
-    try:
-        with ThreadPoolExecutor(1) as writer:
-            try:
-                for part, missing, batch in zip(parts, asked, batches, strict=True):
-                    rows = compute(batch.x) if len(batch) else dict
-                    last = writer.submit(write, last, part, batch.index, rows)
-                    under_way.append((len(missing), last))
-                    settle(_AHEAD)
-            finally:
-                settle(0)  # what was begun is kept, also after an error
-    finally:
-        shards.close()
+    with closing(shards), ThreadPoolExecutor(1) as writer:
+        try:
+            for part, missing, batch in zip(parts, asked, batches, strict=True):
+                rows = compute(batch.x) if len(batch) else dict
+                last = writer.submit(write, last, part, batch.index, rows)
+                under_way.append((len(missing), last))
+                settle(_AHEAD)
+        finally:
+            settle(0)  # what was begun is kept, also after an error
 
 
 def _join(shards: Shards, path: Path, dataset: Dataset) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from lametta._checks import explained
 from lametta.classmap import ClassMap
 from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
 from lametta.data.labels import check_range, check_unmasked, is_numbered, match_labels, some_of
@@ -32,15 +33,9 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
     if not path.is_file():
         raise LamettaError(f"{name} must be a file, got {path}, which does not exist")
-    try:
+    with explained(f"{name} must be a readable {path.suffix} file", str(path)):
         arrays, header, found = _load(path, name)
         check_header(header)
-    except LamettaError:
-        raise
-    except Exception as error:  # whatever a broken file makes its reader raise
-        raise LamettaError(
-            f"{name} must be a readable {path.suffix} file, got {path}: {error}"
-        ) from None
     if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
         have = ", ".join(sorted(found)) or "nothing"
         raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from lametta._checks import explained
 from lametta.types import LamettaError
 
 _TYPES = {
@@ -119,7 +120,8 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
 
     Messages call the path ``name``.
     """
-    try:
+    kinds = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+    with explained(f"{name} must be a readable .safetensors file", str(path), kinds):
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             length = int.from_bytes(file.read(8), "little")
@@ -129,10 +131,6 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
         header = dict(json.loads(content.pop("__metadata__", {}).get(_FIELD, "{}")))
         places = {key: _place(path, 8 + length, status, **at) for key, at in content.items()}
         return places, header
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise LamettaError(
-            f"{name} must be a readable .safetensors file, got {path}: {error}"
-        ) from None
 
 
 def _place(

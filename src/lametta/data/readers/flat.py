@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lametta._checks import explained
 from lametta._packages import package
 from lametta.data.dataset import Dataset
 from lametta.data.readers.folders import number_classes
@@ -78,11 +79,6 @@ def _numbered(synsets: list[str]) -> dict[str, str]:
 def _read_meta(file: Path) -> dict[int, str]:
     """The synset of each number, from a table in MATLAB's format; nothing in it is run."""
     io = package("scipy.io", "scipy", file.name)
-    try:
+    with explained("meta.mat must hold a table of synsets with ILSVRC2012_ID and WNID", str(file)):
         rows = io.loadmat(file, squeeze_me=True, variable_names=["synsets"])["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
-    except Exception as error:  # a broken file may raise anything
-        raise LamettaError(
-            f"{file} must hold a table of synsets with ILSVRC2012_ID and WNID, "
-            f"got {type(error).__name__}: {error}"
-        ) from error

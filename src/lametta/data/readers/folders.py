@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 
-from lametta._checks import check_choice, check_integer
+from lametta._checks import check_choice, check_integer, explained
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import MOST_CLASSES, Dataset
@@ -175,10 +175,8 @@ def _read_labels(
     if labels is None:
         return None
     if not isinstance(labels, Mapping):
-        try:
+        with explained("labels must be a JSON file", str(labels)):
             labels = json.loads(Path(labels).read_text(encoding="utf-8"))
-        except (OSError, RecursionError, ValueError) as error:
-            raise LamettaError(f"labels must be a JSON file, got {labels}: {error}") from None
     if not isinstance(labels, Mapping):
         raise LamettaError(f"labels must be a JSON object, got a {type(labels).__name__}")
     for video, label in labels.items():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 import numpy as np
 
 from lametta._packages import package
-from lametta.classmap import ClassMap
 from lametta.data.dataset import Dataset, UnreadableImageError
 from lametta.types import LamettaError
 
@@ -64,24 +63,11 @@ def image_dataset(
     labels: Sequence[int],
     classes: Sequence[str],
     groups: Sequence[str] | None = None,
-    *,
-    class_map: ClassMap | None = None,
-    skipped: tuple[str, ...] = (),
-    differs: str = "",
 ) -> Dataset:
     """Put together what a reader found; the paths below the root are the keys."""
-    keys = tuple(paths)
-    return Dataset(
-        name,
-        ImageFiles(root, keys),
-        np.array(labels, dtype=np.int64),
-        tuple(classes),
-        keys,
-        None if groups is None else np.array(groups, dtype=str),
-        class_map,
-        skipped,
-        differs,
-    )
+    keys, named = tuple(paths), None if groups is None else np.array(groups, dtype=str)
+    numbers = np.array(labels, dtype=np.int64)
+    return Dataset(name, ImageFiles(root, keys), numbers, tuple(classes), keys, named)
 
 
 def list_images(root: Path, below: str = "") -> list[str]:

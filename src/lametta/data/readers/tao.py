@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +33,9 @@ def _files(folder: Path) -> list[Path]:
     return parts
 
 
-def _check(folder: Path) -> None:
-    _files(folder / "annotations")
-
-
-LAYOUT = Layout(("TAO",), ("annotations", "frames"), _check)
+LAYOUT = Layout(
+    ("TAO",), ("annotations", "frames"), check=lambda folder: _files(folder / "annotations")
+)
 
 
 def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
@@ -81,20 +80,15 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
     if not objects:
         raise LamettaError(f"{folder} must hold annotated frames from LaSOT, found none")
     class_map, labels = _label(objects)
-    missing = [path for path in labels if not (folder / "frames" / path).is_file()]
-    skipped = settle(broken, [(path, "no such file") for path in missing], folder / "frames")
+    frames, classes = folder / "frames", class_map.names
+    missing = [path for path in labels if not (frames / path).is_file()]
+    skipped = settle(broken, [(path, "no such file") for path in missing], frames)
     paths = sorted(labels.keys() - set(skipped), key=natural_key)
-    return image_dataset(
-        "tao_lasot",
-        folder / "frames",
-        paths,
-        [labels[path] for path in paths],
-        class_map.names,
-        [path.rpartition("/")[0] for path in paths],
-        class_map=class_map,
-        skipped=skipped,
-        differs=difference({"frames": len(paths), "classes": len(class_map.names)}, _PUBLISHED),
-    )
+    numbers = [labels[path] for path in paths]
+    groups = [path.rpartition("/")[0] for path in paths]
+    data = image_dataset("tao_lasot", frames, paths, numbers, classes, groups)
+    differs = difference({"frames": len(paths), "classes": len(classes)}, _PUBLISHED)
+    return replace(data, class_map=class_map, skipped=skipped, differs=differs)
 
 
 ENTRIES = {

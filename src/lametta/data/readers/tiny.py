@@ -1,6 +1,7 @@
 """Tiny-ImageNet: small images of 200 classes, most of them ImageNet's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lametta._files import PathLike
@@ -47,17 +48,12 @@ def tiny_imagenet(root: PathLike) -> Dataset:
     )
     ranks = {synset: i for i, synset in enumerate(class_map.names)}
     rows = _read_annotations(folder / "val/val_annotations.txt", listed)
-    kept = [(key, ranks[synset]) for key, synset in rows if synset in ranks]
-    return image_dataset(
-        "tiny_imagenet",
-        folder / "val",
-        [key for key, _ in kept],
-        [label for _, label in kept],
-        class_map.names,
-        class_map=class_map,
-        skipped=tuple(key for key, synset in rows if synset not in ranks),
-        differs=difference({"images": len(rows)}, _PUBLISHED),
-    )
+    labels = {key: ranks[synset] for key, synset in rows if synset in ranks}
+    skipped = tuple(key for key, _ in rows if key not in labels)
+    keys, numbers = list(labels), list(labels.values())
+    data = image_dataset("tiny_imagenet", folder / "val", keys, numbers, class_map.names)
+    differs = difference({"images": len(rows)}, _PUBLISHED)
+    return replace(data, class_map=class_map, skipped=skipped, differs=differs)
 
 
 ENTRIES = {

@@ -1,5 +1,6 @@
 """ImageNet-VID: frames of videos with objects of 30 classes."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -65,17 +66,10 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
     videos = {frame.partition("/")[0] for frame in frames}
     if not paths:
         raise LamettaError(f"{annotations} must hold <video>/<frame>.xml with objects, found none")
-    return image_dataset(
-        "imagenet_vid",
-        images,
-        paths,
-        labels,
-        tuple(VID),
-        [path.partition("/")[0] for path in paths],
-        class_map=ancestral_map(VID),
-        skipped=skipped,
-        differs=difference({"videos": len(videos), "frames": len(frames)}, _PUBLISHED),
-    )
+    groups = [path.partition("/")[0] for path in paths]
+    data = image_dataset("imagenet_vid", images, paths, labels, tuple(VID), groups)
+    differs = difference({"videos": len(videos), "frames": len(frames)}, _PUBLISHED)
+    return replace(data, class_map=ancestral_map(VID), skipped=skipped, differs=differs)
 
 
 ENTRIES = {

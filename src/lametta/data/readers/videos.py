@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._checks import check_number
+from lametta._checks import check_number, explained
 from lametta._packages import package
 from lametta.data.dataset import UnreadableImageError
 from lametta.data.readers.images import file_stamp
@@ -71,7 +71,7 @@ def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> 
 
 def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When the frames that are taken are shown, and their numbers."""
-    try:
+    with explained("video must be readable", str(path)):
         with _open(path) as video:
             unit = float(video.streams.video[0].time_base)
             shown = [packet.pts for packet in video.demux(video=0) if packet.size]
@@ -79,10 +79,6 @@ def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[n
             with _open(path) as video:
                 shown = [frame.pts for frame in video.decode(video=0)]
         times = np.unique(np.array(shown, np.int64))
-    except LamettaError:
-        raise
-    except Exception as error:  # a broken file may raise anything
-        raise LamettaError(f"video must be readable, got {path}: {error}") from None
     numbers = np.arange(len(times))
     if not len(times):
         raise LamettaError(f"video must hold frames, got {path} without any")
