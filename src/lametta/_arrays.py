@@ -16,6 +16,7 @@ from array_api_compat import (
     is_numpy_namespace,
     is_torch_array,
 )
+from numpy.typing import NDArray
 
 from lametta.types import Array, LamettaError
 
@@ -126,6 +127,14 @@ def softmax(xp: ModuleType, x: Array) -> Array:
         return x.softmax(-1)
     e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
     return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def probabilities(name: str, logits: NDArray[Any]) -> NDArray[Any]:
+    """Softmax of NumPy's logits, which have to be finite; half precision as float32."""
+    if not np.isfinite(logits).all():
+        raise LamettaError(f"{name} must be finite, got NaN or infinity")
+    probs: NDArray[Any] = softmax(np, widen(np, logits))
+    return probs
 
 
 def row_norms(xp: ModuleType, x: Array) -> Array:

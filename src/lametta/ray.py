@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import softmax, to_numpy, widen
+from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_integer, did_you_mean
 from lametta.correctors import Prudent
 from lametta.correctors._state import fresh
@@ -132,11 +132,8 @@ def _source(columns: Mapping[str, str], rows: _Columns) -> NDArray[Any]:
     """The source's probabilities."""
     if "probs" in columns:
         return _matrix(columns["probs"], rows[columns["probs"]])
-    logits = _matrix(columns["logits"], rows[columns["logits"]])
-    if not np.isfinite(logits).all():
-        raise LamettaError(f"{columns['logits']} must be finite, got NaN or infinity")
-    probs: NDArray[Any] = softmax(np, widen(np, logits))
-    return probs
+    name = columns["logits"]
+    return probabilities(name, _matrix(name, rows[name]))
 
 
 def _matrix(name: str, column: NDArray[Any]) -> NDArray[Any]:

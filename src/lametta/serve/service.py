@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import softmax, to_numpy, widen
+from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_choice, is_number
 from lametta.integrations.onnx import OnnxModel
 from lametta.serve.errors import DeadlineError, NotFoundError
@@ -112,7 +112,7 @@ class Service:
                 )
         if "probs" in inputs:
             return inputs["features"], inputs["probs"]
-        return inputs["features"], _softmax(inputs["logits"])
+        return inputs["features"], probabilities("logits", inputs["logits"])
 
 
 def _predicted(
@@ -125,14 +125,7 @@ def _predicted(
         if x.dtype == object:
             x = x.ravel().tolist()  # files, a row each
     output = network(x)
-    return to_numpy(output.features), _softmax(to_numpy(output.logits))
-
-
-def _softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    if not np.isfinite(logits).all():
-        raise BadRequest("logits must be finite, got NaN or infinity")
-    rows: NDArray[Any] = softmax(np, widen(np, logits))
-    return rows
+    return to_numpy(output.features), probabilities("logits", to_numpy(output.logits))
 
 
 def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:

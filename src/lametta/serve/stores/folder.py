@@ -44,8 +44,7 @@ class FolderStore:
     def __init__(self, folder: Path, *, most: int = MOST, idle: float = IDLE) -> None:
         self._folder, self._most, self._idle = folder, most, idle
         self._lock = threading.Lock()  # of what follows
-        self._known: dict[str, _Known] = {}  # of the streams that were loaded
-        self._names: set[str] = set()  # the files of all streams
+        self._files: dict[str, _Known | None] = {}  # of all streams; None: to be read
         self._ends = ExitStack()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -68,14 +67,15 @@ class FolderStore:
         with self._lock, _reported:  # to the end, or a sweep might take what is being written
             if time.monotonic() >= self._next_sweep:
                 self._sweep()
-            if name in self._names and name not in self._known:
+            if name in self._files and self._files[name] is None:
                 self._read(name)
-            known = self._known.get(name)
+            known = self._files.get(name)
             if (known.version if known else 0) != version:
                 return None
-            if name not in self._names and len(self._names) >= self._most:
+            if name in self._files:
+                self._files[name] = None  # until all went well
+            elif len(self._files) >= self._most:
                 raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
-            self._known.pop(name, None)  # until all went well
             record = _record(version + 1, entry)
             if known is None or snapshot is not None:
                 record = _record(version, snapshot or b"") + record
@@ -85,8 +85,7 @@ class FolderStore:
             else:
                 self._append(name, known.length, record)
                 length = known.length + len(record)
-            self._known[name] = _Known(version + 1, length)
-            self._names.add(name)
+            self._files[name] = _Known(version + 1, length)
             return version + 1
 
     def check(self) -> None:
@@ -99,21 +98,20 @@ class FolderStore:
     def _read(self, name: str) -> Kept:
         """What a stream's file has, less what a kill left at its end."""
         path = self._folder / name
-        self._known.pop(name, None)
+        self._files[name] = None  # until all went well
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            self._names.discard(name)
+            del self._files[name]
             return NOTHING
         records = list(_records(content))
         version, _, length = records[-1] if records else (0, b"", 0)
         if length < len(content):
             logger.warning("%s ends with %d bytes of no use", path, len(content) - length)
             os.truncate(path, length)
-        self._names.add(name)
         if not records:
             return NOTHING
-        self._known[name] = _Known(version, length)
+        self._files[name] = _Known(version, length)
         return Kept(version, records[0][1], [entry for _, entry, _ in records[1:]])
 
     def _append(self, name: str, length: int, record: bytes) -> None:
@@ -130,15 +128,13 @@ class FolderStore:
         """Forget the streams that came last too long ago."""
         self._next_sweep = time.monotonic() + min(_SWEEP, self._idle)
         unused = time.time() - self._idle
-        self._names = set()
+        before, self._files = self._files, {}
         for file in os.scandir(self._folder):
             if file.name.endswith(".stream"):
                 if file.stat().st_mtime >= unused:
-                    self._names.add(file.name)
+                    self._files[file.name] = before.get(file.name)
                 else:
                     Path(file.path).unlink()
-        for name in self._known.keys() - self._names:
-            del self._known[name]
 
 
 class _Reported:
