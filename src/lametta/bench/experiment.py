@@ -185,7 +185,8 @@ def canonical(value: object) -> str:
     >>> canonical({"lr": 1.0, "layers": "everything"})
     '{"layers": "everything", "lr": 1}'
     """
-    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False)
+    plain = json.loads(json.dumps(value), parse_float=_number)
+    return json.dumps(plain, sort_keys=True, ensure_ascii=False)
 
 
 def load(path: PathLike, *, check: str = "ours") -> Experiment:
@@ -262,10 +263,7 @@ def _with(defaults: dict[str, object], table: object) -> object:
     return defaults | table if isinstance(table, dict) else table
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+def _number(text: str) -> float:
     # 1 and 1.0 are the same parameter: they must not make two configurations.
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -129,9 +129,9 @@ class Results:
         models, scenarios = self.experiment.models, self.experiment.scenarios
         architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
         trainings = {name: spec.training or spec.label for name, spec in models.items()}
-        iid = [name for name, spec in scenarios.items() if spec.is_iid]
-        priors = {name: spec.scenario(1, 0).parameters["prior"] for name, spec in scenarios.items()}
-        shifted = [name for name, prior in priors.items() if prior["kind"] != "as_is"]
+        made_of = {name: spec.identity() for name, spec in scenarios.items()}
+        iid = [name for name, parts in made_of.items() if parts["order"]["kind"] == "iid"]
+        shifted = [name for name, parts in made_of.items() if parts["prior"]["kind"] != "as_is"]
         return rows.with_columns(
             pl.col("model").replace(_labels(models)),
             pl.col("scenario").replace(_labels(scenarios)),

@@ -145,13 +145,8 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
     experiment, file = workspace.experiment, workspace.folder / "selected.toml"
     if validation:
         order = {name: experiment.configs(name) for name in experiment.methods}
-        chosen = select(
-            read_cells(workspace.folder, validation),
-            experiment.validation.scenarios,
-            order,
-            source=experiment.source,
-        )
-        write_selection(file, chosen)
+        rows, scenarios = read_cells(workspace.folder, validation), experiment.validation.scenarios
+        write_selection(file, select(rows, scenarios, order, source=experiment.source))
     selected = read_selection(file) if file.exists() else {}
     check_selected(experiment, selected)
     return selected

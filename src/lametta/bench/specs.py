@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from lametta import methods
+from lametta._checks import explained
 from lametta.bench.problems import Strict, expected, one_of, plain, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
@@ -159,19 +160,12 @@ class ScenarioSpec(_Spec):
     @field_validator("order", "prior")
     @classmethod
     def _is_for_streams(cls, value: Any, info: ValidationInfo) -> Any:
-        try:
+        # A list or a table may be where a name is looked up.
+        with explained("must be as Scenario takes it", value, TypeError):
             Scenario(**{str(info.field_name): value})
-        except TypeError as error:  # a list or a table where a name is looked up
-            raise LamettaError(f"must be as Scenario takes it, got {value!r}: {error}") from None
         return value
 
-    @property
-    def is_iid(self) -> bool:
-        """Whether samples arrive in an order that says nothing of their classes."""
-        kind = self.order["kind"] if isinstance(self.order, dict) else self.order
-        return str(kind) == "iid"
-
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> dict[str, Any]:
         """Give what streams depend on, the same however it was written."""
         parameters = self.scenario(1, 0).parameters
         return {name: x for name, x in parameters.items() if name not in ("batch_size", "seed")}
@@ -219,7 +213,14 @@ class MethodSpec(_Spec):
                 yield self.params | dict(zip(grid, values, strict=True))
 
 
-class Validation(_Spec):
+class _Phase(_Spec):
+    models: _Names
+    scenarios: _Names
+    methods: _Names
+    seeds: _Seeds
+
+
+class Validation(_Phase):
     """What every configuration runs on, so that one can be chosen for each method.
 
     Examples
@@ -229,10 +230,6 @@ class Validation(_Spec):
     64
     """
 
-    models: _Names
-    scenarios: _Names
-    methods: _Names
-    seeds: _Seeds
     batch_size: PositiveInt = 64
 
     live: ClassVar[bool] = False
@@ -243,7 +240,7 @@ class Validation(_Spec):
         return (self.batch_size,)
 
 
-class Study(_Spec):
+class Study(_Phase):
     """What the chosen configurations run on, and the figure that shows it.
 
     ``timed`` makes networks run even where a bank of their outputs would do. It is true by itself
@@ -261,10 +258,6 @@ class Study(_Spec):
     title: str = ""
     figure: Annotated[str, one_of(VIEWS)] = "boxes"
     timed: bool | None = None
-    models: _Names
-    scenarios: _Names
-    methods: _Names
-    seeds: _Seeds
     batch_sizes: _Sizes = (64,)
 
     @model_validator(mode="after")
