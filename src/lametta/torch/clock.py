@@ -5,40 +5,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 
 
-class _Mark(Protocol):
-    def record(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end: Self, /) -> float: ...
-
-
-class _HostMark:
-    """A point in time with the interface of ``torch.cuda.Event``."""
-
-    def record(self) -> None:
-        self.seconds = time.perf_counter()
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end: "_HostMark", /) -> float:
-        return 1e3 * (end.seconds - self.seconds)
-
-
 class Seconds:
-    """The time between pairs of marks; ``float`` of it waits until the device has passed them."""
+    """The time between pairs of events; ``float`` of it waits until the device has passed them."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[_Mark, _Mark]] = []
+        self.spans: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def __float__(self) -> float:
         for _, end in self.spans:
             end.synchronize()
-        return sum(start.elapsed_time(end) for start, end in self.spans) / 1e3
+        milliseconds: float = sum(start.elapsed_time(end) for start, end in self.spans)
+        return milliseconds / 1e3
 
     def __repr__(self) -> str:
         return f"{float(self):.6f}"
@@ -47,14 +29,14 @@ class Seconds:
 class Clock:
     """Seconds of each stage on the device, and the peak memory since the clock was made.
 
-    On CUDA, marks are put into the device's own queue, so that the host waits for the device only
+    On CUDA, events are put into the device's own queue, so that the host waits for the device only
     when a time is read. Peak memory is that of all tensors on CUDA, and that of the whole process
     on a CPU, which only Linux tells.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds: dict[str, Seconds] = {}
+        self.seconds: dict[str, Any] = {}
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
@@ -63,16 +45,16 @@ class Clock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the time of a ``with`` block to that of the stage."""
-        start, end = self._mark(), self._mark()
+        if self.device.type != "cuda":
+            began = time.perf_counter()
+            yield
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            return
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         yield
         end.record()
         self.seconds.setdefault(name, Seconds()).spans.append((start, end))
-
-    def _mark(self) -> _Mark:
-        if self.device.type != "cuda":
-            return _HostMark()
-        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def info(self) -> dict[str, Any]:
         """Seconds by stage, and ``peak_memory`` in bytes where it is known."""
