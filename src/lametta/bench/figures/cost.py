@@ -6,7 +6,7 @@ import polars as pl
 
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.style import Mark
+from lametta.bench.figures.style import Mark, name_rows
 from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
@@ -101,9 +101,6 @@ def _draw_bars(axes: "Axes", rows: pl.DataFrame) -> None:
             va="center",
             size=7.5,
         )
-    axes.set_yticks(places, names)
-    axes.set_ylim(places[-1] + 0.6, places[0] - 0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, places, names)
     axes.margins(x=0.14)
     axes.set_xlabel(rows["panel"][0])

@@ -12,7 +12,7 @@ from lametta.bench import metrics
 from lametta.bench.columns import COLUMNS
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import heights, place, variants
-from lametta.bench.figures.style import Marks, apart, pick
+from lametta.bench.figures.style import Marks, apart, name_rows, pick
 from lametta.bench.paper import differences
 from lametta.types import Array
 
@@ -143,10 +143,16 @@ def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
 
 
 def _draw(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
-    if rows["quantity"][0] == "class":
+    quantity = rows["quantity"][0]
+    if quantity == "class":
         _draw_strips(axes, rows)
-    else:
-        _draw_lines(axes, rows, style)
+        return
+    for method, mark in style.items():
+        line = rows.filter(method=method)
+        axes.plot(line["samples"], line["value"], color=mark.color, ls=mark.line, lw=1.4)
+    axes.set_title(rows["scenario"][0])
+    axes.set_xlabel("samples")
+    axes.set_ylabel(_QUANTITIES[quantity])
 
 
 def _draw_strips(axes: "Axes", rows: pl.DataFrame) -> None:
@@ -165,18 +171,7 @@ def _draw_strips(axes: "Axes", rows: pl.DataFrame) -> None:
             spans = [*zip(starts[mine], (ends - starts)[mine], strict=True)]
             color = colormaps["turbo"](share)
             axes.broken_barh(spans, (y - 0.38, 0.76), facecolors=[color], linewidth=0)
-    axes.set_yticks(range(len(strips)), [strip["scenario"][0] for strip in strips])
-    axes.set_ylim(len(strips) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, range(len(strips)), [strip["scenario"][0] for strip in strips])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("samples, colored by class")
-
-
-def _draw_lines(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
-    for method, mark in style.items():
-        line = rows.filter(method=method)
-        axes.plot(line["samples"], line["value"], color=mark.color, ls=mark.line, lw=1.4)
-    axes.set_title(rows["scenario"][0])
-    axes.set_xlabel("samples")
-    axes.set_ylabel(_QUANTITIES[rows["quantity"][0]])

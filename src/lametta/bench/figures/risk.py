@@ -8,7 +8,7 @@ import polars as pl
 
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import ends
-from lametta.bench.figures.style import INK, Marks, pick
+from lametta.bench.figures.style import INK, Marks, name_rows, pick
 from lametta.bench.metrics import gains
 from lametta.types import LamettaError
 
@@ -76,9 +76,6 @@ def _draw_spread(
         color, mean = style[method].color, own.mean()
         axes.plot(own, heights, "o", color=color, ms=2.6, mew=0, alpha=0.7)
         axes.plot((mean, mean), (place - 0.36, place + 0.36), color=color, lw=2.4)
-    axes.set_yticks(range(len(methods)), methods)
-    axes.set_ylim(len(methods) - 0.5, -0.5)
+    name_rows(axes, range(len(methods)), methods, room=0.5)
     axes.set_xlim(ends)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("gain (points)")

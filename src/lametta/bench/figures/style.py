@@ -11,6 +11,7 @@ from lametta.bench.paper import plain
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 INK, GRID = "#1b1f24", "#d5dae1"
 """Text and grid lines; a page that follows light and dark puts its own colors in their place."""
@@ -167,3 +168,13 @@ def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict
         name: replace(mark, dashes=mark.dashes or _GAPS[min(above[name], len(_GAPS) - 1)])
         for name, mark in style.items()
     }
+
+
+def name_rows(
+    axes: "Axes", places: Sequence[float], names: Sequence[str], room: float = 0.6
+) -> None:
+    """Let rows stand below each other, the first on top, each with its name and no grid line."""
+    axes.set_yticks(places, names)
+    axes.set_ylim(places[-1] + room, places[0] - room)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")

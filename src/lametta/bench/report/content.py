@@ -195,22 +195,19 @@ def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
 
 
 def _validation(results: Results, style: Marks, names: set[str]) -> Section:
-    part, source = results.validation, results.source
+    experiment, part, source = results.experiment, results.validation, results.source
     notes = [part.lack] if part.lack else []
     table: pl.DataFrame | None = None
     drawn: list[Figure] = []
     if not part.rows.is_empty():
         scenarios = list(dict.fromkeys(part.rows["scenario"]))
-        order = {name: results.experiment.configs(name) for name in results.experiment.methods}
+        order = {name: experiment.configs(name) for name in experiment.methods}
         with _noted(notes):
             table = select(part.rows, scenarios, order, source=source).table
             drawn.append(figures.cross_shift(part.rows, scenarios, source, order=order))
             drawn += _rates(results, part.rows, style, names)
-    params = {
-        name: results.selected[name]
-        for name in results.experiment.methods
-        if name in results.selected
-    }
+    selected = results.selected
+    params = {name: selected[name] for name in experiment.methods if name in selected}
     shown = (tables.selected(params, table),) if params else ()
     return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
 
