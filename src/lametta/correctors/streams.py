@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -109,7 +108,12 @@ class Streams:
         rows = _rows_by_stream(stream, probs.shape[0])
         if not rows:
             return Prediction(probs, features)
-        self._check(xp, features, probs, rows)  # all of them, before any stream moves on
+        checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
+        sizes = features.shape[1], probs.shape[1]
+        for one in rows:  # all of them, before any stream moves on
+            if one in self._shelf:
+                with self._shelf.held(one) as own:
+                    check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
         answers = []
         for one, mine in rows.items():
             take = xp.asarray(mine, device=device(probs))
@@ -199,16 +203,6 @@ class Streams:
             own.sizes = features.shape[1], probs.shape[1]
         return prediction
 
-    def _check(
-        self, xp: ModuleType, features: Array, probs: Array, rows: Mapping[Id, list[int]]
-    ) -> None:
-        checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
-        sizes = features.shape[1], probs.shape[1]
-        for one in rows:
-            if one in self._shelf:
-                with self._shelf.held(one) as own:
-                    check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
-
 
 def _id(stream: object) -> Id | None:
     """The id of one stream, a text or an integer; None if this is none."""
@@ -245,8 +239,5 @@ def _size(own: _Own) -> int:
 def _means(infos: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, float]:
     """The mean over rows of each number that all streams told."""
     shared = [name for name in infos[0] if all(name in info for info in infos)]
-    return {
-        name: sum(float(info[name]) * n for info, n in zip(infos, counts, strict=True))
-        / sum(counts)
-        for name in shared
-    }
+    told = {name: [float(info[name]) for info in infos] for name in shared}
+    return {name: float(np.average(numbers, weights=counts)) for name, numbers in told.items()}

@@ -163,8 +163,9 @@ class Course:
         del total[-1]
         shown = [label for label, _ in total.most_common(_CLASSES)]
         since = [point for point in points if point.start > now - 12]
+        seconds = max(now - since[0].start, SPAN) if since else SPAN
         return {
-            "rate": sum(point.requests for point in since) / _seconds(since, now),
+            "rate": sum(point.requests for point in since) / seconds,
             "samples": self.samples,
             "latency": self.quantiles(),
             "signals": self.known_signals(),
@@ -196,10 +197,6 @@ class Course:
                 for name, strip in reversed(self.strips.items())
             ],
         }
-
-
-def _seconds(points: list[_Point], now: float) -> float:
-    return max(now - points[0].start, SPAN) if points else SPAN
 
 
 def _mix(mix: Counter[int], shown: list[int]) -> list[int]:
