@@ -47,18 +47,8 @@ __all__ = [
 ]
 
 
-_MODULES = (
-    "adapters",
-    "affinity",
-    "classmap",
-    "correctors",
-    "integrations",
-    "ray",
-    "testing",
-    "torch",
-    "types",
-)
 _HOMES = ("_lame", "adapters", "affinity", "classmap", "correctors", "types")
+_MODULES = (*_HOMES, "integrations", "ray", "testing", "torch")
 
 
 def __getattr__(name: str) -> _Any:

@@ -20,14 +20,14 @@ from lametta import LAME, Prudent, Streams
 from lametta.cli import app
 from lametta.serve.gate import Manners
 from lametta.serve.plan import Plan, Served
-from lametta.serve.service import Reply
 from tests.conftest import make_batch
 from tests.processes import Program
 from tests.serve.load import MODELS, Load
 from tests.serve.redis_server import RedisServer, free_port
 from tests.serve.server import Server
 
-pytest.importorskip("ray")
+# Not by an import: Ray reads the environment then, and programs are forked from this process.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not here")
 D, K = 8, 5
 OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
 OPTIONS += ["--deadline", 30, "--patience", 5]
@@ -184,7 +184,7 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
     def answer(*_):
         begun.set()
         go_on.wait(10)
-        return Reply(b"{}", None)
+        return b"{}", None
 
     monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
     plan = Plan({"average": Served("average", {})}, "memory", threads=1, manners=Manners(queue=1))

@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from lametta.serve.plan import Plan, Served
-from lametta.serve.service import Reply
 from lametta.serve.workers import Kind, Workers
 
 SMALL, LARGE = Kind("prudent", 14), Kind("prudent", 24)
@@ -74,7 +73,7 @@ def test_who_computes_a_request(waits, threads, inside, monkeypatch):
 
     def answer(*_):
         found.append(threading.current_thread() is threading.main_thread())
-        return Reply(b"{}", None)
+        return b"{}", None
 
     monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
     monkeypatch.setattr("lametta.serve.stores.memory.MemoryStore.waits", waits)

@@ -15,7 +15,7 @@ from lametta.serve import openapi
 from lametta.serve.errors import NotFoundError, StoreError
 from lametta.serve.gate import Bodies, Gate, failure, refusal
 from lametta.serve.page import asset
-from lametta.serve.service import VERSION, Reply, Service
+from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
 from lametta.serve.tensors import BadRequest
 from lametta.serve.workers import Kind, Workers
@@ -31,13 +31,13 @@ _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
 class _Answer(Response):
     """A reply, whose headers are known: to check and lower them takes longer than to send them."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.status_code, self.body, self.background = 200, reply.body, None
-        self.raw_headers = [(b"content-length", b"%d" % len(reply.body))]
-        if reply.header_length is None:
+    def __init__(self, body: bytes, header_length: int | None) -> None:
+        self.status_code, self.body, self.background = 200, body, None
+        self.raw_headers = [(b"content-length", b"%d" % len(body))]
+        if header_length is None:
             self.raw_headers.append((b"content-type", b"application/json"))
         else:
-            length = openapi.HEADER_LENGTH.lower().encode(), b"%d" % reply.header_length
+            length = openapi.HEADER_LENGTH.lower().encode(), b"%d" % header_length
             self.raw_headers += [(b"content-type", b"application/octet-stream"), length]
 
 
@@ -113,7 +113,7 @@ def make_app(
             job = partial(service.answer, model, body, header_length, request.scope["begun"])
             kind = Kind(model, len(body).bit_length())
             reply = await workers.do(kind, job)
-        return _Answer(reply)
+        return _Answer(*reply)
 
     for path, words in (
         ("/v2/models/{model}/infer", openapi.INFER),

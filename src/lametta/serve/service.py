@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,6 @@ OUTPUTS = ("probs", "label", "source_label", *SIGNALS)
 _LONGEST_ID = 256
 _LARGE = 2**18  # bytes of JSON
 _FLOATS = "FP16, FP32 or FP64"
-
-
-class Reply(NamedTuple):
-    """An answer's bytes, and how many of them are JSON if not all."""
-
-    body: bytes
-    header_length: int | None
 
 
 @dataclass
@@ -66,8 +59,13 @@ class Service:
             raise NotFoundError(f"model must be one of {known}, got {name[:100]!r}")
         return self.keepers[name]
 
-    def answer(self, name: str, body: bytes, header_length: int | None, begun: float) -> Reply:
-        """Answer a request to a model, which came when `time.monotonic` was ``begun``."""
+    def answer(
+        self, name: str, body: bytes, header_length: int | None, begun: float
+    ) -> tuple[bytes, int | None]:
+        """Answer a request to a model, which came when `time.monotonic` was ``begun``.
+
+        Gives the answer's bytes, and how many of them are JSON if not all.
+        """
         keeper = self.find(name)
         request = self._decode(body, header_length)
         deadline = begun + min(self.deadline, _timeout(request))
@@ -86,7 +84,7 @@ class Service:
         self.monitor.answered(name, shown, probs, prediction, seconds)
         outputs, told = _outputs(probs, prediction)
         binary = request.parameters.get("binary_data_output", False)
-        return Reply(*encode(name, VERSION, request.id, outputs, request.outputs, binary, told))
+        return encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
 
     def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
         """Read a request; large JSON takes many times its length of memory, so one at a time."""

@@ -8,7 +8,6 @@ the version it was made for, and of two who name the same one comes too late.
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lametta.serve.errors import StoreError
 from lametta.types import LamettaError
 
 IDLE = 24 * 3600.0
@@ -104,6 +103,3 @@ def open_store(url: str, *, most: int = MOST, idle: float = IDLE) -> Store:
     from lametta.serve.stores.folder import FolderStore
 
     return FolderStore(Path(url), most=most, idle=idle)
-
-
-__all__ = ["IDLE", "MOST", "NOTHING", "Kept", "Store", "StoreError", "open_store"]
