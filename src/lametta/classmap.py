@@ -63,7 +63,22 @@ class ClassMap:
         check_choice("pooling", self.pooling, ("mean", "sum", "max"))
         if self.n_source is not None:
             check_integer("n_source", self.n_source, 1)
-        self._check_groups()
+        if not self.groups:
+            raise LamettaError("mapping must have at least one target, got none")
+        owner: dict[int, str] = {}
+        for name, group in zip(self.names, self.groups, strict=True):
+            if not group:
+                raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
+            for member in group:
+                if not 0 <= member < self.room:
+                    limit = "" if self.n_source is None else f" and < n_source = {self.n_source}"
+                    raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
+                if member in owner:
+                    raise LamettaError(
+                        "mapping must give a class one target at most, "
+                        f"got {owner[member]!r} and {name!r} for class {member}"
+                    )
+                owner[member] = name
 
     @cached_property
     def _parsed(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
@@ -192,24 +207,6 @@ class ClassMap:
             return cls.from_dict(content)
         except LamettaError as error:
             raise LamettaError(f"path must be a class map, got {path}: {error}") from None
-
-    def _check_groups(self) -> None:
-        if not self.groups:
-            raise LamettaError("mapping must have at least one target, got none")
-        owner: dict[int, str] = {}
-        for name, group in zip(self.names, self.groups, strict=True):
-            if not group:
-                raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
-            for member in group:
-                if not 0 <= member < self.room:
-                    limit = "" if self.n_source is None else f" and < n_source = {self.n_source}"
-                    raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
-                if member in owner:
-                    raise LamettaError(
-                        "mapping must give a class one target at most, "
-                        f"got {owner[member]!r} and {name!r} for class {member}"
-                    )
-                owner[member] = name
 
     @cached_property
     def _padded(self) -> NDArray[np.intp]:

@@ -1,5 +1,6 @@
 """How the commands print, show progress, and end on bad input."""
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -166,8 +167,10 @@ def parsed(settings: Sequence[str], option: str) -> dict[str, Any]:
     return params
 
 
-def data_folder(data: Path) -> Path:
-    """The data root that was given, which has to be there."""
+def data_folder(data: Path | None) -> Path | None:
+    """The data root that was given, which has to be there, or else that of LAMETTA_DATA, if any."""
+    if data is None:
+        return Path(root) if (root := os.environ.get("LAMETTA_DATA")) else None
     if not data.is_dir():
         reason = "which is a file" if data.exists() else "which does not exist"
         raise LamettaError(f"--data must be a folder, got {data}, {reason}")

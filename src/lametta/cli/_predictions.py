@@ -73,7 +73,8 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
     if len(names) != probs.shape[1]:
-        names = _imagenet(header) if classes is None and n_outputs == len(IMAGENET) else ()
+        is_imagenet = str(header.get("model")).startswith(_IMAGENET_MODELS)
+        names = IMAGENET if is_imagenet and classes is None and n_outputs == len(IMAGENET) else ()
     return Predictions(arrays["features"], probs, columns, names, header, note)
 
 
@@ -84,11 +85,6 @@ def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
     blocks = [pool(outputs[i : i + rows]) for i in range(0, len(outputs), rows)]
     pooled: Floats = np.concatenate(blocks) if blocks else pool(outputs)
     return pooled
-
-
-def _imagenet(header: Header) -> tuple[str, ...]:
-    """The synsets of ImageNet's classes, if a network for these made the predictions."""
-    return IMAGENET if str(header.get("model")).startswith(_IMAGENET_MODELS) else ()
 
 
 def _labels(

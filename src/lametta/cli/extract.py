@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from lametta._checks import did_you_mean
+from lametta._checks import did_you_mean, explained
 from lametta.cli._console import (
     load_map,
     progress_bar,
@@ -150,7 +150,8 @@ def _dataset(
         raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
     with typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
         if data == "-":
-            dataset = _named()
+            with explained("standard input must be text in UTF-8", data, UnicodeDecodeError):
+                dataset = open_names(sys.stdin)
         elif Path(data).exists():
             targets = () if classes is None else classes.names
             dataset = open_path(data, targets=targets, count_classes=count_classes, fps=fps)
@@ -168,13 +169,6 @@ def _dataset(
     if lost := len(dataset) - len(mapped):
         say(f"left out {lost} of {len(dataset)} images, whose classes {class_map} does not map")
     return mapped
-
-
-def _named() -> Dataset:
-    try:
-        return open_names(sys.stdin)
-    except UnicodeDecodeError as error:
-        raise LamettaError(f"standard input must be text in UTF-8, got {error}") from None
 
 
 def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountClasses:

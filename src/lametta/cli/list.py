@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -49,20 +48,18 @@ def list_(
     Example: lametta list datasets --data /data --count
     """
     with user_errors():
-        if data is not None:
-            data_folder(data)
+        root = data_folder(data)
         for option, given in (("--data", data is not None), ("--count", count)):
             if given and kind not in (None, Kind.datasets):
                 raise LamettaError(f"{option} is of use with datasets alone, got it with {kind}")
-        for wanted in Kind if kind is None else (kind,):
-            if kind is None:
-                out.print(f"[bold underline]{wanted}[/]")
-            if wanted is Kind.datasets:
-                _datasets(data, count)
-            else:
-                _TABLES[wanted]()
-            if kind is None:
-                out.print()
+        tables = _TABLES | {Kind.datasets: lambda: _datasets(root, count)}
+        if kind is not None:
+            tables[kind]()
+            return
+        for every in Kind:
+            out.print(f"[bold underline]{every}[/]")
+            tables[every]()
+            out.print()
 
 
 def _show(names: Mapping[str, str]) -> None:
@@ -102,10 +99,9 @@ def _affinities() -> None:
     show_table("name", "what it is", "options", rows=rows)
 
 
-def _datasets(data: Path | None, count: bool) -> None:
+def _datasets(root: Path | None, count: bool) -> None:
     from lametta.data import catalog
 
-    root = os.environ.get("LAMETTA_DATA") if data is None else data
     if count and not root:
         raise LamettaError("--count needs a data root, got neither --data nor LAMETTA_DATA")
     there = {row.name: row for row in catalog.look(root)} if root else {}

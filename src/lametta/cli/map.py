@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Column
 
+from lametta._checks import explained
 from lametta.classmap import ClassMap
 from lametta.cli._console import err, say, show_table, typed, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
@@ -73,12 +74,8 @@ def target_names(targets: str) -> list[str]:
     """The names that were typed, or those in a file."""
     parts = targets.split(",")
     if targets.startswith("@"):
-        try:
+        with explained("--targets must name a text file after @", targets[1:]):
             parts = Path(targets[1:]).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise LamettaError(
-                f"--targets must name a text file after @, got {targets[1:]}: {error}"
-            ) from None
     names = [part.strip() for part in parts if part.strip()]
     if not names:
         raise LamettaError(f"--targets must name at least one class, got {targets!r}")

@@ -1,6 +1,5 @@
 """``lametta run`` and ``lametta demo``: experiments, from a file to a report."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,7 +101,7 @@ def run(
         path = _path(experiment)
         with typed(path="EXPERIMENT"):
             loaded = load(path, check="ours" if dry_run else "all")
-        root = _root(data)
+        root = data_folder(data)
         check_device(device)
         if dry_run:
             _show_plan(loaded, root, device, jobs, image_cache)
@@ -148,13 +147,6 @@ def _path(experiment: str) -> Path:
     except LamettaError as error:
         message = str(error).removeprefix("name must be")
         raise LamettaError(f"EXPERIMENT must be a TOML file, or{message}") from None
-
-
-def _root(data: Path | None) -> Path | None:
-    """The data root, if there is any: embedded data need none."""
-    if data is not None:
-        return data_folder(data)
-    return Path(root) if (root := os.environ.get("LAMETTA_DATA")) else None
 
 
 def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None:

@@ -22,7 +22,6 @@ _SPEC = re.compile(
     r"(?:(?P<name>[^:=]*)=)?(?P<method>python:[^:]+:[^:]+|[^:=]+)(?::(?P<options>.+))?"
 )
 _SHORTEST = 16  # characters of a token
-_LEVELS = ("debug", "info", "warning", "error")
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -164,14 +163,14 @@ def serve(
         )
         from lametta.serve.server import log_to_stderr, run
 
-        check_choice("--log-level", log_level, _LEVELS)
-        log_to_stderr(log_level.upper())
+        check_choice("--log-level", log_level, ("debug", "info", "warning", "error"))
+        level = log_level.upper()
+        log_to_stderr(level)
         with typed(store="--store", path="--model", address="--ray", port="--port"):
             if ray is not None:
                 require("ray", "ray")
                 from lametta.serve.ray import serve_on_ray
 
-                level = log_level.upper()
                 serve_on_ray(
                     plan, ray, replicas=replicas or 2, host=host, port=port, log_level=level
                 )

@@ -94,12 +94,12 @@ def check_arrays(arrays: Mapping[str, Rows]) -> None:
     for key, x in arrays.items():
         check_unmasked(key, x)
     n = len(arrays["features"]) if arrays["features"].ndim else 0
-    for key, ndim in (("features", 2), (name, 2), ("labels", 1), ("groups", 1), ("keys", 1)):
+    wanted = {"features": "[N, d]", name: "[N, K]", "labels": "[N]", "groups": "[N]", "keys": "[N]"}
+    for key, want in wanted.items():
         if key not in arrays:
             continue
         shape = arrays[key].shape
-        if len(shape) != ndim or shape[0] != n or 0 in shape[1:]:
-            want = "[N]" if ndim == 1 else "[N, d]" if key == "features" else "[N, K]"
+        if len(shape) != want.count(",") + 1 or shape[0] != n or 0 in shape[1:]:
             raise LamettaError(f"{key} must have shape {want} with N = {n}, got {shape}")
     for key in ("features", name):
         if arrays[key].dtype.kind != "f":
