@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -35,7 +36,6 @@ _List = Field(strict=False, min_length=1)
 _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
-_Corruptions = Annotated[tuple[Annotated[str, one_of(SETS["all"])], ...], _List, unique]
 _Grid = dict[str, Annotated[tuple[object, ...], _List, plain]]
 
 Params: TypeAlias = dict[str, object]
@@ -72,6 +72,35 @@ class ModelSpec(_Spec):
         return self
 
 
+def _check_part(part: object) -> object:
+    match part:
+        case [int(first), int(step)] if 0 <= first < step:
+            return part
+    raise LamettaError(f"must be integers [i, n] with 0 <= i < n, got {part!r}")
+
+
+def _spell_out(corruptions: object) -> object:
+    if not isinstance(corruptions, str):
+        return corruptions
+    if corruptions not in _CORRUPTIONS:
+        raise LamettaError(expected([*_CORRUPTIONS, "a list of names"], corruptions))
+    return _CORRUPTIONS[corruptions]
+
+
+def _check_groups(classes: dict[str, list[int]]) -> dict[str, list[int]]:
+    ClassMap(classes)
+    return classes
+
+
+_Part = Annotated[tuple[int, int], Field(strict=False), BeforeValidator(_check_part)]
+_Corruption = Annotated[str, one_of(SETS["all"])]
+_Corruptions = Annotated[tuple[_Corruption, ...], _List, unique, BeforeValidator(_spell_out)]
+_Numbered = BeforeValidator(
+    lambda x: {str(i): item for i, item in enumerate(x)} if isinstance(x, list) else x
+)
+_Groups = Annotated[dict[str, list[int]], _Numbered, AfterValidator(_check_groups)]
+
+
 class DatasetSpec(_Spec):
     """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
 
@@ -90,46 +119,13 @@ class DatasetSpec(_Spec):
 
     reader: Annotated[str, one_of(catalog.names())]
     options: Annotated[dict[str, object], plain] = Field(default_factory=dict)
-    part: Annotated[tuple[int, int], Field(strict=False)] | None = None
+    part: _Part | None = None
     most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
     severity: Annotated[int, Field(ge=1, le=5)] = 5
-    classes: dict[str, list[int]] | None = None
+    classes: _Groups | None = None
     targets: _Names | None = None
     pooling: Annotated[str, one_of(("mean", "sum", "max"))] = "mean"
-
-    @field_validator("part", mode="before")
-    @classmethod
-    def _is_part(cls, part: object) -> object:
-        match part:
-            case None:
-                return None
-            case [int(first), int(step)] if 0 <= first < step:
-                return part
-        raise LamettaError(f"must be integers [i, n] with 0 <= i < n, got {part!r}")
-
-    @field_validator("corruptions", mode="before")
-    @classmethod
-    def _spell_out(cls, value: object) -> object:
-        if isinstance(value, str):
-            if value not in _CORRUPTIONS:
-                raise LamettaError(expected([*_CORRUPTIONS, "a list of names"], value))
-            return _CORRUPTIONS[value]
-        return value
-
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _name_classes(cls, value: object) -> object:
-        if isinstance(value, list):
-            return {str(i): members for i, members in enumerate(value)}
-        return value
-
-    @field_validator("classes")
-    @classmethod
-    def _are_groups(cls, classes: dict[str, list[int]] | None) -> dict[str, list[int]] | None:
-        if classes is not None:
-            ClassMap(classes)
-        return classes
 
     @model_validator(mode="after")
     def _severity_is_of_corruptions(self) -> Self:
