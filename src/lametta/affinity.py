@@ -4,10 +4,8 @@ An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits
 `lametta.lame`. Ours scale features to length 1 themselves.
 """
 
-import operator
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from functools import reduce
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -59,8 +57,7 @@ class Neighbors:
         if is_torch_array(z):  # gathers and sums in one pass
             total = xp.nn.functional.embedding_bag(self.index, z, mode="sum")
         else:
-            columns = (xp.take(z, self.index[:, j], axis=0) for j in range(k))
-            total = reduce(operator.add, columns)
+            total = sum(xp.take(z, self.index[:, j], axis=0) for j in range(k))
         return total if self.value == 1 else total * self.value
 
     def dense(self, dtype: Any) -> Array:
