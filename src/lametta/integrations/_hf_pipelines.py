@@ -80,7 +80,7 @@ def as_pipeline(model: Any, processor: Any) -> Any:
     return kind(model=model, device=model.device, **{word: part})
 
 
-def check_one_of_many(pipeline: Any) -> None:
+def _check_one_of_many(pipeline: Any) -> None:
     """Raise unless the pipeline chooses one of several classes."""
     config = pipeline.model.config
     chosen = pipeline._postprocess_params.get("function_to_apply")
@@ -101,7 +101,8 @@ def check_one_of_many(pipeline: Any) -> None:
 
 
 def network(pipeline: Any, head: nn.Module | str | None) -> Classifier:
-    """The pipeline's network as a `lametta.Model`."""
+    """The pipeline's network as a `lametta.Model`; it has to choose one of several classes."""
+    _check_one_of_many(pipeline)
     model = pipeline.model
     return Classifier(model, _last_layer(model) if head is None else head)
 

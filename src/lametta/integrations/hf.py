@@ -15,7 +15,6 @@ from lametta.correctors import Prudent, Streams
 from lametta.integrations._hf_pipelines import (
     ZERO_SHOT,
     as_pipeline,
-    check_one_of_many,
     collated,
     forward,
     joined,
@@ -116,7 +115,6 @@ class Corrected:
         self.streams = corrector
         self._zero_shot: ZeroShot | None = None
         if self.task != ZERO_SHOT:
-            check_one_of_many(self.pipeline)
             self._model = network(self.pipeline, head)
         elif head is not None:
             raise LamettaError("head must be None for images and texts, whose cosines are logits")
