@@ -37,6 +37,9 @@ _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
 _Grid = dict[str, Annotated[tuple[object, ...], _List, plain]]
+_Grids = Annotated[
+    tuple[_Grid, ...], _List, BeforeValidator(lambda x: (x,) if isinstance(x, dict) else x)
+]
 
 Params: TypeAlias = dict[str, object]
 """The parameters of a method: what TOML and JSON can say."""
@@ -190,12 +193,7 @@ class MethodSpec(_Spec):
 
     kind: Annotated[str, AfterValidator(_check_kind)]
     params: Annotated[Params, plain] = Field(default_factory=dict)
-    grid: Annotated[tuple[_Grid, ...], _List] = ({},)
-
-    @field_validator("grid", mode="before")
-    @classmethod
-    def _list_grids(cls, value: object) -> object:
-        return (value,) if isinstance(value, dict) else value
+    grid: _Grids = ({},)
 
     @property
     def n_configurations(self) -> int:
