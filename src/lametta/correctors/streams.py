@@ -239,5 +239,8 @@ def _size(own: _Own) -> int:
 def _means(infos: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, float]:
     """The mean over rows of each number that all streams told."""
     shared = [name for name in infos[0] if all(name in info for info in infos)]
-    told = {name: [float(info[name]) for info in infos] for name in shared}
-    return {name: float(np.average(numbers, weights=counts)) for name, numbers in told.items()}
+    return {
+        name: sum(float(info[name]) * n for info, n in zip(infos, counts, strict=True))
+        / sum(counts)
+        for name in shared
+    }
