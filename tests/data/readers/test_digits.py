@@ -181,7 +181,7 @@ def test_unknown_names_are_refused(function):
 
 
 def test_missing_packages_are_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     digits._stored.cache_clear()
     digits._made.cache_clear()

@@ -25,16 +25,18 @@ import copy
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_choice
-from lametta._packages import package
 from lametta.data.dataset import Dataset
 from lametta.data.readers import digit_shifts as shifts
 from lametta.data.readers.layout import Entry
+from lametta.types import LamettaError
 
 _PARTS = {"train": range(900), "val": range(900, 1350), "test": range(1350, 1797)}
 
@@ -93,12 +95,20 @@ def part(name: str) -> list[Digit]:
     """The plain digits for training (``"train"``), or behind the ``"val"`` or ``"test"`` sets."""
     check_choice("name", name, _PARTS)
     stored = _stored()
-    return [Digit(f"{i:04}", stored.images[i] / 16, int(stored.target[i])) for i in _PARTS[name]]
+    return [
+        Digit(f"{i:04}", stored[i, :64].reshape(8, 8) / 16, int(stored[i, 64]))
+        for i in _PARTS[name]
+    ]
 
 
 @cache
-def _stored() -> Any:
-    return package("sklearn.datasets", "'lametta[sklearn]'", "an embedded data set").load_digits()
+def _stored() -> NDArray[np.float64]:
+    """The digits, one a row: 64 pixels from 0 to 16, and the class."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise LamettaError("an embedded data set needs sklearn: pip install 'lametta[sklearn]'")
+    # Its file alone: to import scikit-learn takes seconds in each process of a run.
+    return np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
 
 
 def _generator(key: str) -> np.random.Generator:
