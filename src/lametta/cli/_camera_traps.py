@@ -68,9 +68,10 @@ def correct_results(
 def show(found: Corrected) -> None:
     """Say what became of the file."""
     share = found.changed / max(1, found.detections)
-    rows = {"images": len(found.document["images"]), "classified detections": found.detections}
-    lines = {name: str(value) for name, value in (rows | {"streams": found.streams}).items()}
-    show_table(rows=(lines | {"predictions changed": f"{share:.1%}"}).items())
+    images = f"{len(found.document['images'])}"
+    rows = [("images", images), ("classified detections", f"{found.detections}")]
+    rows += [("streams", f"{found.streams}"), ("predictions changed", f"{share:.1%}")]
+    show_table(rows=rows)
 
 
 def _class_map(results: Results, map_file: Path | None, targets: str | None) -> ClassMap | None:

@@ -12,7 +12,6 @@ from rich.table import Column
 from rich.text import Text
 
 from lametta import methods, networks
-from lametta._files import PathLike
 from lametta._signatures import parameters_of
 from lametta.affinity import AFFINITIES
 from lametta.cli._console import data_folder, out, say, show_table, user_errors
@@ -121,7 +120,7 @@ def _datasets(root: Path | None, count: bool) -> None:
     say(f"{looked} (--data or LAMETTA_DATA)")
 
 
-def _counted(name: str, root: PathLike) -> tuple[str, str]:
+def _counted(name: str, root: Path) -> tuple[str, str]:
     """What is to be said of a data set that was read, and the style of that."""
     from lametta.data import catalog
 
