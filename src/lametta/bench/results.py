@@ -25,27 +25,15 @@ class Part:
     rows : DataFrame
         One row a cell that is there, in the order of the experiment file and with its labels.
         Streams on which the source was not run are left out: there is no gain to tell.
-    total, found, unpaired : int
-        How many cells there should be, how many there are, and how many of those are left out.
-    problem : str
-        Why it is not known which cells there should be, where that is so.
+    total : int
+        How many cells there should be.
+    lack : str
+        What was not run, or why that is not known, in words; empty if nothing.
     """
 
     rows: pl.DataFrame
     total: int = 0
-    found: int = 0
-    unpaired: int = 0
-    problem: str = ""
-
-    @property
-    def lack(self) -> str:
-        """What was not run, in words; empty if nothing."""
-        if self.problem or self.found == self.total:
-            return self.problem
-        absent = f"{self.total - self.found} of {self.total} cells were not run"
-        if not self.unpaired:
-            return absent
-        return f"{absent}; {self.unpaired} more are left out, since their stream has no source"
+    lack: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +95,7 @@ class Results:
         try:
             cells = self.experiment.study_cells(name, self.selected)
         except LamettaError as error:  # nothing is selected yet
-            return Part(self.frame.clear(), problem=str(error))
+            return Part(self.frame.clear(), lack=str(error))
         return self._part(cells)
 
     def _part(self, cells: Sequence[Cell]) -> Part:
@@ -122,7 +110,12 @@ class Results:
             raise LamettaError(f"results must have the cell that {file} is named by, got another")
         sources = rows.filter(method=self.source)
         paired = rows.join(sources, on=STREAM, how="semi", maintain_order="left")
-        return Part(self._labeled(paired), len(cells), len(rows), len(rows) - len(paired))
+        lack = ""
+        if len(rows) < len(cells):
+            lack = f"{len(cells) - len(rows)} of {len(cells)} cells were not run"
+            if unpaired := len(rows) - len(paired):
+                lack += f"; {unpaired} more are left out, since their stream has no source"
+        return Part(self._labeled(paired), len(cells), lack)
 
     def _labeled(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Put labels for names, and add what is known of models and scenarios."""
