@@ -10,7 +10,7 @@ from lametta.classmap import ClassMap
 from lametta.cli._console import err, load_map, progress_bar, say, show_table, typed
 from lametta.cli.map import target_names
 from lametta.correctors._chain import Chain
-from lametta.data.classes.wordnet import ancestral_map, as_word, load_wordnet, resolve
+from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
 from lametta.integrations.megadetector import Corrected, Results
 from lametta.integrations.megadetector import correct as corrected
 from lametta.types import LamettaError
@@ -93,7 +93,7 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
     >>> dict(zip(found.names, found.groups))
     {'fox': (0, 1), 'deer': (2,), 'blank': (3,)}
     """
-    known = [i for i, name in enumerate(names) if as_word(name) in load_wordnet().senses]
+    known = [i for i, name in enumerate(names) if _word(name) in load_wordnet().senses]
     synsets = [resolve(names[i]).synset for i in known]
     groups: dict[str, list[int]] = {}
     with typed(targets="--targets", target="--targets"):
@@ -110,3 +110,7 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
         if i not in mapped:
             groups.setdefault(name, []).append(i)
     return ClassMap(groups, n_source=len(names), pooling="sum")
+
+
+def _word(name: str) -> str:
+    return "_".join(name.lower().replace("_", " ").split())

@@ -249,11 +249,6 @@ def c16() -> ClassMap:
     return ClassMap(groups, n_source=whole.n_source)
 
 
-def as_word(name: str) -> str:
-    """A name as it stands in `WordNet.senses`: ``Red  Panda`` is ``red_panda``."""
-    return "_".join(name.lower().replace("_", " ").split())
-
-
 @lru_cache(maxsize=8)
 def _covered(graph: WordNet, sources: tuple[str, ...]) -> Counter[str]:
     """How many of the model's classes are a kind of each synset."""
@@ -269,7 +264,7 @@ def _known(graph: WordNet, sources: tuple[str, ...]) -> list[str]:
 
 def _candidates(target: str, graph: WordNet, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The synsets that a name can stand for."""
-    word = as_word(target)
+    word = "_".join(target.lower().replace("_", " ").split())
     if word in graph.hypernyms:
         return (word,)
     if word in graph.senses:
