@@ -30,34 +30,34 @@ TINY = 1e-9
 def sketch(features: Floats) -> NDArray[np.float32]:
     """Rows of length one whose cosines are about those of the features, in few columns."""
     with np.errstate(over="ignore", invalid="ignore"):
-        folded = _fold(features)
+        folded = fold(features, _SKETCH)
         norms = np.sqrt(np.vecdot(folded, folded))
     rough = ~((norms > 1e-15) & (norms < 1e15))
     if rough.any():  # their squares leave the range of the dtype, or they are zero
         rows = features[rough]
         peaks = np.abs(rows).max(axis=1, keepdims=True)
         folded = folded.copy() if folded is features else folded
-        folded[rough] = rows = _fold(rows / np.where(peaks > 0, peaks, 1))
+        folded[rough] = rows = fold(rows / np.where(peaks > 0, peaks, 1), _SKETCH)
         norms[rough] = np.maximum(np.sqrt(np.vecdot(rows, rows)), TINY)
     unit: NDArray[np.float32] = (folded / norms[:, None]).astype(np.float32, copy=False)
     return unit
 
 
-def _fold(features: Floats) -> Floats:
-    """Let more than a sketch's columns fall into its bins, with random signs."""
+def fold(features: Floats, bins: int) -> Floats:
+    """Let more columns than there are bins fall into these, with random signs."""
     n, d = features.shape
-    if d <= _SKETCH:
+    if d <= bins:
         return features
-    folds = -(-d // _SKETCH)
-    signed = np.zeros((n, folds * _SKETCH), features.dtype)
-    np.multiply(features, signs(d), out=signed[:, :d], casting="same_kind")
-    folded: Floats = signed.reshape(n, folds, _SKETCH).sum(axis=1)
+    folds = -(-d // bins)
+    signed = np.zeros((n, folds * bins), features.dtype)
+    np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
+    folded: Floats = signed.reshape(n, folds, bins).sum(axis=1)
     return folded
 
 
 @lru_cache(maxsize=8)
-def signs(d: int) -> NDArray[np.float32]:
-    """Random signs [d], the same in every process and version: bits of a multiplicative hash."""
+def _signs(d: int) -> NDArray[np.float32]:
+    # Bits of a multiplicative hash, which no version of a generator changes.
     bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta.correctors._scenes import signs
+from lametta.correctors._scenes import fold
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -111,14 +111,8 @@ def _mean(values: list[float]) -> float:
 
 def sketch(x: NDArray[Any]) -> tuple[Floats, list[float]]:
     """Rows of length one whose cosines are about those of the features [N, d]; their lengths."""
-    n, d = x.shape
     with np.errstate(over="ignore", invalid="ignore"):
-        if d > WIDTH:
-            folds = -(-d // WIDTH)
-            folded = np.zeros((n, folds * WIDTH), np.float32)
-            np.multiply(x, signs(d), out=folded[:, :d], casting="unsafe")
-            x = np.ones(folds, np.float32) @ folded.reshape(n, folds, WIDTH)
-        rows: Floats = x.astype(np.float32)
+        rows: Floats = fold(x.astype(np.float32), WIDTH)
         lengths = np.sqrt(np.vecdot(rows, rows))
     known = lengths.tolist()
     if not all(0 < length < math.inf for length in known):
