@@ -1,5 +1,6 @@
 import pickle
 import re
+from functools import cache
 
 import array_api_strict
 import jax
@@ -44,12 +45,17 @@ def half_step(dtype):
 # where the size does not matter, spare most of that.
 
 
+@cache
+def solved(n, n_classes):
+    features, probs = make_batch(n, n_classes, scale=4.0)
+    return features, probs, lame_by_definition(probs, knn_matrix(features, 5), 400)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [4, 300])
 @pytest.mark.parametrize("n", [20, 90, 200])
 def test_fixed_point_of_the_equation(library: Library, n, n_classes):
-    features, probs = make_batch(n, n_classes, scale=4.0)
-    expected = lame_by_definition(probs, knn_matrix(features, 5), 400)
+    features, probs, expected = solved(n, n_classes)
     result = lame(library.array(features), library.array(probs), max_iter=400, tol=1e-8)
     assert result.converged
     assert np.abs(library.numpy(result.probs) - expected).max() < 1e-6

@@ -56,17 +56,19 @@ def test_gains_keep_models_and_batch_sizes_apart():
 
 
 def broken(name, value, row=0):
-    frame = cells(results())
-    column = frame[name].to_list()
-    column[row] = value
-    return frame.with_columns(pl.Series(name, column))
+    def change(frame):
+        column = frame[name].to_list()
+        column[row] = value
+        return frame.with_columns(pl.Series(name, column))
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("frame", "message"),
+    ("change", "message"),
     [
         (
-            cells(results()).filter(~((pl.col("method") == "Source") & (pl.col("seed") == 2))),
+            lambda frame: frame.filter(~((pl.col("method") == "Source") & (pl.col("seed") == 2))),
             "one row of the source 'Source' for each stream; not so for 3: "
             r"\(model='net', scenario='a', seed=2, batch_size=64, sources=0\), ",
         ),
@@ -76,15 +78,16 @@ def broken(name, value, row=0):
             r"batch_size=64, fingerprint=\['other', 'a/1'\], method=\['LAME', 'Source', 'TENT'\]\)",
         ),
         (
-            pl.concat([cells(results())] * 2),
+            lambda frame: pl.concat([frame] * 2),
             r"each cell once; not so for 36: \(method='LAME'.*seed=2, batch_size=64\), \.\.\.$",
         ),
         (broken("accuracy", float("nan")), r"a number for accuracy; not so for 1: .*accuracy=nan"),
         (broken("accuracy", None), r"a number for accuracy; not so for 1: .*accuracy=None"),
-        (cells(results()).drop("seed", "config"), "the columns config, seed, got method, model"),
+        (lambda frame: frame.drop("seed", "config"), "the columns config, seed, got method, model"),
     ],
 )
-def test_gains_names_the_cells_that_are_wrong(frame, message):
+def test_gains_names_the_cells_that_are_wrong(change, message):
+    frame = change(cells(results()))
     with pytest.raises(LamettaError, match=message):
         gains(frame)
 

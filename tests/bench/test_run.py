@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -292,9 +293,9 @@ def test_damaged_cells_run_again(copied, expected):
     assert len(list((copied.folder / "damaged").iterdir())) == 5
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not here")
 @pytest.mark.slow(70)  # the first of all: it mostly waits, while the other checks run beside
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
-    pytest.importorskip("ray")
     script = Path(__file__).with_name("ray_cluster.py")
     file.write_text(OUTPUTS_ONLY)
     program = processes.Program(script, file, tmp_path / "results")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -13,18 +12,18 @@ from lametta import ClassMap
 from tests.fuzz.hostile import NAMES, changed, damaged, json_leaves
 from tests.fuzz.outcomes import attempt, command
 
-FOLDER = TemporaryDirectory()  # while the tests run
-PLACE = Path(FOLDER.name)
+PLACE = Path()  # of this process, by the fixture
 CONTENT = {"format": "lametta.ClassMap/1", "pooling": "mean", "n_source": 4}
 CONTENT |= {"groups": {"cat": [0, 1], "dog": [3]}}
 SOME = settings(max_examples=40)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def place():
+def place(tmp_path_factory):
+    global PLACE
+    PLACE = tmp_path_factory.mktemp("class_maps")
     command("map", "--targets=dog", memory=None)  # before memory is scarce: what is loaded once
-    yield PLACE
-    FOLDER.cleanup()
+    return PLACE
 
 
 def write(name, content):

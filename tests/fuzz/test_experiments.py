@@ -3,7 +3,6 @@
 import datetime
 import tomllib
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +14,7 @@ from tests.bench.tiny import TINY
 from tests.fuzz.hostile import NAMES, changed, damaged
 from tests.fuzz.outcomes import attempt, command
 
-FOLDER = TemporaryDirectory()  # while the tests run
-PLACE = Path(FOLDER.name)
+PLACE = Path()  # of this process, by the fixture
 DEMO = bundled("demo").read_text(encoding="utf-8")
 DATES = [
     *(datetime.date(2020, 1, 2), datetime.time(1, 2), datetime.datetime(2020, 1, 2, 3, 4, 5)),
@@ -115,10 +113,11 @@ def _toml(value):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def place():
+def place(tmp_path_factory):
+    global PLACE
+    PLACE = tmp_path_factory.mktemp("experiments")
     command("run", "demo", "--dry-run", memory=None)  # before memory is scarce: what is loaded once
-    yield PLACE
-    FOLDER.cleanup()
+    return PLACE
 
 
 @pytest.mark.slow(10)

@@ -4,7 +4,6 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -18,8 +17,7 @@ from lametta.data.bank.store import encode_columns, write_blocks
 from tests.fuzz.hostile import changed, damaged, json_leaves
 from tests.fuzz.outcomes import attempt, check_probs, command
 
-FOLDER = TemporaryDirectory()  # while the tests run
-PLACE = Path(FOLDER.name)
+PLACE = Path()  # of this process, by the fixture
 RNG = np.random.default_rng(0)
 ARRAYS = {
     "features": RNG.normal(size=(6, 3)).astype(np.float32),
@@ -49,13 +47,14 @@ def npy(header, tail):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def place():
+def place(tmp_path_factory):
+    global PLACE
+    PLACE = tmp_path_factory.mktemp("files")
     np.savez(PLACE / "whole.npz", groups=np.array(list("xxxyyy")), **ARRAYS)
     safetensors()
     # Before memory is scarce: what is loaded once.
     command("correct", PLACE / "whole.npz", "-o", PLACE / "out.npz", memory=None)
-    yield PLACE
-    FOLDER.cleanup()
+    return PLACE
 
 
 @st.composite

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
@@ -19,8 +18,7 @@ from tests.bench.tiny import tiny, write
 from tests.fuzz.hostile import damaged
 from tests.fuzz.outcomes import attempt, command
 
-FOLDER = TemporaryDirectory()  # while the tests run
-PLACE = Path(FOLDER.name)
+PLACE = Path()  # of this process, by the fixture
 FAILURE = {"method": "LAME", "scenario": "iid", "seed": 0, "traceback": "Traceback:\n  no"}
 TEXTS = [
     "[]",
@@ -38,10 +36,11 @@ TEXTS = [
 
 
 @pytest.fixture(autouse=True, scope="session")
-def place():
+def place(tmp_path_factory):
+    global PLACE
+    PLACE = tmp_path_factory.mktemp("results")
     make_results(PLACE / "whole")
-    yield PLACE
-    FOLDER.cleanup()
+    return PLACE
 
 
 def make_results(folder):

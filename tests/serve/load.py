@@ -53,6 +53,7 @@ class Load:
         self.answers: list[list[Any]] = [[] for _ in range(threads * streams)]
         self.refusals: list[tuple[Reply, float]] = []  # and how many seconds they took
         self.n_broken = 0  # requests that came to nothing
+        self.pause = 0.0  # seconds of a client after each answer
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(threads)
         self._clients = [
@@ -113,6 +114,7 @@ class Load:
                 answer = self._answer(client, stream, len(self.answers[stream]))
                 if answer is not None:
                     self.answers[stream].append(answer)
+                    time.sleep(self.pause)
         client.close()
 
     def _answer(self, client: Client, stream: int, turn: int) -> Any:

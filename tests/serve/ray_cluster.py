@@ -29,7 +29,7 @@ def correct_dataset(folder):
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.default_hash_shuffle_parallelism = 3  # a process each
+    context.default_hash_shuffle_parallelism = 2  # a process each
     rows = dict(np.load(folder / "rows.npz"))
     dataset = ray.data.from_items(
         [{name: values[i] for name, values in rows.items()} for i in range(len(rows["time"]))],

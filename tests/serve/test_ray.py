@@ -124,8 +124,8 @@ def test_two_replicas(tmp_path, subtests, monkeypatch):
                         load.check()
                     assert (load.n_broken, load.refusals) == (0, [])
                     seen = {_served(server.url) for _ in range(40)}
-                    assert len(seen) == 2  # both took part
-                    assert min(seen) > 200
+                    assert min(seen) > 200  # both took part
+                    assert max(seen) < sum(load.counts()[::2]) - 200
                 with subtests.test("what cannot be served is said"):
                     wrong = Server(*options, "--port", free_port()), "Ray Serve does not run yet"
                     dead = Server("--ray", f"127.0.0.1:{free_port()}", *options[2:], "--port", 1)
@@ -168,7 +168,10 @@ def _kill_under_load(server, redis, cluster):
         load.be_refused()
         redis.start()
         load.go_on()
+        load.pause = 0.2  # to leave the processor to Ray, which takes seconds
         _wait(lambda: len(_replicas(cluster)) == 2)
+        load.pause = 0.0
+        load.go_on()
         os.kill(second, signal.SIGKILL)
         load.go_on()
         load.check()
