@@ -38,6 +38,7 @@ def validation(**changes):
 def test_selects_the_best_mean_over_the_scenarios():
     selection = select(validation(), ["a", "b"])
     assert selection == {"Source": "{}", "LAME": K5}
+    assert selection.params == {"Source": {}, "LAME": {"k": 5}}
     source, lame = selection.table.iter_rows(named=True)
     assert lame["accuracy"] == pytest.approx(0.7)
     assert lame["gain"] == pytest.approx(0.2)
@@ -228,7 +229,7 @@ def test_the_file_is_tidy(tmp_path: Path):
     write_selection(tmp_path / "selected.toml", selection)
     text = (tmp_path / "selected.toml").read_text()
     assert text == "[Source]\nconfig = {}\n\n[LAME]\nconfig = { k = 5 }\n"
-    assert read_selection(tmp_path / "selected.toml") == {"Source": {}, "LAME": {"k": 5}}
+    assert read_selection(tmp_path / "selected.toml") == selection.params
     assert os.listdir(tmp_path) == ["selected.toml"]
 
 

@@ -155,7 +155,7 @@ def names(net, selector):
 
 def test_layers_come_in_the_order_of_the_pass():
     net = make_net()
-    assert names(net, lambda layer: True) == [
+    assert names(net, select.everything) == [
         "stem", "block.conv1", "block.norm1", "block.conv2", "block.norm2", "fc",
     ]  # fmt: skip
     assert names(net, select.norm) == ["block.norm1", "block.norm2"]
@@ -172,7 +172,7 @@ def test_one_pass_tells_the_order_until_layers_change():
     first = [select.layers_of(net, INPUTS) for _ in range(2)]
     assert (first[0], len(passes)) == (first[1], 1)
     net.fc = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
-    assert names(net, lambda layer: True)[-2:] == ["fc.0", "fc.1"]
+    assert names(net, select.everything)[-2:] == ["fc.0", "fc.1"]
     assert len(passes) == 2
 
 

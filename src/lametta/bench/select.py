@@ -33,13 +33,18 @@ class Selection(dict[str, str]):
     Examples
     --------
     >>> selection = Selection(pl.DataFrame({"method": ["LAME"], "config": ['{"k": 5}']}))
-    >>> selection["LAME"]
-    '{"k": 5}'
+    >>> selection["LAME"], selection.params
+    ('{"k": 5}', {'LAME': {'k': 5}})
     """
 
     def __init__(self, table: pl.DataFrame) -> None:
         super().__init__(table.select("method", "config").iter_rows())
         self.table = table
+
+    @property
+    def params(self) -> dict[str, dict[str, object]]:
+        """The parameters of each method, as `read_selection` gives them."""
+        return {method: json.loads(config) for method, config in self.items()}
 
 
 def select(

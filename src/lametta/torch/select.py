@@ -105,12 +105,17 @@ def _is_in_released_half(half: int, layer: Layer) -> bool:
     return layer.released_half == half
 
 
+def _is_any(layer: Layer) -> bool:
+    return True
+
+
 norm = Selector(attrgetter("is_norm"))
 conv = Selector(_is_conv)
 first_half, second_half = (Selector(partial(_is_in_half, half)) for half in (0, 1))
 released_first_half, released_second_half = (
     Selector(partial(_is_in_released_half, half)) for half in (0, 1)
 )
+everything = Selector(_is_any)
 
 NAMES = {
     # In the paper's words, halves and everything are of the normalization layers.
