@@ -109,7 +109,7 @@ def pytest_collection_finish() -> None:
 def _seed() -> None:
     import torch
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # not of devices, each of which would note the stack
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ def test_our_correctors_keep_the_contract(corrector):
     check_corrector(corrector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrector", CORRECTORS, ids=repr)
 def test_our_adapters_keep_the_contract(corrector):
     for adapter in (Source(model), Corrected(model, corrector)):
@@ -224,6 +225,7 @@ class Refuses(LAME):
         return super().correct(features, probs)
 
 
+@pytest.mark.slow
 def test_errors_must_name_the_argument():
     check_corrector(Refuses(message="features must have 3 rows, got fewer"))
     with pytest.raises(AssertionError, match="the error must name the argument"):

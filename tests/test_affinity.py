@@ -147,6 +147,7 @@ def test_bad_arguments_are_named(make, message):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codes", [128, 5])
 def test_faiss_finds_nearly_all_neighbors_and_never_the_sample_itself(codes, monkeypatch):
     pytest.importorskip("faiss")

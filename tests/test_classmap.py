@@ -219,6 +219,7 @@ def test_files_that_are_no_json_are_named(tmp_path, content):
         ClassMap.load(tmp_path / "absent.json")
 
 
+@pytest.mark.slow
 def test_a_map_that_would_not_fit_into_memory_is_refused():
     """One target of many classes makes room for as many at each of the others."""
     n = 20_000

@@ -21,7 +21,11 @@ SECONDS = {
     "README.md": 3,
     "docs/grid.md": 2,
     "docs/start.md": 2,
+    "docs/torch.md": 2,
     "docs/video.md": 2,
+    "docs/adaptation.md": 1,
+    "docs/integrations/camera-traps.md": 1,
+    "docs/integrations/sklearn.md": 1,
 }
 
 

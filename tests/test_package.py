@@ -127,6 +127,7 @@ def test_extras_that_are_named_exist():
     assert named <= PROJECT["optional-dependencies"].keys()
 
 
+@pytest.mark.slow
 def test_extras_are_used():
     """Some module imports, or asks for by name, each package that an extra brings."""
     code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))

@@ -63,6 +63,7 @@ def test_their_cells_are_those_of_old_results(shipped):
     }[shipped.name]
 
 
+@pytest.mark.slow
 def test_loading_is_light():
     code = (
         "import sys; from lametta.bench.experiment import bundled, load\n"

@@ -120,6 +120,7 @@ def test_frames_are_checked_too(two_studies, tmp_path):
     assert "lametta: B must have each cell once" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_ends_with_2(two_studies, changed, tmp_path):
     result = invoke("compare", two_studies, changed, "--tolerance", "-1")
     assert result.exit_code == 2

@@ -86,6 +86,7 @@ def test_a_validation_with_holes_draws_no_matrix(folder, results, tmp_path):
     assert "every configuration on every stream" in section.notes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     cells = results.experiment.validation_cells()
@@ -100,6 +101,7 @@ def test_before_the_selection_there_is_a_report_too(folder, results, tmp_path):
     Page(text)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_files_stay_where_they_belong(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
@@ -145,6 +147,7 @@ def test_learning_rates_are_drawn_from_the_validation(folder, tmp_path):
     assert rates.frame()["scenario"].n_unique() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
@@ -158,6 +161,7 @@ def test_failures_are_shown_and_end_with_1(folder, results, tmp_path):
     assert "TENT in V2, seed 3: &lt;oh&gt; &amp; no" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_report_prints_the_table(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}
@@ -169,6 +173,7 @@ def test_report_prints_the_table(folder, results, tmp_path):
     assert "Beside the paper" not in (small / "report" / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_an_experiment_called_paper_has_them_without_asking(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.validation_cells() if cell.scenario == "Val-A"}

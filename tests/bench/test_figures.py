@@ -25,6 +25,7 @@ def canvases(drawn):
     return {name: figure.plot() for name, figure in drawn.items()}
 
 
+@pytest.mark.slow
 def test_every_study_and_the_validation_are_drawn(drawn):
     assert list(drawn) == [
         *("main", "main_curves", "architectures", "trainings", "batch_size", "kernels"),
@@ -108,6 +109,7 @@ def test_cross_shift_is_that_of_a_search_by_hand(results):
         assert gain == pytest.approx(100 * ours)
 
 
+@pytest.mark.slow
 def test_matrices_share_one_linear_scale_with_a_bar(results):
     figure = figures.cross_shift(results.validation.rows)
     most = figure.frame()["gain"].abs().max()
@@ -264,6 +266,7 @@ def test_configurations_of_a_method_are_lines_of_their_own(results):
     assert list(figures.curves(rows).legend) == ["TENT lr 0.001", "TENT lr 0.01", "TENT lr 0.1"]
 
 
+@pytest.mark.slow
 def test_any_name_can_be_drawn(main):
     name = r"<b> & $x$ \frac{ %s _"
     rows = main.filter(scenario="VID").with_columns(

@@ -54,6 +54,7 @@ def noise():
     return arrays([Image.fromarray(x) for x in pixels], np.arange(32) % 2)
 
 
+@pytest.mark.slow
 @linux
 def test_peak_above():
     small = peak_above(lambda: None)

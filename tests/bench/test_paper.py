@@ -22,6 +22,7 @@ def test_the_papers_numbers_agree_with_each_other():
     assert paper.NON_IID["LAME"] - paper.NON_IID["Source"] == pytest.approx(6.7)
 
 
+@pytest.mark.slow
 def test_ours_beside_the_papers(results, drawn, shown):
     studies = results.experiment.studies
     rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]

@@ -8,6 +8,7 @@ from lametta.bench.results import read_results
 from tests.bench.made_up import MODELS, STUDIES, TEST, invoke, part_of
 
 
+@pytest.mark.slow
 def test_parts_are_complete_and_in_the_order_of_the_file(results):
     for name, (_, models, scenarios, methods, n, sizes) in STUDIES.items():
         part = results.studies[name]

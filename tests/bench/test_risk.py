@@ -173,6 +173,7 @@ def test_the_figure_has_a_dot_for_each_run():
         figures.spread(frame.filter(method="Source"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_says_who_looks_ahead(folder, results, tmp_path):
     cells = results.experiment.study_cells("main", results.selected)

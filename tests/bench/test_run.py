@@ -123,6 +123,7 @@ def start(file, folder, halts):
         run(Workspace(load(file), folder))
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_methods_run_by_hand(expected):
     data, net = make_digits("digits_super"), digits_net()
     stream = Scenario("by_class", batch_size=64, seed=0, limit=192)(
@@ -184,6 +185,7 @@ def test_a_finished_run_is_not_run_again(copied, expected, monkeypatch):
     assert rows(copied.folder).equals(expected)
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_recorded_and_the_rest_goes_on(copied, expected, monkeypatch):
     true_run_cell = cells.run_cell
     for file in cell_files(copied.folder):
@@ -263,6 +265,7 @@ def test_the_folder_says_where_results_come_from(finished):
     assert manifests == set(read_cells(finished)["fingerprint"])
 
 
+@pytest.mark.slow
 def test_an_edited_experiment_runs_what_changed(copied, file):
     before = {path.name: path.stat().st_mtime_ns for path in cell_files(copied.folder)}
     file.write_text(TINY.replace("lr = [0.001, 0.1]", "lr = [0.001, 0.2]"))
@@ -276,6 +279,7 @@ def test_an_edited_experiment_runs_what_changed(copied, file):
     assert len(new.filter(config='{"lr": 0.2}')) >= 4
 
 
+@pytest.mark.slow
 def test_damaged_cells_run_again(copied, expected):
     whole = pl.read_parquet(cell_files(copied.folder)[0])
     files = cell_files(copied.folder)[:5]

@@ -18,6 +18,7 @@ from tests.bench.made_up import invoke
 from tests.bench.tiny import TINY, selected, tiny, write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -185,6 +186,7 @@ pathlib.Path(__file__).with_name("imported").touch()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [

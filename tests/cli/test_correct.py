@@ -260,6 +260,7 @@ def test_version():
     assert run("--version").output.strip() == f"lametta {lametta.__version__}"
 
 
+@pytest.mark.slow
 def test_command_in_a_terminal(bank, tmp_path):
     command = [sys.executable, "-m", "lametta", "correct", "in.npz", "-o", "out.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -280,6 +281,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
     assert done.stderr.strip() == ("lametta: the command needs 'typer': pip install 'lametta[cli]'")
 
 
+@pytest.mark.slow
 def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
     assert "paper:resnet50_msra" in run("list", "models").stdout
@@ -297,6 +299,7 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert run("list", "models", "--data", tmp_path).exit_code == 2
 
 
+@pytest.mark.slow
 def test_list_counts_what_was_published(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "200")

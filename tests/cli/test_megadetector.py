@@ -64,6 +64,7 @@ def test_files_without_times_are_corrected_with_care(tmp_path):
     assert "corrected by prudent, each location by itself" in result.output
 
 
+@pytest.mark.slow
 def test_targets_by_name(given, tmp_path):
     result = run(given, "-o", tmp_path / "out.json", "--targets", "fox,deer,bird")
     assert result.exit_code == 0, result.output

@@ -174,6 +174,7 @@ def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, mess
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
+@pytest.mark.slow
 def test_shells_complete_commands():
     done = subprocess.run(
         [sys.executable, "-c", "from lametta.cli import app; app(prog_name='lametta')"],

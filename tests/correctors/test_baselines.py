@@ -118,6 +118,7 @@ def test_label_shift_finds_the_most_likely_frequencies():
         assert np.log(probs @ other).sum() <= best + 1e-9
 
 
+@pytest.mark.slow
 def test_label_shift_stops_where_the_frequencies_do():
     probs = stream()
     exact = answers(LabelShift(max_iter=5000, tol=0), probs)

@@ -186,6 +186,7 @@ def test_sketches_keep_cosines():
 # The guarantee
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10**6),
@@ -367,6 +368,7 @@ def test_ten_thousand_streams_do_not_grow():
     assert sizes[0] == sizes[1] < 7e7
 
 
+@pytest.mark.slow
 def test_a_stream_takes_no_more_than_its_state():
     features, probs = stream(50, n_classes=4, d=3)
     streams, sizes = [Prudent() for _ in range(4)], []

@@ -153,6 +153,7 @@ def test_a_row_has_no_part_in_its_own_prior():
 # Who speaks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["iid", "sorted"])
 @pytest.mark.parametrize("size", [1, 16, 64])
 def test_it_finds_the_classes_that_a_stream_has(order, size):
@@ -160,6 +161,7 @@ def test_it_finds_the_classes_that_a_stream_has(order, size):
     assert gain(Prudent(), features, probs, labels, size) > 5
 
 
+@pytest.mark.slow
 def test_it_is_the_source_where_nothing_speaks():
     rng = np.random.default_rng(0)
     labels = rng.integers(40, size=400)
@@ -169,6 +171,7 @@ def test_it_is_the_source_where_nothing_speaks():
         assert abs(gain(Prudent(), features, probs, labels, size)) < 0.6
 
 
+@pytest.mark.slow
 def test_info_says_who_spoke():
     features, probs, _ = images()
     prudent = Prudent()
@@ -185,6 +188,7 @@ def test_info_says_who_spoke():
     assert 0.5 < last["trust"] <= 1
 
 
+@pytest.mark.slow
 def test_a_batch_asks_its_neighbors(monkeypatch):
     asked = []
     from lametta.correctors import prudent as module
@@ -243,6 +247,7 @@ def test_a_count_that_cannot_be_is_refused(name, count):
         prudent.load_state_dict(broken)
 
 
+@pytest.mark.slow
 def test_the_gate_may_close_and_open_again():
     """Few classes, then all of them, then few again; nothing of the first time is left over."""
     few, all_ = images(200), images(300, present=40, seed=1)

@@ -113,6 +113,7 @@ def test_catalog_errors(tmp_path, monkeypatch):
         catalog.load("imagenet_val", tmp_path, size=3)
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = "'torch', 'PIL', 'imagecorruptions', 'cv2', 'safetensors'"
     code = "import sys, lametta.data.catalog, lametta.data.loader, lametta.data.corruption\n"

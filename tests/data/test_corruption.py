@@ -42,6 +42,7 @@ def difference(image, **options):
     return np.abs(np.array(corrupt_image(image, **options), float) - np.array(image)).mean()
 
 
+@pytest.mark.slow
 def test_names():
     assert (len(VALIDATION), len(TEST)) == (9, 10)
     import imagecorruptions

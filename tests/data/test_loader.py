@@ -44,6 +44,7 @@ def double(x):
 SPAWN = pytest.param(1, "spawn", marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (1, None), (2, "fork"), SPAWN])
 def test_order_and_content(videos, workers, context):
     batches = [np.array([7, 3, 3]), np.array([0, 9]), np.array([5])]
@@ -69,6 +70,7 @@ def test_any_stream(batches, grouped):
         assert (batch.group is not None) == grouped
 
 
+@pytest.mark.slow
 def test_archives_are_read_by_many(videos, tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for key in videos.keys:

@@ -141,6 +141,7 @@ KINDS = [*_table._ORDERS.items(), *_table._PRIORS.items()]
 LABELS = np.arange(20) % 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), KINDS, ids=[kind for kind, _ in KINDS])
 @settings(max_examples=40)
 @given(data=st.data())

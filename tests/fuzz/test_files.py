@@ -167,6 +167,7 @@ def test_banks(path):
     try_bank(path)
 
 
+@pytest.mark.slow
 @SOME
 @given(banks(), endings, old_content)
 def test_correct(path, suffix, old):

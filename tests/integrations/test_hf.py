@@ -43,6 +43,7 @@ ROOT = Path(__file__).parents[2]
 # Against the core
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrector", [lametta.Prudent(), lametta.LAME()], ids=["prudent", "lame"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_equals_the_core_bit_for_bit(name, corrector):

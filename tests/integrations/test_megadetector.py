@@ -353,6 +353,7 @@ def test_nothing_to_correct():
     assert (found.detections, found.streams, found.changed) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_ways(monkeypatch, capsys):
     folder = Path(__file__).parents[2] / "benchmarks"
     monkeypatch.setattr(sys, "argv", ["camera_traps.py", "--quick"])

@@ -49,6 +49,7 @@ def expected_failures(estimator):
     return TRANSDUCTIVE if estimator.corrector is None else REMEMBERS
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(
     [

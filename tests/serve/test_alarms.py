@@ -90,6 +90,7 @@ def test_features_that_turn_to_one_class_and_grow_are_seen():
     assert found[NETWORK].numbers["unlike"] < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bank", ["cifar10_resnet20_clean", "imagenet_one_per_class_lite0"])
 def test_a_corrector_that_sticks_to_one_class_is_seen(bank):
     """Products of probabilities are for tracks of one object, and this is none."""
@@ -235,6 +236,7 @@ def test_negative_evidence_is_enough():
     assert [alarm.name for alarm in alarms.current(100.0)] == [NOT_HELPING]
 
 
+@pytest.mark.slow
 def test_a_stream_takes_a_few_kilobytes_and_streams_are_bounded():
     rng = np.random.default_rng(0)
     x, q = rng.normal(size=(1, 1280)), rng.dirichlet(np.ones(1000), size=1)

@@ -33,6 +33,7 @@ schema = schemathesis.openapi.from_dict(TestClient(app).get("/openapi.json").jso
 schema.app = app
 
 
+@pytest.mark.slow
 @schema.parametrize()
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_schema(case):
@@ -111,6 +112,7 @@ def _lies(rng):
     return header, tail
 
 
+@pytest.mark.slow
 def test_bodies_that_lie(client, server):
     rng = random.Random(0)
     before = _memory(server.pid)

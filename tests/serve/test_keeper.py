@@ -91,6 +91,7 @@ def keep():
     return lambda corrector=None, **options: Keeper(corrector or Prudent(), "it", store, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("method", METHODS)
 def test_each_stream_is_as_alone(method, dtype):
@@ -106,6 +107,7 @@ def test_each_stream_is_as_alone(method, dtype):
     assert len(keeper) == (0 if method == "lame" else 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lame"])
 def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
     corrector = Served(*METHODS[method]).make()
@@ -345,6 +347,7 @@ def test_threads_on_one_stream_take_turns(keep):
     np.testing.assert_allclose(last.probs, expected.probs, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_threads_on_many_streams_are_as_alone(keep):
     streams = {f"{i}": batches(8, seed=i) for i in range(16)}
     keeper = keep(memory=20_000)  # evictions all the time
@@ -360,6 +363,7 @@ def test_threads_on_many_streams_are_as_alone(keep):
     assert keeper._shelf.size < 200_000
 
 
+@pytest.mark.slow
 def test_replicas_in_turn_are_as_one(keep):
     replicas, requests = [keep(), keep(), keep(memory=1)], batches(40)
     turns = np.random.default_rng(0).integers(3, size=40)

@@ -152,6 +152,7 @@ def test_status_says_what_happened():
     assert streams["camera-1"]["last"] == clock.now
 
 
+@pytest.mark.slow
 def test_history_and_streams_are_bounded():
     clock = Clock()
     monitor = Monitor(["lame"], clock=clock)
@@ -203,6 +204,7 @@ def test_alarms_are_exported_and_shown():
     assert alarm["numbers"]["evidence"] < -0.05
 
 
+@pytest.mark.slow
 def test_threads_lose_nothing():
     monitor = Monitor(["prudent"])
     features, probs = make_batch(8, 5)

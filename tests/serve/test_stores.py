@@ -215,6 +215,7 @@ def test_an_absent_redis_is_an_error_at_once(caplog):
     assert "Connection refused" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_redis_that_is_silent_is_not_waited_for(monkeypatch):
     """Once, then others need not wait as well, for a moment."""
     assert redis._TIMEOUT + redis._PAUSE <= 3

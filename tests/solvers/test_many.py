@@ -92,6 +92,7 @@ def test_samples_that_are_not_numbers_are_nobodys_neighbors():
     assert farther_than_the_nearest(features[rest], found[rest] - (found[rest] > 3)) < 1e-6
 
 
+@pytest.mark.slow
 def test_long_streams_take_this_path(stages, monkeypatch):
     monkeypatch.setattr(launch, "_MAX_FUSED_BATCH", 12)
     features = np.stack([make_batch(16, 3, 6, seed)[0] for seed in range(2)])

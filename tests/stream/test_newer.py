@@ -39,6 +39,7 @@ def parts(stream):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stay", "stay_domain"), [(0.95, 0.85), (0.95, 0.067), (0.1, 0.85)])
 def test_markov_has_the_transitions_of_the_product(stay, stay_domain):
     n_classes, n_domains = 10, 15
@@ -62,6 +63,7 @@ def test_markov_runs_through_domains_that_always_stay():
     assert repeats(labels[index]) == pytest.approx(0.9, abs=0.05)
 
 
+@pytest.mark.slow
 def test_markov_without_looking_is_iid():
     """Every order is equally likely, as in `iid`."""
     labels, groups = [0, 0, 1], ["a", "b", "a"]
@@ -181,6 +183,7 @@ def test_few_classes_in_every_task(data, seed, least, more, size):
     assert not left.any()
 
 
+@pytest.mark.slow
 def test_few_classes_are_as_many_as_they_should_be():
     labels = np.arange(40_000) % 100
     counts = [len(set(labels[own])) for own in parts(Scenario(few_classes(2, 5))(labels)).values()]

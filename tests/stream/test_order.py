@@ -69,12 +69,14 @@ def test_shuffled_inside_is_shuffled():
             assert 0.3 < rising < 0.7
 
 
+@pytest.mark.slow
 def test_every_permutation_is_equally_likely():
     count = Counter(tuple(Scenario(seed=seed)([0, 0, 0]).index.tolist()) for seed in range(3000))
     assert len(count) == 6
     assert stats.chisquare(list(count.values())).pvalue > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sequence", "share"), [("appearance", 0.9), ("random", 0.5)])
 def test_large_groups_come_early_by_appearance(sequence, share):
     groups = ["small"] + ["large"] * 9

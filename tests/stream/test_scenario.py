@@ -81,6 +81,7 @@ def test_fingerprints_never_change():
     assert golden() == GOLDEN
 
 
+@pytest.mark.slow
 def test_another_process_sees_the_same_streams():
     code = "import json; from tests.stream.golden import golden; print(json.dumps(golden()))"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
@@ -195,6 +196,7 @@ def test_public_names():
     assert sorted(lametta.stream.__all__) == sorted(names)
 
 
+@pytest.mark.slow
 def test_import_is_light():
     code = "import sys, lametta; print('lametta.stream' in sys.modules); import lametta.stream; "
     code += "print([m for m in ('torch', 'jax', 'scipy', 'typer') if m in sys.modules])"

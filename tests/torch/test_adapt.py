@@ -183,6 +183,7 @@ def test_other_norms_count_where_there_is_no_batch_norm():
 # Equivalences
 
 
+@pytest.mark.slow
 def test_without_learning_the_source_returns(method):
     net = make_net()
     source = Source(Classifier(net)).step(INPUTS).probs
@@ -281,6 +282,7 @@ def test_the_contract(method):
     check_adapter(method(Classifier(make_net()), lr=0.01), INPUTS)
 
 
+@pytest.mark.slow
 def test_the_contract_of_hybrids(method):
     check_adapter(Corrected(method(Classifier(make_net()), lr=0.01), LAME()), INPUTS)
 

@@ -85,6 +85,7 @@ def test_threads_do_not_see_each_other(method, calls):
     assert not net.fc._forward_pre_hooks
 
 
+@pytest.mark.slow
 def test_updates_of_several_threads_take_turns():
     net, given = Net(), batches(40)
     model = wrap(net, "tent", lr=0.0, bn_momentum=0.0)

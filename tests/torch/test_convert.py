@@ -66,6 +66,7 @@ def batch_counts(net):
     return {k: v for k, v in net.state_dict().items() if k.endswith("num_batches_tracked")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize(
@@ -243,6 +244,7 @@ def test_convert_simclr(simclr, tmp_path, end):
     assert torch.equal(found.fc.bias, simclr.fc.bias)
 
 
+@pytest.mark.slow
 def test_simclr_files_that_are_not_whole_are_refused(simclr, tmp_path):
     def convert(variables):
         np.savez(tmp_path / "part.npz", **variables)

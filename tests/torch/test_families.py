@@ -94,6 +94,7 @@ def test_families_of_transformers(family):
         assert torch.equal(net(x).logits, logits)
 
 
+@pytest.mark.slow
 def test_a_pipeline_takes_a_wrapped_model():
     model = wrap(make("ViT"))
     assert model.config is model.net.config

@@ -102,6 +102,7 @@ def test_the_network_is_left_as_it_was(net):
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
 
 
+@pytest.mark.slow
 def test_adapters_keep_the_contract(net):
     model = Classifier(net)
     for adapter in (Source(model), Corrected(model, LAME())):

@@ -69,6 +69,7 @@ def test_the_paper_in_small(net, stream):
     assert run(hybrid, short)[0] > alone
 
 
+@pytest.mark.slow
 def test_layers_of_a_real_network(net, stream):
     layers = select.layers_of(net, stream[0][:2])
     assert sum(layer.is_norm for layer in layers) == 19

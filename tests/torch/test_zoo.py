@@ -62,6 +62,7 @@ def test_presets_need_a_file_and_say_where_it_is(name):
         load(name)
 
 
+@pytest.mark.slow
 def test_presets_load_torchvisions_file_unchanged(tmp_path):
     net = stir(ResNet(18))
     torch.save(net.state_dict(), tmp_path / "resnet18-f37072fd.pth")

@@ -117,6 +117,7 @@ def test_one_long_string_does_not_widen_all(tmp_path):
         Bank.open(path)
 
 
+@pytest.mark.slow
 def test_what_nobody_needs_is_not_read(tmp_path):
     path = tmp_path / "bank.npz"
     np.savez_compressed(path, extra=np.zeros(2**26, np.uint8), probs=np.ones((4, 2)), **GOOD)

@@ -19,6 +19,7 @@ from tests.conftest import shared
 from tests.data.bank.conftest import Net, image, make_data, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [(), (0, 1, 2, 3), (2, 9)])
 def test_workers_change_nothing(model, tmp_path, broken):
     for workers in (0, 2):

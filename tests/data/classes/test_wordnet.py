@@ -33,6 +33,7 @@ def vid_reference():
     return json.loads(shared("reference", "vid_target_to_imagenet_indices.json").read_text())
 
 
+@pytest.mark.slow
 def test_imagenet_classes():
     assert list(IMAGENET) == json.loads(shared("reference", "imagenet_wnids.json").read_text())
     assert [load_wordnet().words(synset)[0] for synset in IMAGENET] == list(IMAGENET_NAMES)
@@ -51,6 +52,7 @@ def test_totals_of_the_paper():
     assert list(map(len, c16().groups)) == [2] * 16
 
 
+@pytest.mark.slow
 def test_vid_by_name():
     assert as_dict(ancestral_map(list(vid_reference()))) == vid_reference()
 
@@ -207,6 +209,7 @@ def test_what_is_a_kind_of_another_target_takes_all_of_its_own():
     assert as_dict(ancestral_map(["dog", "animal"])) == classes
 
 
+@pytest.mark.slow
 def test_graph_is_read_when_used():
     code = "from lametta.data.classes.wordnet import load_wordnet as read\n"
     code += "print(read.cache_info().currsize)"

@@ -67,6 +67,7 @@ def test_entries_are_the_data_sets():
     assert all(entry.line and "\n" not in entry.line for entry in digits.ENTRIES.values())
 
 
+@pytest.mark.slow
 def test_samples_are_inputs_of_the_network(data):
     assert data.samples.shape == (len(data), 1, 8, 8)
     assert data.samples.dtype == np.float32
@@ -193,6 +194,7 @@ def test_missing_packages_are_named(monkeypatch):
         digits_net()
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = "'torch', 'sklearn', 'scipy', 'safetensors'"
     code = "import sys, lametta.data.readers.digits\n"
@@ -344,6 +346,7 @@ def test_networks_are_as_right_as_the_table_says(data):
         assert accuracy(probs, data.labels) == pytest.approx(float(value), abs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits_c_val", "digits_c_test"])
 def test_each_corruption_costs_something(net, name):
     data = make_digits(name)
@@ -379,6 +382,7 @@ def test_network_leaves_the_seed_alone_and_shares_nothing(net):
     assert not torch.equal(other.fc.bias, net.fc.bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "batch_size", "gain"), [("digits_vid", 16, 5), ("digits_v2", 64, 2)]
 )

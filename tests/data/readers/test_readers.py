@@ -17,6 +17,7 @@ def planted(request, tmp_path):
     return request.param(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_items(planted, tmp_path):
     reader, folder, rows = planted
     data = reader(tmp_path / "data")
@@ -30,6 +31,7 @@ def test_items(planted, tmp_path):
         assert data.class_map.names == data.classes
 
 
+@pytest.mark.slow
 def test_the_same_wherever_it_lies(planted, tmp_path):
     reader, _, _ = planted
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
