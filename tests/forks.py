@@ -38,6 +38,8 @@ def pytest_runtestloop(session):
             os.write(queue, i.to_bytes(2))
         os.close(queue)
         _listen(session, [reports for _, reports in workers])
+        for process, _ in workers:
+            process.join(10)  # while its pools end theirs
     finally:
         for process, _ in workers:
             process.terminate()
