@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests run in parallel, one more than there are cores, since some wait for servers and clusters.
 CORES := $(shell nproc 2>/dev/null || echo 2)
-PYTEST := $(BIN)/python -m pytest --forks=$(shell expr $(CORES) + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=8 --dist=worksteal
 
 # Without compiled files, every process would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,7 +83,7 @@ lowest: dist
 newest:
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	.venv-newest/bin/python -m pytest --forks=$(CORES)
+	.venv-newest/bin/python -m pytest --numprocesses=$(CORES) --dist=worksteal
 
 # The software bill of materials: what is installed, with versions and licenses, as CycloneDX.
 sbom: .venv/ready

@@ -4,7 +4,8 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 from hypothesis import settings
 
 from lametta._files import locked
-from tests.forks import pytest_addoption, pytest_runtestloop  # noqa: F401
 
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
 collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py", "serve/ray_cluster.py"]
@@ -79,7 +79,9 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set up the libraries."""
+    """Set up the libraries, but in the process that only hands tests out to workers."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        return
     import jax
     import torch
 
@@ -98,6 +100,29 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker whether the tests are compiled, which happens where they first run."""
+    compiled = Path(__file__).parent.glob("*/__pycache__/*.pyc")
+    node.workerinput["compiled"] = next(compiled, None) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Let workers that would all compile the tests come one by one: the first does it for all."""
+    about = getattr(session.config, "workerinput", {"compiled": True})
+    if about["compiled"]:
+        return (yield)
+    with locked(Path(tempfile.gettempdir(), f"lametta-{about['testrunuid']}.lock")):
+        return (yield)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start with the longest tests where workers share them, so that none waits for one."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_seconds, reverse=True)
+
+
 def pytest_collection_finish() -> None:
     """Search for garbage rarely, and not in what is loaded by now, a million objects."""
     gc.collect()
@@ -105,9 +130,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000)
 
 
-def pytest_unconfigure() -> None:
-    """Let everything be collected at the end, or Triton takes it for a leak and says so."""
-    gc.unfreeze()
+def _seconds(item: pytest.Item) -> float:
+    """About how long a test takes, by its mark."""
+    slow = item.get_closest_marker("slow")
+    return 0 if slow is None else next(iter(slow.args), 0.25)
 
 
 @pytest.fixture(autouse=True)
@@ -118,12 +144,10 @@ def _seed() -> None:
 
 
 @pytest.fixture(scope="session")
-def made_once(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``made_once(name, make)``: a folder for all processes that run tests, made by the first."""
     place = tmp_path_factory.getbasetemp()
-    if request.config.getoption("forks"):
+    if "PYTEST_XDIST_WORKER" in os.environ:
         place = place.parent
 
     def get(name: str, make: Callable[[Path], object]) -> Path:

@@ -1,10 +1,9 @@
-"""Python programs in processes of their own, forked from one that has loaded all that tests load.
+"""Python programs in processes of their own, forked from one that has loaded what is slow to load.
 
 A fresh interpreter spends seconds on PyTorch alone.
 """
 
 import atexit
-import logging
 import multiprocessing
 import os
 import runpy
@@ -12,43 +11,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import warnings
-from contextlib import suppress
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
-import pytest
-
-QUIET = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 context = multiprocessing.get_context("forkserver")
-
-
-def start_server():
-    """Start the process that programs are forked from, as a fork of this one before any test."""
-
-    def fork(path, arguments, descriptors):
-        if pid := os.fork():
-            return pid
-        # As an interpreter is when it starts, whatever pytest and this function have changed.
-        patch.undo()
-        forkserver._forkserver.__init__()
-        logging.root.handlers.clear()
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        warnings.resetwarnings()
-        for category in QUIET:
-            warnings.simplefilter("ignore", category)
-        try:
-            for number in set(map(int, os.listdir("/dev/fd"))) - {0, 1, 2, *descriptors}:
-                with suppress(OSError):  # of the listing itself
-                    os.close(number)  # or it would keep pipes open whose ends others wait for
-            exec(arguments[-1])
-        finally:
-            os._exit(0)
-
-    resource_tracker.ensure_running()
-    with pytest.MonkeyPatch.context() as patch:  # where it would start an interpreter
-        patch.setattr("multiprocessing.util.spawnv_passfds", fork)
-        forkserver.ensure_running()
+context.set_forkserver_preload(
+    [
+        *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
+        *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
+        *("lametta.serve.plan", "lametta.serve.server", "lametta.serve.stores.redis"),
+    ]
+)
 
 
 class Program:
@@ -117,10 +89,6 @@ def execute(arguments, cwd, environment, files):
             sys.argv.insert(0, kind)
             runpy.run_path(kind, run_name="__main__")
     finally:
-        end()
-
-
-def end():
-    """Do what an interpreter does at its end: with that, pools end their workers."""
-    threading._shutdown()
-    atexit._run_exitfuncs()
+        # As an interpreter at its end: with that, pools end their workers.
+        threading._shutdown()
+        atexit._run_exitfuncs()

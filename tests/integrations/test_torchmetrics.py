@@ -1,15 +1,18 @@
 """A wrapped network where torchmetrics, and so Lightning, want one."""
 
+import pytest
 import torch
 from torch import nn
-from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
 import lametta.torch
 from lametta.torch import Classifier
 
 
+@pytest.mark.slow
 def test_metrics_of_corrected_probabilities():
+    from torchmetrics import MetricCollection  # here, since it takes every worker two seconds
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
+
     labels = torch.arange(4).repeat_interleave(32)
     x = 1.5 * torch.eye(4, 8)[labels] + torch.randn(128, 8)
     net = nn.Sequential()

@@ -26,7 +26,6 @@ from tests.serve.load import MODELS, Load
 from tests.serve.redis_server import RedisServer, free_port
 from tests.serve.server import Server
 
-# Not by an import: Ray reads the environment then, and programs are forked from this process.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not here")
 D, K = 8, 5
 OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
