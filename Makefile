@@ -1,9 +1,9 @@
 # Every target makes and reuses .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run in parallel, one more than there are cores, since some wait for servers and clusters.
+# Tests run in parallel, all of them in one process more than there are cores: some wait for servers and clusters.
 CORES := $(shell nproc 2>/dev/null || echo 2)
-PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=8 --dist=worksteal
+PYTEST := $(BIN)/python -m pytest --maxprocesses=8 --dist=worksteal
 
 # Without compiled files, every process would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,10 +49,10 @@ types: .venv/ready
 	$(BIN)/mypy
 
 tests: .venv/ready
-	$(PYTEST)
+	$(PYTEST) --numprocesses=$(shell expr $(CORES) + 1)
 
 quick-tests: .venv/ready
-	$(PYTEST) -m 'not slow' --hypothesis-profile=quick
+	$(PYTEST) --numprocesses=$(CORES) -m 'not slow' --hypothesis-profile=quick
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/lame.py

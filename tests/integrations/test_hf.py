@@ -385,9 +385,10 @@ def test_arguments_are_checked():
 
 
 def test_says_what_to_install(monkeypatch):
+    made = network("vit"), image_processor()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(LamettaError, match=r"pip install 'lametta\[hf\]'"):
-        hf.Corrected(network("vit"), image_processor())
+        hf.Corrected(*made)
 
 
 # The page and the example
