@@ -253,6 +253,7 @@ class Remembers:
         self.n, self.total = 0, None
 
 
+@pytest.mark.slow
 def test_a_corrector_that_says_so_may_depend_on_the_order():
     check_corrector(Remembers())
     silent = Remembers()

@@ -76,6 +76,7 @@ def test_leftovers_are_told_from_other_files(tmp_path):
     delete_leftovers(tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")

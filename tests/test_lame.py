@@ -264,6 +264,7 @@ def test_without_affinity_the_source_returns(batch):
         assert abs(float(result.energy)) < 1e-9
 
 
+@pytest.mark.slow
 @given(batches(), st.integers(0, 2**32 - 1), st.floats(0.1, 4))
 def test_energy_never_rises_for_positive_semidefinite_w(batch, seed, strength):
     features, probs = batch

@@ -195,6 +195,7 @@ def test_layers_by_name(layers):
     assert moved(net, "shot_im", {"layers": layers, "lr": 0.1}) == expected
 
 
+@pytest.mark.slow
 def test_normalization_layers_are_the_default():
     net = make_net()
     assert (

@@ -32,6 +32,7 @@ def check_same(one, other, rel=0.0):
         assert one[name] == expected, name
 
 
+@pytest.mark.slow
 def test_queued_steps_have_the_rows_of_those_that_are_waited_for(experiment, tmp_path, monkeypatch):
     workspace, cell = prepared(experiment, tmp_path, "cpu")
     waited, _ = cells.run_cell(workspace, cell)

@@ -30,6 +30,7 @@ def ran(tmp_path_factory):
     return read_results(workspace.folder)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_what_was_read(ran):
     data = Workspace(ran.experiment, ran.folder).dataset("digits")
     row = count_datasets(ran).row(0, named=True)

@@ -61,6 +61,7 @@ def test_words_do_not_overlap(canvases):
                     assert not one.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9)), name
 
 
+@pytest.mark.slow
 def test_boxes_show_every_run(main):
     frame = figures.boxes(main).frame()
     assert sorted(frame["accuracy"]) == pytest.approx(sorted(100 * main["accuracy"]))
@@ -70,6 +71,7 @@ def test_boxes_show_every_run(main):
     assert list(dict.fromkeys(frame["panel"])) == list(kinds.values())
 
 
+@pytest.mark.slow
 def test_boxes_come_with_the_averages_of_their_panel_on_a_common_axis(main):
     figure = figures.boxes(main)
     canvas = figure.plot()
@@ -125,6 +127,7 @@ def test_matrices_share_one_linear_scale_with_a_bar(results):
     assert alphas == pytest.approx(0.8 * gains / most, abs=0.8 / 20)  # in steps of 1/41
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", ["architectures", "trainings"])
 def test_radar_shows_mean_accuracies_of_the_source_too(results, study):
     rows = results.studies[study].rows
@@ -211,6 +214,7 @@ def test_a_strip_shows_the_classes_of_the_stream(results):
     assert "The class of" not in unknown.caption
 
 
+@pytest.mark.slow
 def test_names_of_spokes_are_in_the_picture():
     cells = {"method": "Source", "config": "{}", "scenario": "video", "seed": 0, "batch_size": 64}
     names = ("V2, i.i.d.", "C", "V2, Zipf", "C, Zipf", "V2, by class", "VID, videos", "TAO, videos")

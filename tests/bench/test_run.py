@@ -140,6 +140,7 @@ def test_rows_are_those_of_the_methods_run_by_hand(expected):
     assert row["fingerprint"] == stream.fingerprint
 
 
+@pytest.mark.slow
 def test_every_method_sees_the_same_stream(expected):
     streams = expected.group_by("scenario", "seed", "batch_size").agg(
         pl.col("fingerprint").n_unique()
@@ -309,6 +310,7 @@ def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expecte
     assert rows(tmp_path / "results").equals(expected.filter(pl.col("method") != "TENT"))
 
 
+@pytest.mark.slow
 def test_workers_that_keep_dying_end_the_run(workspace, monkeypatch):
     class DeadError(Exception):
         pass

@@ -88,6 +88,7 @@ def test_ties_go_to_the_first_in_the_file():
     assert select(frame, ["a"], {"LAME": [K5, K3]}).table["runner_up"].to_list() == [K3]
 
 
+@pytest.mark.slow
 def test_rounding_does_not_break_ties():
     """The same four numbers in any order: their means differ in the last digit."""
     streams = list(itertools.product("ab", (0, 1)))
@@ -240,6 +241,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.dictionaries(st.text(), VALUES, max_size=4), max_size=3))
 def test_whatever_is_written_is_read(tmp_path_factory, params):
     path = tmp_path_factory.mktemp("selection") / "selected.toml"

@@ -158,6 +158,7 @@ def test_names_do_nothing_in_a_spreadsheet_or_a_viewer():
     assert "a&amp;lt;b" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_every_csv_of_a_report_is_defused(folder, results, tmp_path):
     few = {cell.id for cell in results.experiment.study_cells("rates", results.selected)}

@@ -20,6 +20,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_no_dog_is_an_animal_where_both_are_targets(tmp_path):
     result = run("--targets", "animal,dog", "-o", tmp_path / "map.json")
     assert result.exit_code == 0, result.output

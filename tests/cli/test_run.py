@@ -79,6 +79,7 @@ def test_bad_input_exits_with_2(file, tmp_path):
     assert invoke("run", tmp_path / "no.toml").exit_code == 2
 
 
+@pytest.mark.slow
 def test_failed_cells_exit_with_1(file, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no")

@@ -284,6 +284,7 @@ def test_rows_that_sum_to_one_only_nearly_do_so_afterwards(name):
             assert np.abs(found.sum(axis=1) - 1).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["camera", "prudent"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stream_without_order_is_left_alone(name, seed):

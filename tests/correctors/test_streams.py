@@ -148,6 +148,7 @@ def test_what_is_in_use_stays():
         pass
 
 
+@pytest.mark.slow
 def test_threads_share_streams_safely():
     data = [_stream(seed, n=40) for seed in range(6)]
     streams = Streams(Prudent())

@@ -24,6 +24,7 @@ from tests.data.readers.plants import (
 )
 
 
+@pytest.mark.slow
 def test_catalog_reads_all(tmp_path):
     assert not any(row.found for row in catalog.look(tmp_path))
     plants = [plant_val, plant_c, plant_c16, plant_v2, plant_vid, plant_tao, plant_tiny]

@@ -83,6 +83,7 @@ def test_archives_are_read_by_many(videos, tmp_path):
             assert np.array_equal(pixels, videos[i].x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_unreadable_images_are_named(videos, workers):
     file = truncate(videos, 4)
@@ -92,6 +93,7 @@ def test_unreadable_images_are_named(videos, workers):
         next(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_unreadable_images_are_counted(videos, workers):
     files = [truncate(videos, i) for i in (4, 6)]
@@ -119,6 +121,7 @@ def test_a_fault_of_the_transform_is_no_unreadable_image(videos):
         next(load_batches(videos, [[0]], faulty, workers=0, on_error="report"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_inputs_of_several_shapes(videos, workers):
     with pytest.raises(LamettaError, match=r"^transform must give arrays of one shape, got JpegIm"):
@@ -143,6 +146,7 @@ def test_read_only_arrays():
     assert isinstance(batch, Batch)
 
 
+@pytest.mark.slow
 def test_reading_may_stop_early(videos):
     for batch in load_batches(videos, [[i] for i in range(10)], TRANSFORM, workers=2, prefetch=1):
         if batch.index[0] == 1:

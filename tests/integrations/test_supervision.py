@@ -168,6 +168,7 @@ def test_bad_options():
         ClassSmoother(2, "lame")
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["tracks.py", "--quick"])
     runpy.run_path(Path(__file__).parents[2] / "benchmarks" / "tracks.py", run_name="__main__")

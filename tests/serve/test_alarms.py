@@ -52,6 +52,7 @@ def _headless(probs, start, label, over=200):
     return softmax(scores).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bank", "order"),
     [
@@ -109,6 +110,7 @@ def test_a_kernel_that_is_too_strong_for_a_batch_is_seen():
     assert set(found) == {CORRECTOR, NOT_HELPING}
 
 
+@pytest.mark.slow
 def test_neighbors_that_spread_errors_are_seen():
     """A network that is sure and wrong under noise: LAME loses 5 points there, Prudent none."""
     features, probs = _bank("cifar10_resnet56_gauss3")
@@ -201,6 +203,7 @@ def test_a_head_that_collapses_over_videos_is_seen(videos):
     assert found[NETWORK].since < 530 + 450
 
 
+@pytest.mark.slow
 def test_an_alarm_ends_when_what_it_saw_does():
     features, probs = _bank("cifar10_resnet20_clean", n=6000)
     stuck = np.eye(10, dtype=np.float32)[np.full(len(probs), 3)]
@@ -216,6 +219,7 @@ def test_an_alarm_ends_when_what_it_saw_does():
     assert flips == 4  # each came once and went once
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_heard_no_more_has_no_alarm():
     features, probs = _bank("cifar10_resnet20_clean")
     alarms, product = Alarms(), Product()

@@ -45,6 +45,7 @@ def by_camera(answers):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 60])
 def test_a_flow_that_crashes_goes_on_to_the_same_bits(example, tmp_path, seconds):
     import bytewax.operators as op

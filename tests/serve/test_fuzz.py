@@ -134,6 +134,7 @@ def test_lengths_that_lie(client):
         assert answer.status_code == 400, answer.text
 
 
+@pytest.mark.slow
 def test_every_cut_of_a_body(client):
     header, tail = _good(n=1, d=2, k=2)
     whole = json.dumps(header).encode() + tail

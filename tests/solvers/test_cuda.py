@@ -88,6 +88,7 @@ def test_neighbors_are_those_of_the_definition(scale):
     np.testing.assert_array_equal(w, knn_matrix(features, 4))
 
 
+@pytest.mark.slow
 def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
     features, _ = make_batch(6, 3, 6)
     features[2] = 0
@@ -123,6 +124,7 @@ def test_half_precision_is_computed_in_float32(dtype, atol):
     np.testing.assert_allclose(z.float(), lametta.lame(features, probs).probs, atol=atol)
 
 
+@pytest.mark.slow
 def test_max_iter_0_gives_the_source_back():
     features, probs = make_batch(9, 4, 8)
     z, n_iter, rests, _ = solve_one(features, probs, max_iter=0)

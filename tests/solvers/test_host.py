@@ -181,6 +181,7 @@ def test_resting_samples_are_left_alone(monkeypatch):
     assert sizes[-1] == 300, "the last one must be of all"
 
 
+@pytest.mark.slow
 def test_calls_share_memory_and_nothing_else():
     """Results stay as they are while other batches, sizes and dtypes pass through."""
     batches = [

@@ -278,6 +278,7 @@ def test_no_pseudo_label_no_step():
 # The contract
 
 
+@pytest.mark.slow
 def test_the_contract(method):
     check_adapter(method(Classifier(make_net()), lr=0.01), INPUTS)
 

@@ -172,6 +172,7 @@ def test_broken_pickles_are_named(tmp_path):
         convert_msra(tmp_path / "cut.pkl", tmp_path / "net.safetensors")
 
 
+@pytest.mark.slow
 def test_parts_of_a_network_are_refused(msra, tmp_path):
     def convert(blobs):
         convert_msra(dump(blobs, tmp_path / "part.pkl"), tmp_path / "net.safetensors")
@@ -231,6 +232,7 @@ def simclr():
     return stir(ResNet(50, width=4, classes=6, same_pool=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [":0", ""])
 def test_convert_simclr(simclr, tmp_path, end):
     variables = simclr_names(simclr, end)

@@ -99,6 +99,7 @@ def hf_net(request):
     return hf.ResNetForImageClassification(config).eval()
 
 
+@pytest.mark.slow
 def test_hugging_face_networks(hf_net):
     x, passes = torch.randn(12, 3, 32, 32), []
     hf_net.register_forward_hook(lambda *_: passes.append(1))

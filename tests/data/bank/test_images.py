@@ -64,6 +64,7 @@ def test_other_arrays_are_no_pixels(pixels, message):
     assert str(error.value) == f"pixels must be uint8 [H, W, 3] or [N, H, W, 3], {message}"
 
 
+@pytest.mark.slow
 def test_a_cache_is_the_data_set(photos, tmp_path):
     cached = cache_images(photos, PREPARE.pixels, tmp_path / "images.safetensors")
     assert (cached.name, cached.classes, cached.keys) == ("photos", tuple("abc"), photos.keys)

@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tables")  # one for all examples
 
 
+@pytest.mark.slow
 @given(tables.map(lambda table: {name: x for name, x in table.items() if x.ndim}))
 def test_layout_is_safetensors(folder, table):
     path = folder / "table.safetensors"
@@ -48,6 +49,7 @@ def test_layout_is_safetensors(folder, table):
         assert loaded[name].shape == places[name].shape == x.shape
 
 
+@pytest.mark.slow
 @given(tables, st.integers(1, 3))
 def test_blocks_make_the_same_file(folder, table, size):
     table = {name: x for name, x in table.items() if x.ndim}

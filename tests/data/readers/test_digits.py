@@ -109,6 +109,7 @@ def test_parts_are_disjoint_and_complete():
     assert not vid & tao
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_the_originals(data):
     originally = DIGITS.target[originals(data)]
     if data.class_map is None:

@@ -60,6 +60,7 @@ def test_some_frames_a_second(tmp_path, fps, expected):
     assert [level(frames[i]) for i in range(len(frames))] == list(expected)
 
 
+@pytest.mark.slow
 def test_workers_read_the_same(tmp_path):
     for name in ("a", "b"):
         film(tmp_path / f"{name}.mp4", 12)
