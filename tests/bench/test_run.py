@@ -299,7 +299,7 @@ def test_damaged_cells_run_again(copied, expected):
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not here")
-@pytest.mark.slow(70)  # the first of all: it mostly waits, while the other checks run beside
+@pytest.mark.slow(70)  # early: it mostly waits, while the other checks run beside
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     script = Path(__file__).with_name("ray_cluster.py")
     file.write_text(OUTPUTS_ONLY)

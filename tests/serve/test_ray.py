@@ -99,7 +99,7 @@ def _make_rows(folder, n=200):
     np.savez(folder / "rows.npz", features=features, probs=probs, logits=np.log(probs), **rows)
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(90)  # before all others, since it waits most
 def test_two_replicas(tmp_path, subtests, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # or Ray keeps one in the home folder
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
