@@ -4,7 +4,7 @@
     python scripts/make_golden.py --check             # are the stored ones those of the equation?
     python scripts/make_golden.py --released FOLDER   # from the stored outputs of the released code
 
-``equation/`` holds what the method's definition gives in float64, by plain loops that share no code
+``equation/`` holds what the method's definition gives in float64, term by term, and shares no code
 with lametta. ``released/`` holds outputs of the code that the paper's authors released, on fixed
 inputs: of a larger set of such files, as much as is compact. Both are arrays and nothing else.
 """
@@ -148,8 +148,10 @@ def make_batch(case: Case) -> tuple[Rows, Rows]:
 
 
 def _draw(case: Case, rng: random.Random) -> tuple[Rows, Rows]:
-    def noise() -> float:  # near to normal; random() alone is the same in every Python
-        return sum(rng.random() for _ in range(6)) - 3
+    one = rng.random  # which alone is the same in every Python
+
+    def noise() -> float:  # near to normal
+        return one() + one() + one() + one() + one() + one() - 3
 
     groups = min(case.n_classes, 5)
     centers = [[1 + noise() for _ in range(case.d)] for _ in range(groups)]
@@ -191,8 +193,12 @@ def _clear(features: Rows, logits: Rows, k: int) -> bool:
 
 def distances(features: Rows) -> Rows:
     """Squares of the distances between all samples, scaled to length 1."""
-    x = [_unit(row) for row in features]
-    return [[sum((a - b) ** 2 for a, b in zip(u, v, strict=True)) for v in x] for u in x]
+    x = np.array([_unit(row) for row in features])
+    squares = np.zeros((len(x), len(x)))
+    for values in x.T:  # in this order, as with the sums below: no rounding may depend on NumPy
+        squares += (values[:, None] - values) ** 2
+    found: Rows = squares.tolist()
+    return found
 
 
 def weights(case: Case, features: Rows) -> Rows:
@@ -223,20 +229,18 @@ def weights(case: Case, features: Rows) -> Rows:
 
 def iterate(q: Rows, w: Rows, weight: float, max_iter: int | None) -> Rows:
     """Equation 6 of the paper: exactly max_iter times, or until z moves by less than 1e-10."""
-    links = [[(j, weight * value) for j, value in enumerate(row) if value] for row in w]
-    z, moved, n_iter = q, 1.0, 0
+    start, pulls, n_iter = np.array(q), weight * np.array(w), 0
+    z, moved = start, 1.0
     while n_iter < max_iter if max_iter is not None else moved > 1e-10:
-        z_old, z = z, []
-        for i, row in enumerate(q):
-            pull = [0.0] * len(row)
-            for j, value in links[i]:
-                pull = [p + value * other for p, other in zip(pull, z_old[j], strict=True)]
-            new = [p * math.exp(a) for p, a in zip(row, pull, strict=True)]
-            total = sum(new)
-            z.append([value / total for value in new])
-        moved = max(abs(a - b) for a, b in zip(_flat(z), _flat(z_old), strict=True))
+        pull = np.zeros_like(z)
+        for strength, row in zip(pulls.T, z, strict=True):
+            pull += strength[:, None] * row
+        new = start * [[math.exp(value) for value in row] for row in pull.tolist()]
+        z_old, z = z, new / [[sum(row)] for row in new.tolist()]
+        moved = np.abs(z - z_old).max()
         n_iter += 1
-    return z
+    found: Rows = z.tolist()
+    return found
 
 
 def energy(z: Rows, q: Rows, w: Rows, weight: float) -> float:
