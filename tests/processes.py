@@ -1,26 +1,29 @@
 """Python programs in processes of their own, forked from one that has loaded what is slow to load.
 
-A fresh interpreter spends seconds on PyTorch alone.
+A fresh interpreter spends seconds on PyTorch alone. All that test at once share that process.
 """
 
 import atexit
+import json
 import multiprocessing
 import os
-import runpy
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
+from functools import cache
 from pathlib import Path
 
+from lametta._files import locked
+from tests.forks import LOADED
+
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(
-    [
-        *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
-        *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
-        *("lametta.serve.plan", "lametta.serve.server", "lametta.serve.stores.redis"),
-    ]
-)
+context.set_forkserver_preload(list(LOADED))
+
+_TESTS = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+_ADDRESS = Path(tempfile.gettempdir(), f"lametta-{_TESTS}.socket")
 
 
 class Program:
@@ -32,32 +35,45 @@ class Program:
         self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         for file in self._files:
             file.touch()
-        self._process = context.Process(
-            target=execute,
-            args=(self.arguments, cwd, {**os.environ, **(env or {})}, self._files),
-        )
-        self._process.start()
-        self.pid = self._process.pid
+        _held()
+        self._connection = _connect()
+        environment = {**os.environ, **(env or {})}
+        files = [str(file) for file in self._files]
+        asked = [self.arguments, str(cwd or os.getcwd()), environment, sys.path, files]
+        self._connection.sendall(json.dumps(asked).encode() + b"\n")
+        self.pid = self._next()
+        self._exitcode = None
 
     def stderr(self):
         """What it has said so far."""
         return self._files[1].read_text(encoding="utf-8")
 
     def is_alive(self):
-        return self._process.is_alive()
+        return not self._has_ended(0)
 
     def kill(self):
-        self._process.kill()
+        if self.is_alive():
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout=300):
         """Wait for its end, and give what it printed."""
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        if not self._has_ended(timeout):
             self.kill()
             raise subprocess.TimeoutExpired(self.arguments, timeout, stderr=self.stderr())
         out, err = (file.read_text(encoding="utf-8") for file in self._files)
         self._folder.cleanup()
-        return subprocess.CompletedProcess(self.arguments, self._process.exitcode, out, err)
+        return subprocess.CompletedProcess(self.arguments, self._exitcode, out, err)
+
+    def _has_ended(self, timeout):
+        if self._exitcode is None and select.select([self._connection], [], [], timeout)[0]:
+            self._exitcode = self._next()
+            self._connection.close()
+        return self._exitcode is not None
+
+    def _next(self):
+        said = self._connection.recv(4, socket.MSG_WAITALL)
+        assert said, "the process that forks has ended"
+        return int.from_bytes(said, signed=True)
 
 
 def run(*arguments, **options):
@@ -65,30 +81,29 @@ def run(*arguments, **options):
     return Program(*arguments, **options).wait()
 
 
-def execute(arguments, cwd, environment, files):
-    """Run a program in this process, which is a fork, with its output in two files."""
-    for number, file in enumerate(files, start=1):
-        with file.open("wb") as stream:
-            os.dup2(stream.fileno(), number)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(cwd or os.getcwd())
-    if "PYTHONPATH" in environment:  # where there may be another lametta
-        sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "lametta"]:
-            del sys.modules[name]
-    kind, *sys.argv = arguments
-    try:
-        if kind == "-m":
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        elif kind == "-c":
-            code, sys.argv[0] = sys.argv[0], "-c"
-            exec(code, {"__name__": "__main__"})
-        else:
-            sys.path.insert(0, str(Path(kind).parent))
-            sys.argv.insert(0, kind)
-            runpy.run_path(kind, run_name="__main__")
-    finally:
-        # As an interpreter at its end: with that, pools end their workers.
-        threading._shutdown()
-        atexit._run_exitfuncs()
+@cache
+def _held():
+    """A connection for as long as this process runs, so that the other process does, too."""
+    connection = _connect()
+    atexit.register(connection.close)
+    return connection
+
+
+def _connect():
+    """Reach the process that forks, which the first starts."""
+    connection = socket.socket(socket.AF_UNIX)
+    with locked(_ADDRESS.with_suffix(".lock")):
+        try:
+            connection.connect(str(_ADDRESS))
+        except OSError:  # none yet, or one was killed
+            _ADDRESS.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(_ADDRESS))
+                listener.listen()
+                number = listener.fileno()
+                command = [sys.executable, "-m", "tests.forks", str(number)]
+                place = {"cwd": Path(__file__).parents[1], "stdin": subprocess.DEVNULL}
+                server = subprocess.Popen(command, pass_fds=[number], **place)
+                server.returncode = 0  # nobody waits for it, since it ends by itself
+            connection.connect(str(_ADDRESS))
+    return connection
