@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch.utils.data  # before any fork
 
 from lametta import Output, _files
 from lametta.data.bank import extract, shards
 from lametta.data.dataset import Dataset
-from tests.data.bank.kill_extraction import OWN, TOUCHES
+from tests.data.bank.kill_extraction import OWN, TOUCHES, light
 
 N, BATCH = 10, 4
 
@@ -87,7 +86,7 @@ def race(folder, seed, expected):
 def main(folder, n):
     shards._SECONDS = 0  # a shard after every batch
     _files._POLL = 0.001
-    torch.set_num_threads(1)
+    light()
     whole = Path(folder, "whole")
     whole.mkdir()
     run(whole)

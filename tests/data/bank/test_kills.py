@@ -15,10 +15,9 @@ race_extraction.main({!r}, 50)
 """
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(10)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes, and lets them race")
 def test_neither_kills_nor_races_change_a_byte(tmp_path):
-    """Both in one process, since to load PyTorch takes as long as either."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = run_python(
         CODE.format(str(tmp_path), str(tmp_path)), env=os.environ | {"PYTHONPATH": path}

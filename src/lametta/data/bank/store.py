@@ -64,14 +64,19 @@ class MappedArray:
             raise LamettaError(f"{self.path} must stay as it is while it is read, got it changed")
         if self.nbytes == 0:  # which cannot be mapped
             return np.asarray(np.empty(self.shape, self.dtype)[index])
-        if self.shape and _is_run(index, len(self)):  # a plain read is several times faster
-            start, width = int(index[0]), math.prod(self.shape[1:])
-            at = self.offset + start * width * self.dtype.itemsize
-            run = np.fromfile(self.path, self.dtype, len(index) * width, offset=at)
-            return run.reshape(len(index), *self.shape[1:])
+        if index is Ellipsis:
+            return self._read(0, self.shape)
+        if self.shape and _is_run(index, len(self)):
+            return self._read(int(index[0]), (len(index), *self.shape[1:]))
         mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
         rows: NDArray[Any] = np.asarray(mapped)[index]
         return rows if rows.flags.owndata else rows.copy()
+
+    def _read(self, start: int, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Rows that follow each other; a plain read of them is several times faster."""
+        at = self.offset + start * math.prod(shape[1:]) * self.dtype.itemsize
+        rows = np.fromfile(self.path, self.dtype, math.prod(shape), offset=at)
+        return rows.reshape(shape)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
