@@ -107,7 +107,9 @@ class Figure:
         longest = max(map(len, legend), default=0) if legend else 0
         entries = max(1, int(width / max(1.25, 0.6 + 0.075 * longest)))
         above = 0.25 * -(-len(legend or ()) // entries)
-        with matplotlib.rc_context(RC):
+        # Nothing but the names of spokes is above axes, which is long to look for.
+        title = {"axes.titley": None if self.polar else 1.0}
+        with matplotlib.rc_context(RC | title):
             canvas = Canvas((width, self.size[1] * lines + above), layout="constrained")
             for i, rows in enumerate(panels, start=1):
                 axes = canvas.add_subplot(
