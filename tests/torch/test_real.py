@@ -27,7 +27,7 @@ def net(example):
 
 @pytest.fixture(scope="module")
 def stream(example):
-    return example["load_stream"](shared("data", "cifar10", "test-3000.zip"), per_class=100)
+    return example["load_stream"](shared("data", "cifar10", "test-3000.zip"), per_class=32)
 
 
 def run(adapter, stream, batch_size=16):
@@ -38,19 +38,19 @@ def run(adapter, stream, batch_size=16):
     return 100 * hits.float().mean().item(), np.mean([float(s.info["entropy"]) for s in steps])
 
 
-@pytest.mark.slow(15)
+@pytest.mark.slow(8)
 def test_the_paper_in_small(net, stream):
     model = Classifier(net)
     assert model.head is net.linear
-    # A quarter of the images tell as much, but for the rate that fails slowly.
-    short = tuple(values.unflatten(0, (10, 100))[:, :24].flatten(0, 1) for values in stream)
+    # Fewer images tell as much, but for the rate that fails slowly.
+    short = tuple(values.unflatten(0, (10, 32))[:, :24].flatten(0, 1) for values in stream)
     source, entropy = run(Source(model), short)
     assert 78 < source < 86
     assert run(Corrected(model, LAME()), short)[0] > source + 5
     # Entropy minimization: the entropy falls whatever the learning rate, the accuracy with it.
     for lr, part, least, most in (
         (1e-3, short, -2, 20),
-        (1e-2, stream, -60, -20),
+        (3e-2, stream, -60, -20),
         (1e-1, short, -80, -60),
     ):
         adapter = tent(model, lr=lr, bn_momentum=0.0)
