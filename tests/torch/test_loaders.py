@@ -135,20 +135,22 @@ def test_lite0_on_real_images():
     from PIL import Image
 
     folder = shared("data", "imagenette-val500")
-    # Five a class: enough to see that weights and preprocessing belong together.
-    files = sorted(folder.glob("*/*.JPEG"))[::10]
+    # Two a class: enough to see that weights and preprocessing belong together.
+    files = sorted(folder.glob("*/*.JPEG"))[::25]
     index = [0, 217, 482, 491, 497, 566, 569, 571, 574, 701]
     wnids = sorted(path.name for path in folder.iterdir())
     labels = torch.tensor([index[wnids.index(file.parent.name)] for file in files])
     loaded = load("efficientnet_lite0")
     images = [Image.open(file) for file in files]
     with Classifier(loaded.net) as model:
-        output = model(torch.stack([loaded.preprocess(image) for image in images]))
+        inputs = torch.stack([loaded.preprocess(image) for image in images])
+        outputs = [model(part) for part in inputs.split(5)]  # more at a time take longer each
         keep = replace(loaded.preprocess, resize=None, crop=None)
-        kept = model(torch.stack([keep(image) for image in images[::5]]))
-    assert output.features.shape == (50, 1280)
+        kept = model(torch.stack([keep(image) for image in images[::2]]))
+    assert {output.features.shape for output in outputs} == {(5, 1280)}
     # 69.6 % on all 500.
-    assert (output.logits.argmax(1) == labels).float().mean() > 0.55
+    found = torch.cat([output.logits.argmax(1) for output in outputs])
+    assert (found == labels).float().mean() > 0.55
     # The bank holds float16 logits of the images as they are, in an order of its own.
     with np.load(shared("data", "banks", "imagenette_val500_lite0.npz")) as stored:
         bank = torch.from_numpy(stored["logits"]).float()

