@@ -3,6 +3,7 @@
 import os
 import pickle
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lametta import LamettaError
-from lametta.torch import convert
+from lametta.torch import convert, loaders
 from lametta.torch.convert import convert_msra, convert_simclr
 from lametta.torch.resnet import ResNet
 from lametta.torch.zoo import load
@@ -125,13 +126,12 @@ def test_arrays_survive_the_unpickler(tmp_path, dtype, order, shape):
     assert np.array_equal(found["b"], array.T)
 
 
-@pytest.mark.slow
-def test_a_converted_file_loads_by_its_preset(tmp_path):
-    net = stir(ResNet(50, stride_in_1x1=True))
-    path = dump({"model": msra_names(net, DETECTRON2)}, tmp_path / "R-50.pkl")
+def test_a_converted_file_loads_by_its_preset(msra, tmp_path, monkeypatch):
+    monkeypatch.setattr(loaders, "ResNet", partial(ResNet, width=4, classes=6))
+    path = dump({"model": msra_names(msra, DETECTRON2)}, tmp_path / "R-50.pkl")
     convert_msra(path, tmp_path / "net.safetensors")
     loaded = load("paper:resnet50_msra", weights=tmp_path / "net.safetensors")
-    assert torch.equal(logits(loaded.net), logits(net))
+    assert torch.equal(logits(loaded.net), logits(msra))
     with pytest.raises(LamettaError, match="weights must be a .safetensors file, or one that"):
         load("paper:resnet50_msra", weights=path)
 
