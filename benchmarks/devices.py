@@ -1,28 +1,23 @@
 """How `lame.py` takes time and memory on a CPU and on a GPU."""
 
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-import lametta
+import peak
 from literal import literal_numpy, literal_torch
+from peak import ours
 
 Call = Callable[[], Any]
 Calls = dict[str, Callable[..., Any]]
-
-
-def ours(features: Any, probs: Any) -> Any:
-    return lametta.lame(features, probs).probs
 
 
 class Cpu:
@@ -69,32 +64,8 @@ class Cpu:
     def peak(self, version: str, library: str, features: Any, probs: Any) -> float:
         """MiB that a call on arrays of these shapes adds to a fresh process."""
         sizes = map(str, (*features.shape, probs.shape[1]))
-        command = [sys.executable, __file__, version, library, *sizes]
+        command = [sys.executable, peak.__file__, version, library, *sizes]
         return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def print_peak(version: str, library: str, n: str, d: str, n_classes: str) -> None:
-    """What `Cpu.peak` runs; of Linux alone."""
-    call = ours if version == "lametta" else Cpu.literal[library]
-
-    def batch(n: int, d: int, n_classes: int) -> tuple[Any, Any]:
-        rng = np.random.default_rng(0)
-        features = rng.standard_normal((n, d), dtype=np.float32)
-        probs = rng.random((n, n_classes), dtype=np.float32)
-        probs /= probs.sum(axis=1, keepdims=True)
-        return Cpu.convert[library](features), Cpu.convert[library](probs)
-
-    call(*batch(8, 8, 10))  # whatever the library loads at its first call
-    features, probs = batch(int(n), int(d), int(n_classes))
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _resident_peak()
-    call(features, probs)
-    print(max(_resident_peak() - before, 0.1))
-
-
-def _resident_peak() -> float:
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(line) / 1024
 
 
 class Gpu:
@@ -164,7 +135,3 @@ class Gpu:
         torch.cuda.reset_peak_memory_stats()
         self.once(call)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-if __name__ == "__main__":
-    print_peak(*sys.argv[1:])

@@ -176,7 +176,7 @@ def main() -> None:
     if options.device != "cpu":
         extract_gpu.main(options.device, options.images)
         return
-    extraction(n=16 if options.quick else 320, rounds=1 if options.quick else 5)
+    extraction(n=4 if options.quick else 320, rounds=1 if options.quick else 5)
     reading(n=2048 if options.quick else 131072)
 
 

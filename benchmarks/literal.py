@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def literal_torch(features: Any, probs: Any, k: int = 5, max_iter: int = 100) -> Any:
     """The full tensor of differences, and the energy looked at after every update."""
+    import torch  # or to weigh NumPy's version would load it
+
     unary = -torch.log(probs + 1e-10)
     x = torch.nn.functional.normalize(features, dim=1)
     distance = torch.norm(x[:, None] - x[None], dim=-1)

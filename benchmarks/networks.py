@@ -75,8 +75,16 @@ class PlainTent:
 class Bench:
     """One network, and what can be measured of it."""
 
-    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, n: int | None) -> None:
-        build, side, batch_size = NETWORKS[name]
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        n: int | None,
+        side: int | None = None,
+    ) -> None:
+        build, usual, batch_size = NETWORKS[name]
+        side = side or usual
         torch.manual_seed(0)
         self.make: Callable[[], Any] = build
         self.dtype = dtype
@@ -161,12 +169,12 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--batch-size", type=int, help="the paper's if not given: 64 or 16")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--quick", action="store_true", help="ResNet-18 on two images, once")
+    parser.add_argument("--quick", action="store_true", help="ResNet-18 on two small images, once")
     options = parser.parse_args()
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    names, n, rounds = options.networks, options.batch_size, options.rounds
+    names, n, rounds, side = options.networks, options.batch_size, options.rounds, None
     if options.quick:
-        names, n, rounds = ["ResNet-18"], 2, 1
+        names, n, rounds, side = ["ResNet-18"], 2, 1, 32
     if importlib.util.find_spec("timm") is None:
         names = [name for name in names if name not in NEEDS_TIMM]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
@@ -176,7 +184,7 @@ def main() -> None:
     )
     print(f"{'':<24}{header}")
     for name in names:
-        bench = Bench(name, device, dtype, n)
+        bench = Bench(name, device, dtype, n, side)
         times, stages = bench.lame(rounds)
         ratio, noise = times["step"] / times["forward"], times["again"] / times["forward"]
         beside = f"{ratio:.3f} x the plain forward pass ({noise:.3f} x itself)"

@@ -157,6 +157,7 @@ def main() -> None:
         finalizer.atexit = False
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         Forks(listener).run()
+    os._exit(0)  # nothing of it need be torn down
 
 
 if __name__ == "__main__":

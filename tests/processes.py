@@ -102,8 +102,15 @@ def _connect():
                 listener.listen()
                 number = listener.fileno()
                 command = [sys.executable, "-m", "tests.forks", str(number)]
-                place = {"cwd": Path(__file__).parents[1], "stdin": subprocess.DEVNULL}
-                server = subprocess.Popen(command, pass_fds=[number], **place)
+                # On a busy machine threads wait for each other.
+                one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+                server = subprocess.Popen(
+                    command,
+                    pass_fds=[number],
+                    cwd=Path(__file__).parents[1],
+                    env={**os.environ, **one},
+                    stdin=subprocess.DEVNULL,
+                )
                 server.returncode = 0  # nobody waits for it, since it ends by itself
             connection.connect(str(_ADDRESS))
     return connection

@@ -1,11 +1,14 @@
 """Programs beside the package, and the wheel: each runs in a process of its own."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lametta._files import locked
 from scripts import check_wheel
 from tests import processes
 from tests.conftest import shared
@@ -50,12 +53,14 @@ def test_benchmarks_run(name, shows):
     assert shows in done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
+def _build_wheel(folder):
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
     subprocess.run([*build, "--directory", folder], check=True, timeout=300, cwd=ROOT)
-    (found,) = folder.glob("*.whl")
+
+
+@pytest.fixture(scope="module")
+def wheel(made_once):
+    (found,) = made_once("wheel", _build_wheel).glob("*.whl")
     return found
 
 
@@ -65,8 +70,24 @@ def test_wheel_is_small_and_declares_its_pythons(wheel):
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_wheel_works_with_its_two_dependencies_alone(wheel, version):
+def test_wheel_works_with_its_two_dependencies_alone(wheel, version, pytestconfig):
+    """In an environment that is kept, since to install NumPy takes most of the time.
+
+    Another wheel replaces the last one there, as long as it declares to need the same.
+    """
     python = check_wheel.find_python(version)
     if python is None:
         pytest.skip(f"Python {version} is not here")
-    check_wheel.check(wheel, python, [], ROOT / "constraints.txt")
+    constraint = ROOT / "constraints.txt"
+    needs = re.findall(r"^Requires-Dist: .*$", check_wheel.metadata(wheel), re.MULTILINE)
+    made_for = "\n".join([python, *needs, constraint.read_text(encoding="utf-8")])
+    folder = pytestconfig.cache.mkdir("wheels") / version
+    note = folder / "made-for"
+    with locked(folder.with_suffix(".lock")):
+        keeps = note.exists() and note.read_text(encoding="utf-8") == made_for
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+        there = check_wheel.Environment(python, folder, constraint)
+        there.install(str(wheel), *(("--force-reinstall", "--no-deps") if keeps else ()))
+        note.write_text(made_for, encoding="utf-8")
+        check_wheel.check_alone(there)
