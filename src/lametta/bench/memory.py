@@ -38,7 +38,6 @@ def _load() -> None:
     import torch
 
     torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1)])  # with the first optimizer, PyTorch loads as much again
 
 
 def _in_a_fork(workspace: Workspace, cell: Cell) -> int | None:

@@ -231,12 +231,13 @@ def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     """Run a cell, write its row or its traceback, and say whether it went well."""
-    import torch
-
-    # Cells run side by side; one thread each is fastest, and rounds alike whatever the jobs.
-    torch.set_num_threads(1)
     note = _note(workspace.folder, cell)
     try:
+        if cell.live or find(cell.kind).needs_network or "torch" in sys.modules:
+            import torch  # which takes longer to load than to replay many a stream
+
+            # Cells run side by side: one thread each is fastest, whatever the jobs rounds alike.
+            torch.set_num_threads(1)
         row, stream = run_cell(workspace, cell)
         if workspace.device == "cpu":  # where that of this process says nothing of the cell
             row["peak_memory"] = measure_peak(workspace, cell) if cell.live else None

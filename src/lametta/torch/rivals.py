@@ -5,6 +5,7 @@ Each is the loop of `lametta.torch.adapt` with what it learns from.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from inspect import unwrap
 from typing import ClassVar
 
 import torch
@@ -13,6 +14,20 @@ from lametta._checks import check_choice, check_number
 from lametta.torch import losses
 from lametta.torch.adapt import BN_MOMENTUM, NetworkAdapter
 from lametta.types import LamettaError
+
+
+# What PyTorch wraps around its optimizers is for its compiler, and takes as long to load as all
+# else in PyTorch.
+class _Adam(torch.optim.Adam):
+    add_param_group = unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = unwrap(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
+
+
+class _SGD(torch.optim.SGD):
+    add_param_group = unwrap(torch.optim.SGD.add_param_group)
+    zero_grad = unwrap(torch.optim.SGD.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
 
 
 @dataclass(kw_only=True)
@@ -82,9 +97,9 @@ class GradientAdapter(NetworkAdapter):
         decay = self.weight_decay
         if self.optimizer == "adam":
             betas = (momentum, 0.999)
-            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
+            return _Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
         decay = 1e-4 if decay is None else decay
-        return torch.optim.SGD(
+        return _SGD(
             parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=decay
         )
 
