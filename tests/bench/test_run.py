@@ -1,6 +1,5 @@
 """Experiments run to their end: in parallel, through kills, on a cluster, once each network."""
 
-import itertools
 import json
 import random
 import shutil
@@ -108,19 +107,25 @@ def cell_files(folder):
     return sorted((folder / "cells").glob("*.parquet"))
 
 
-def start(file, folder, halts):
-    """Run an experiment; one that halts does so with its second cell computed, not written."""
-    true_run_cell, calls = cells.run_cell, itertools.count()
+# Runs an experiment; one that halts does so with its second cell computed, not written.
+START = """
+import itertools, pathlib, sys, time
+from lametta.bench import run as runs
+from lametta.bench.experiment import load
+from lametta.bench.workspace import Workspace
 
-    def run_cell(workspace, cell):
-        row = true_run_cell(workspace, cell)
-        if halts and next(calls) == 1:
-            time.sleep(600)
-        return row
+file, folder, halts = sys.argv[1:]
+true_run_cell, calls = runs.run_cell, itertools.count()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lametta.bench.run.run_cell", run_cell)
-        run(Workspace(load(file), folder))
+def run_cell(workspace, cell):
+    row = true_run_cell(workspace, cell)
+    if halts == "True" and next(calls) == 1:
+        time.sleep(600)
+    return row
+
+runs.run_cell = run_cell
+runs.run(Workspace(load(file), pathlib.Path(folder)))
+"""
 
 
 @pytest.mark.slow
@@ -159,22 +164,21 @@ def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
     assert rows(workspace.folder).equals(expected)
 
 
-@pytest.mark.slow(15)
+@pytest.mark.slow(8)
 def test_killed_runs_go_on(file, tmp_path, expected):
     """Twenty kills: half amid a cell after one was written, half at any moment."""
     folder, moments = tmp_path / "results", random.Random(0)
     for attempt in range(20):
         halts = attempt < 10
-        process = processes.context.Process(target=start, args=(file, folder, halts))
-        process.start()
-        while halts and process.is_alive() and len(cell_files(folder)) == attempt:
-            time.sleep(0.001)
-        process.join(moments.uniform(0, 0.02 if halts else 1))
+        program = processes.Program("-c", START, file, folder, halts)
+        while halts and program.is_alive() and len(cell_files(folder)) == attempt:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.02 if halts else 1))
         if halts:
-            assert process.is_alive()
+            assert program.is_alive()
             assert len(cell_files(folder)) == attempt + 1
-        process.kill()
-        process.join()
+        program.kill()
+        program.wait()
     assert run(Workspace(load(file), folder)) == []
     assert rows(folder).equals(expected)
 
