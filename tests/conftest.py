@@ -1,5 +1,6 @@
 """Array libraries, the oracle and stored data for all tests."""
 
+import atexit
 import gc
 import os
 import subprocess
@@ -128,6 +129,18 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let a worker end at once: to take its objects apart, one by one, takes many seconds."""
+    if hasattr(config, "workerinput"):
+        atexit.register(_end)
+
+
+def _end() -> None:
+    atexit.unregister(_end)
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def _seconds(item: pytest.Item) -> float:
