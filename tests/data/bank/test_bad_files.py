@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ from lametta import ClassMap, LamettaError
 from lametta.data.bank import Bank, open_images
 from lametta.data.bank.files import check_finite, read_arrays
 from lametta.data.bank.store import encode_columns, write_blocks
-from tests import processes
+from tests.conftest import run_python
 
+ROOT = Path(__file__).parents[3]
 GOOD = {"features": np.ones((4, 3), np.float32), "logits": np.ones((4, 2), np.float32)}
 
 
@@ -120,7 +123,7 @@ def test_one_long_string_does_not_widen_all(tmp_path):
 @pytest.mark.slow
 def test_what_nobody_needs_is_not_read(tmp_path):
     path = tmp_path / "bank.npz"
-    np.savez_compressed(path, extra=np.zeros(2**26, np.uint8), probs=np.ones((4, 2)), **GOOD)
+    np.savez_compressed(path, extra=np.zeros(2**25, np.uint8), probs=np.ones((4, 2)), **GOOD)
     tracemalloc.start()
     arrays, _ = read_arrays(path)
     _, peak = tracemalloc.get_traced_memory()
@@ -180,7 +183,7 @@ def test_what_is_not_finite_is_found():
         check_finite("logits", x)
 
 
-@pytest.mark.slow(8)  # with the others that fork from a process which is loaded once a worker
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_line(tmp_path):
     pytest.importorskip("resource")
     code = """
@@ -188,6 +191,8 @@ import resource, numpy as np
 from lametta import LamettaError, Output
 from lametta.data import arrays
 from lametta.data.bank import extract
+from tests.data.bank.kill_extraction import light
+light()
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 x = np.random.default_rng(0).normal(size=(200, 64))
 try:
@@ -196,7 +201,8 @@ try:
 except LamettaError as error:
     print(error)
 """
-    done = processes.run("-c", code, cwd=tmp_path)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = run_python(code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path})
     assert done.stdout.startswith("file must be written whole, got "), done.stderr
     assert "File too large" in done.stdout
     assert not (tmp_path / "bank.safetensors").exists()
