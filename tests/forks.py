@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LOADED = (
-    *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
+    *("torch", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
     *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
     *("lametta.serve.plan", "lametta.serve.server", "lametta.serve.stores.redis"),
 )

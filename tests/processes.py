@@ -5,7 +5,6 @@ A fresh interpreter spends seconds on PyTorch alone. All that test at once share
 
 import atexit
 import json
-import multiprocessing
 import os
 import select
 import signal
@@ -17,10 +16,6 @@ from functools import cache
 from pathlib import Path
 
 from lametta._files import locked
-from tests.forks import LOADED
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(list(LOADED))
 
 _TESTS = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
 _ADDRESS = Path(tempfile.gettempdir(), f"lametta-{_TESTS}.socket")
@@ -102,15 +97,8 @@ def _connect():
                 listener.listen()
                 number = listener.fileno()
                 command = [sys.executable, "-m", "tests.forks", str(number)]
-                # On a busy machine threads wait for each other.
-                one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-                server = subprocess.Popen(
-                    command,
-                    pass_fds=[number],
-                    cwd=Path(__file__).parents[1],
-                    env={**os.environ, **one},
-                    stdin=subprocess.DEVNULL,
-                )
+                place = {"cwd": Path(__file__).parents[1], "stdin": subprocess.DEVNULL}
+                server = subprocess.Popen(command, pass_fds=[number], **place)
                 server.returncode = 0  # nobody waits for it, since it ends by itself
             connection.connect(str(_ADDRESS))
     return connection
