@@ -167,14 +167,17 @@ class Experiment(Strict):
             spec = self.scenarios[scenario]
             parts = (self.models[model], self.datasets[spec.dataset], spec)
             # If what the names stand for changes, so do the ids.
-            definition = [part.identity() for part in parts]
+            definition = canonical([part.identity() for part in parts])
             for seed, size, (method, config) in itertools.product(
                 phase.seeds, phase.batch_sizes, configs
             ):
                 kind = self.methods[method].kind
                 key = (method, kind, config, model, scenario, seed, size, phase.live)
-                text = canonical([definition, *key])
+                text = f"[{definition}, {_encode(key)[1:-1]}]"  # a list, whose items are one by one
                 yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def canonical(value: object) -> str:
