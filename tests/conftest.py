@@ -85,7 +85,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import jax
     import torch
+    import typer.testing
 
+    if hasattr(typer.testing, "_get_command"):  # our command, made anew for each call in 12 ms
+        typer.testing._get_command = cache(typer.testing._get_command)
     torch.set_num_threads(1)  # on a busy machine threads wait for each other
     if not torch.cuda.is_available():  # before anything imports Triton
         os.environ["TRITON_INTERPRET"] = "1"
