@@ -58,7 +58,7 @@ LEAVES = st.sampled_from(
             {"kind": "interleaved", "inside": {"kind": "iid"}},
         ),
         *(
-            {x: [*range(1000)] for x in ("k", "weight", "max_iter", "tol")},
+            {x: [*range(100)] for x in ("k", "weight", "max_iter", "tol")},
             {"k": [*range(1, 5000)]},
         ),
         *({"affinity": ["knn", "rbf", 3], "k": [1, 2]}, {"affinity": "linear", "k": 3}),

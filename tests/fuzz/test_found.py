@@ -9,6 +9,7 @@ import torch
 
 from lametta import LAME, ClassMap, LamettaError, knn, lame, lame_streams, methods
 from lametta.bench.experiment import load
+from lametta.bench.figures.style import RC
 from lametta.bench.results import read_results
 from lametta.data.bank import Bank
 from lametta.stream import Scenario
@@ -158,7 +159,8 @@ def test_a_folder_for_a_note(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [{}, FAILURE | {"traceback": 5}, FAILURE | {"traceback": ""}])
-def test_notes_of_failures(tmp_path, content):
+def test_notes_of_failures(tmp_path, content, monkeypatch):
+    monkeypatch.setitem(RC, "pdf.fonttype", 3)  # in which a font is quickly embedded
     make_results(tmp_path / "a")
     (tmp_path / "a" / "failed" / "a.json").write_text(json.dumps(content))
     command("report", tmp_path / "a", codes=(1, 2), memory=None)
