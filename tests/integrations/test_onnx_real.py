@@ -1,6 +1,5 @@
 """Networks as torch exports them, held against `lametta.torch.Classifier`."""
 
-import io
 import re
 import runpy
 from pathlib import Path
@@ -10,37 +9,14 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 import lametta
 from lametta.integrations.onnx import OnnxModel
 from lametta.integrations.onnx import export as export_lame
 from lametta.torch import Classifier, zoo
 from tests.conftest import shared
+from tests.integrations.exported import export, export_lite0
 from tests.torch.test_families import FAMILIES, make
-
-# The exporter that needs no further package says that there is a newer one; tracing warns, too.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Logits(nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x):
-        returned = self.net(x)
-        return getattr(returned, "logits", returned)
-
-
-def export(net, x, path):
-    file = io.BytesIO()
-    axes = {"x": {0: "n"}}
-    torch.onnx.export(
-        Logits(net).eval(), (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes
-    )
-    path.write_bytes(file.getvalue())
-    return path
 
 
 def check(output, expected, tol):
@@ -50,15 +26,15 @@ def check(output, expected, tol):
 
 
 @pytest.mark.slow(15)
-def test_efficientnet_on_photographs(tmp_path):
-    photos = sorted(shared("data", "imagenette-val500").rglob("*.JPEG"))[::60]
-    assert len(photos) == 9
+def test_efficientnet_on_photographs(tmp_path, made_once):
+    photos = sorted(shared("data", "imagenette-val500").rglob("*.JPEG"))[::100]
+    assert len(photos) == 5
     loaded = zoo.load("efficientnet_lite0")
-    path = export(loaded.net, torch.zeros(2, 3, 224, 224), tmp_path / "net.onnx")
+    path = made_once("lite0", export_lite0) / "net.onnx"
     prepare = loaded.preprocess
     options = {"interpolation": prepare.interpolation, "scale": prepare.scale}
     options |= {"mean": prepare.mean, "std": prepare.std}
-    model = OnnxModel(path, preprocess=options)
+    model = OnnxModel(path, preprocess=options, threads=1)
     assert (model.metadata.d, model.metadata.n_classes) == (1280, 1000)
     x = torch.stack([prepare(Image.open(photo)) for photo in photos])
     expected = Classifier(loaded.net)(x)
@@ -71,7 +47,9 @@ def test_efficientnet_on_photographs(tmp_path):
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
     joined = tmp_path / "joined.onnx"
     export_lame(joined, model=path, affinity=lametta.knn(2))
-    session = onnxruntime.InferenceSession(joined, providers=["CPUExecutionProvider"])
+    one = onnxruntime.SessionOptions()
+    one.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(joined, one, providers=["CPUExecutionProvider"])
     core = lametta.LAME(lametta.knn(2), max_iter=20, tol=0)
     expected = lametta.Corrected(model, core).step(files).probs
     np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, atol=1e-5)
@@ -83,7 +61,7 @@ def test_families_of_transformers(tmp_path, family):
     net = make(family)
     side = FAMILIES[family].get("image_size", 32)
     x = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
-    model = OnnxModel(export(net, x[:2], tmp_path / "net.onnx"))
+    model = OnnxModel(export(net, x[:2], tmp_path / "net.onnx"), threads=1)
     check(model(x), Classifier(net)(x), 1e-5)
 
 

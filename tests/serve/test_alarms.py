@@ -1,6 +1,7 @@
 """Alarms on real networks' features: they come where predictions collapse, and nowhere else."""
 
 import tracemalloc
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ from lametta import LAME, Prudent, Windowed, linear
 from lametta.correctors import Memory, Product
 from lametta.serve.alarms import ALARMS, Alarms
 from tests.conftest import shared, softmax
+from tests.integrations.exported import export_lite0
 
 NETWORK, CORRECTOR, NOT_HELPING = ALARMS
 
@@ -125,7 +127,7 @@ def test_neighbors_that_spread_errors_are_seen():
     ["cifar10_resnet20_clean", "imagenette_val500_lite0", "tinyimagenet_1010_lite0"],
 )
 def test_images_in_any_order_raise_no_alarm(bank, order):
-    features, probs = _bank(bank, order=order)
+    features, probs = _bank(bank, n=1200, order=order)  # of which half are enough for a past
     for make, size in ((Prudent, 1), (Prudent, 64), (Memory, 16), (LAME, 64), (Windowed, 16)):
         assert _watch(features, probs, make().correct, size) == {}, (make.__name__, size)
 
@@ -137,25 +139,21 @@ def test_a_network_that_prudent_saves_from_its_errors_raises_no_alarm():
     assert _watch(features, probs, Prudent().correct, 1) == {}
 
 
-def _save_videos(folder):
-    import torch
+def _save_videos(network, folder):
     from PIL import Image
 
-    from lametta.torch import Classifier, zoo
+    from lametta.integrations.onnx import OnnxModel
+    from lametta.torch import zoo
 
-    loaded = zoo.load("efficientnet_lite0")
-    # On one core, few images at a time and their channels last take half the time.
-    model = Classifier(loaded.net.to(memory_format=torch.channels_last))
+    prepare = zoo.load("efficientnet_lite0").preprocess
+    model = OnnxModel(network / "net.onnx", threads=1)
     for video in sorted(path for path in shared("data", "video").iterdir() if path.is_dir()):
-        frames = []
+        outputs = []
         for file in sorted(video.glob("*.jpg")):
             with Image.open(file) as image:
-                frames.append(loaded.preprocess(image.convert("RGB")))
-        pairs = [torch.stack(frames[i : i + 2]) for i in range(0, len(frames), 2)]
-        with torch.inference_mode():
-            outputs = [model(x.contiguous(memory_format=torch.channels_last)) for x in pairs]
-        logits = np.concatenate([output.logits.numpy() for output in outputs])
-        features = np.concatenate([output.features.numpy() for output in outputs])
+                outputs.append(model(prepare(image.convert("RGB"))[None]))
+        logits = np.concatenate([output.logits for output in outputs])
+        features = np.concatenate([output.features for output in outputs])
         np.savez(folder / video.name, features=features, probs=softmax(logits))
 
 
@@ -163,8 +161,9 @@ def _save_videos(folder):
 def videos(made_once):
     """Features and probabilities of the seven videos' frames, by video."""
     shared("data", "video")
+    network = made_once("lite0", export_lite0)
     found = {}
-    for file in sorted(made_once("videos", _save_videos).iterdir()):
+    for file in sorted(made_once("videos", partial(_save_videos, network)).iterdir()):
         with np.load(file) as arrays:
             found[file.stem] = arrays["features"], arrays["probs"]
     return found
