@@ -210,9 +210,9 @@ def knn_matrix(features: Any, k: int) -> Any:
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     x = np.divide(features, norms, out=np.zeros_like(features), where=norms > 0)
     w = np.zeros((len(x), len(x)))
-    for i in range(len(x)):
-        others = [j for j in range(len(x)) if j != i]
-        others.sort(key=lambda j: np.linalg.norm(x[i] - x[j]))
+    for i, row in enumerate(x):
+        distances = np.linalg.norm(x - row, axis=1)
+        others = [j for j in np.argsort(distances, kind="stable") if j != i]
         w[i, others[:k]] = 1
     return w
 
@@ -232,4 +232,4 @@ def energy_by_definition(z: Any, q: Any, w: Any) -> float:
     """Sum of KL(z_i || q_i) less half the Laplacian term."""
     inside = z > 0
     kl = (z[inside] * np.log(z[inside] / q[inside])).sum()
-    return kl - 0.5 * sum(w[i, j] * z[i] @ z[j] for i in range(len(z)) for j in range(len(z)))
+    return kl - 0.5 * (w * (z @ z.T)).sum()
