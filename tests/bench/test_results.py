@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from lametta import LamettaError
-from lametta.bench.results import read_results
+from lametta.bench.results import _read_sound, read_cell, read_results
 from tests.bench.made_up import MODELS, STUDIES, TEST, invoke, part_of
 
 
@@ -20,6 +20,17 @@ def test_parts_are_complete_and_in_the_order_of_the_file(results):
         assert list(dict.fromkeys(part.rows["model"])) == [MODELS[model][0] for model in models]
     iid = dict(results.studies["main"].rows.select("scenario", "iid").iter_rows())
     assert iid == {name: letter in "AC" for name, letter in TEST.items()}
+
+
+def test_files_are_read_together_as_one_by_one(folder, tmp_path):
+    files = sorted(folder.glob("cells/*.parquet"))[::20]
+    together, one_by_one = _read_sound(files), pl.concat([read_cell(file) for file in files])
+    assert together.equals(one_by_one)
+    assert together.schema == one_by_one.schema
+    row = pl.read_parquet(files[0])
+    for column in (pl.col("batch_size").cast(float), pl.lit(None, pl.String).alias("fingerprint")):
+        row.with_columns(column).write_parquet(tmp_path / "odd.parquet")
+        assert _read_sound([tmp_path / "odd.parquet"]) is None
 
 
 @pytest.mark.slow
