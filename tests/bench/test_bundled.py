@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,14 @@ NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
 PROTOCOL = ["paper", "released", "cifar10", "imagenet_small", "demo", "demo_full"]  # the paper's
 
 
+@cache
+def read_bundled(name):
+    return load(bundled(name))
+
+
 @pytest.fixture(params=NAMES)
 def shipped(request):
-    return load(bundled(request.param))
+    return read_bundled(request.param)
 
 
 def test_there_are_these_experiments():
@@ -101,7 +107,7 @@ def test_shipped_experiments_have_the_papers_protocol(shipped):
 
 
 def test_paper():
-    paper = load(bundled("paper"))
+    paper = read_bundled("paper")
     sizes = {name: len(paper.configurations(name)) for name in paper.validation.methods}
     assert sizes == {
         "Source": 1, "LAME": 3, "TENT": 54, "SHOT-IM": 54, "PseudoLabel": 54, "AdaBN": 15,
@@ -130,7 +136,7 @@ def test_paper():
 
 
 def test_released():
-    released, paper = load(bundled("released")), load(bundled("paper"))
+    released, paper = read_bundled("released"), read_bundled("paper")
     for name, method in released.methods.items():
         for params in released.configurations(name):
             if method.kind in ("tent", "shot_im", "pseudo_label"):
@@ -184,14 +190,14 @@ def check_streams(experiment, sets, methods=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["demo", "demo_full"])
 def test_streams_of_the_demo(name):
-    experiment = load(bundled(name))
+    experiment = read_bundled(name)
     check_streams(experiment, {key: read(spec) for key, spec in experiment.datasets.items()})
 
 
 @pytest.mark.slow
 def test_streams_of_cifar10():
     root = shared("data", "cifar10", "test-3000.zip").parents[1]
-    experiment = load(bundled("cifar10"))
+    experiment = read_bundled("cifar10")
     sets = {key: read(spec, root) for key, spec in experiment.datasets.items()}
     check_streams(experiment, sets)
     seen = set().union(*(sets[name][2] for name in ("val", "c_val", "super")))
@@ -204,7 +210,7 @@ def test_streams_of_cifar10():
 @pytest.mark.slow
 def test_data_of_imagenet_small():
     root = shared("data", "video", "cows").parents[1]
-    experiment = load(bundled("imagenet_small"))
+    experiment = read_bundled("imagenet_small")
     workspace = Workspace(experiment, Path("results"), root)
     sets = {name: workspace.dataset(name) for name in experiment.datasets}
     assert {name: len(data) for name, data in sets.items()} == {
@@ -231,7 +237,7 @@ def test_data_of_imagenet_small():
 
 def test_streams_tests_what_nothing_was_chosen_by():
     """Each network that is reported, image and corruption is of the other half."""
-    streams = load(bundled("streams"))
+    streams = read_bundled("streams")
     halves = [
         [study for name, study in streams.studies.items() if name.startswith(starts)]
         for starts in ("chosen", ("reported", "baselines", "tracks", "rivals"))
@@ -257,7 +263,7 @@ def test_streams_tests_what_nothing_was_chosen_by():
 @pytest.mark.slow
 def test_data_of_streams():
     root = shared("data", "video", "cows").parents[1]
-    experiment = load(bundled("streams"))
+    experiment = read_bundled("streams")
     sets = {key: read(spec, root) for key, spec in experiment.datasets.items()}
     assert {name: len(labels) for name, (labels, _, _) in sets.items()} == {
         "photos_a": 250, "photos_c_a": 1000, "cifar_a": 750, "cifar_c_a": 1500,
@@ -273,18 +279,23 @@ def test_data_of_streams():
     assert not dry_run(experiment, root).missing
 
 
+@pytest.fixture(scope="module")
+def photos():
+    """Some images of CIFAR-10, and their labels."""
+    root = shared("data", "cifar10", "test-3000.zip").parents[1]
+    data, chosen = catalog.load("folder:cifar10/test-3000.zip", root), range(0, 3000, 20)
+    return root, [data.samples[i] for i in chosen], data.labels[list(chosen)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20", "resnet32", "resnet44", "resnet56"])
-def test_the_networks_of_cifar10(name):
-    root = shared("data", "cifar10", "test-3000.zip").parents[1]
-    spec = load(bundled("cifar10")).models[name]
+def test_the_networks_of_cifar10(photos, name):
+    root, images, labels = photos
+    spec = read_bundled("cifar10").models[name]
     loaded = zoo.load(spec.zoo, weights=root / spec.weights)
-    data = catalog.load("folder:cifar10/test-3000.zip", root)
-    chosen = range(0, 3000, 20)
-    x = torch.stack([loaded.preprocess(data.samples[i]) for i in chosen])
+    x = torch.stack([*map(loaded.preprocess, images)])
     assert x.shape == (150, 3, 32, 32)
-    right = Classifier(loaded.net)(x).logits.argmax(1).numpy() == data.labels[list(chosen)]
-    assert right.mean() > 0.75
+    assert (Classifier(loaded.net)(x).logits.argmax(1).numpy() == labels).mean() > 0.75
 
 
 def test_specs_survive_json(shipped):
