@@ -41,8 +41,8 @@ def solve_one(features, probs, **options):
     ("n", "n_classes", "d", "k"),
     [
         *((1, 2, 3, 5), (3, 4, 5, 9), (12, 1001, 2 * TILE + 2, 5)),
-        *((5, 2, 33, 1), (TILE - 1, 4, 9, 9)),
-        (TILE + 1, 5, TILE + 6, 3),
+        *((5, 2, 33, 1), (TILE - 1, 4, 9, 2)),
+        (TILE + 1, 5, TILE + 6, 2),
     ],
 )
 def test_equals_the_core(n, n_classes, d, k):
@@ -71,9 +71,9 @@ def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates)
     np.put_along_axis(w, index.astype(int), weight, axis=1)
     assert (w > 0).sum() == n * min(k, n - 1)
     assert not w.diagonal().any()
-    z, n_iter, rests, energy = solve_one(features, probs, k=k, weight=weight, max_iter=6, tol=0)
-    np.testing.assert_allclose(z, lame_by_definition(probs, w, 6), atol=1e-5)
-    assert (int(n_iter), bool(rests)) == (6, False)
+    z, n_iter, rests, energy = solve_one(features, probs, k=k, weight=weight, max_iter=3, tol=0)
+    np.testing.assert_allclose(z, lame_by_definition(probs, w, 3), atol=1e-5)
+    assert (int(n_iter), bool(rests)) == (3, False)
     assert float(energy) == pytest.approx(energy_by_definition(z.numpy(), probs, w), abs=1e-4)
 
 
@@ -100,16 +100,16 @@ def test_a_zero_row_is_as_far_from_all_and_nobody_is_its_own_neighbor():
 
 @pytest.mark.slow
 def test_streams_of_unequal_length_do_not_meet():
-    batches = [make_batch(6, 4, 8, seed) for seed in range(5)]
+    batches = [make_batch(5, 4, 8, seed) for seed in range(5)]
     features, probs = (np.stack(arrays) for arrays in zip(*batches, strict=True))
-    lengths = [6, 3, 1, 0, 5]
-    z, n_iter, _, energy = solve(features, probs, k=3, tol=1e-3, lengths=lengths)
+    lengths = [5, 3, 1, 0, 4]
+    z, n_iter, _, energy = solve(features, probs, k=2, tol=1e-2, lengths=lengths)
     assert len(set(n_iter.tolist())) > 2
     for b, length in enumerate(lengths):
         np.testing.assert_allclose(z[b, length:], probs[b, length:], rtol=1e-6)
         if length == 0:
             continue
-        alone = solve_one(features[b, :length], probs[b, :length], k=3, tol=1e-3)
+        alone = solve_one(features[b, :length], probs[b, :length], k=2, tol=1e-2)
         torch.testing.assert_close(z[b, :length], alone[0], atol=1e-6, rtol=0)
         assert int(n_iter[b]) == int(alone[1])
         assert float(energy[b]) == pytest.approx(float(alone[3]), abs=1e-5)
@@ -118,10 +118,11 @@ def test_streams_of_unequal_length_do_not_meet():
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "atol"), [("float16", 2e-3), ("bfloat16", 1e-2)])
 def test_half_precision_is_computed_in_float32(dtype, atol):
-    features, probs = make_batch(9, 4, 8)
-    z, _, _, _ = solve_one(features, probs, dtype=dtype)
+    features, probs = make_batch(7, 4, 8)
+    z, _, _, _ = solve_one(features, probs, k=2, dtype=dtype)
     assert z.dtype is getattr(torch, dtype)
-    np.testing.assert_allclose(z.float(), lametta.lame(features, probs).probs, atol=atol)
+    core = lametta.lame(features, probs, affinity=lametta.knn(2))
+    np.testing.assert_allclose(z.float(), core.probs, atol=atol)
 
 
 @pytest.mark.slow
@@ -170,8 +171,8 @@ def test_lame_takes_this_path_and_never_waits():
 @pytest.mark.slow
 def test_the_plain_version_agrees_with_the_kernels():
     """What runs on a GPU without Triton: the core's iteration, which has no look at the host."""
-    features, probs = make_batch(12, 5, 8)
+    features, probs = make_batch(8, 5, 8)
     x, q = (torch.tensor(a, dtype=torch.float32) for a in (features, probs))
-    plain = lametta.lame(x, q, tol=0, max_iter=20).probs
-    z, _, _, _ = solve_one(features, probs, max_iter=20, tol=0)
+    plain = lametta.lame(x, q, tol=0, max_iter=6).probs
+    z, _, _, _ = solve_one(features, probs, max_iter=6, tol=0)
     torch.testing.assert_close(z, plain, atol=1e-5, rtol=0)
