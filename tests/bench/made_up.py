@@ -155,13 +155,12 @@ def write_cells(folder, experiment, cells):
     nullable = dict.fromkeys(
         ("changed", "forward_time", "optimization_time", "inference_time", "peak_memory"), float
     )
-    rows = []
-    for cell in cells:
-        order = experiment.scenarios[cell.scenario].order
-        rows.append(row(cell, order == "by_class"))
-        frame = pl.DataFrame([rows[-1]], schema_overrides=nullable)
-        frame.write_parquet(folder / "cells" / f"{cell.id}.parquet")
-    return pl.DataFrame(rows, infer_schema_length=None)
+    orders = (experiment.scenarios[cell.scenario].order for cell in cells)
+    rows = [row(cell, order == "by_class") for cell, order in zip(cells, orders, strict=True)]
+    frame = pl.DataFrame(rows, infer_schema_length=None, schema_overrides=nullable)
+    for cell, one in zip(cells, frame.iter_slices(1), strict=True):
+        one.write_parquet(folder / "cells" / f"{cell.id}.parquet")
+    return frame
 
 
 def make_results(folder, name="synthetic"):

@@ -34,8 +34,7 @@ scenarios = ["timed"]
 seeds = [0]
 batch_sizes = [16]
 """
-# Bytes of the maps of a batch, which each layer makes: 32 MB, what malloc gives back at once.
-MAPS = 16 * 32 * 128 * 128 * 4
+MAPS = 16 * 32 * 64 * 64 * 4  # bytes of the maps of a batch, which each layer makes: 8 MB
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory in use")
 
 
@@ -50,7 +49,7 @@ def wide():
 def noise():
     from PIL import Image
 
-    pixels = np.random.default_rng(0).integers(256, size=(32, 128, 128, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(256, size=(32, 64, 64, 3), dtype=np.uint8)
     return arrays([Image.fromarray(x) for x in pixels], np.arange(32) % 2)
 
 
@@ -71,7 +70,8 @@ def test_where_the_system_does_not_tell(monkeypatch, tmp_path):
 
 
 @linux
-@pytest.mark.slow(16)
+@pytest.mark.slow(6)
+@pytest.mark.usefixtures("measuring")
 def test_methods_need_what_they_keep(tmp_path):
     (tmp_path / "memory.toml").write_text(EXPERIMENT)
     experiment = load(tmp_path / "memory.toml", check="none")

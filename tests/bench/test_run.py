@@ -247,7 +247,8 @@ def test_the_network_runs_once_whatever_the_grid(tmp_path, monkeypatch):
     assert sum(seen) == len(digits) + np.isin(digits.labels, [0, 1, 2, 3, 6, 7, 8, 9]).sum()
 
 
-@pytest.mark.slow(16)  # next to another that measures memory, whose process stays for it
+@pytest.mark.slow(6)  # next to another that measures memory, whose process stays for it
+@pytest.mark.usefixtures("measuring")
 def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     text = TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"')
     text = text.replace('scenarios = ["A", "B"]', 'scenarios = ["A"]').replace("[0, 1]", "[0]")
