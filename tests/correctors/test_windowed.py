@@ -52,7 +52,7 @@ def by_definition(features, probs, size, k=5, weight=1.0, n_iter=250):
     ],
 )
 def test_every_answer_is_that_of_the_equation_on_its_window(n_classes, size, k, weight):
-    features, probs = stream(60, n_classes)
+    features, probs = stream(45, n_classes)
     corrector = Windowed(LAME(knn(k), weight=weight, max_iter=1000, tol=1e-7), size)
     found = one_by_one(corrector, features, probs)
     exact = by_definition(features, probs, size, k, weight)
@@ -181,7 +181,14 @@ def test_a_window_that_is_refused_changes_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "corrector", [Windowed(), Windowed(size=5), Windowed(LAME(rbf(3, row_sum=5.0)), 6)], ids=repr
+    "corrector",
+    # The last two with a tolerance that spares most of their updates, which play no part in it.
+    [
+        Windowed(),
+        Windowed(LAME(tol=1e-2), size=5),
+        Windowed(LAME(rbf(3, row_sum=5.0), tol=1e-2), 6),
+    ],
+    ids=["size 64", "size 5", "rbf"],
 )
 def test_it_keeps_the_contract(corrector):
     check_corrector(corrector)
@@ -216,13 +223,13 @@ BANKS = ["imagenette_val500_lite0", "tinyimagenet_1010_lite0", "imagenet_one_per
 @pytest.mark.parametrize("bank", BANKS)
 def test_real_networks(bank):
     with np.load(shared("data", "banks", f"{bank}.npz")) as data:
-        order = np.random.default_rng(0).permutation(len(data["labels"]))[:130]
+        order = np.random.default_rng(0).permutation(len(data["labels"]))[:100]
         order = order[np.argsort(data["labels"][order] // 50, kind="stable")]
         features, logits = (data[key][order].astype(np.float32) for key in ("features", "logits"))
     probs = softmax(logits)
     found = one_by_one(Windowed(LAME(tol=1e-7, max_iter=1000)), features, probs)
     usual = one_by_one(Windowed(), features, probs)
-    for end in range(40, 131, 15):
+    for end in range(40, 101, 15):
         window = slice(max(0, end - 64), end)
         w = knn_matrix(features[window], 5)
         exact = lame_by_definition(probs[window].astype(float), w, 400)[-1]
