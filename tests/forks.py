@@ -24,7 +24,9 @@ from pathlib import Path
 LOADED = (
     *("torch", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
     *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
-    *("lametta.serve.plan", "lametta.serve.server", "lametta.serve.stores.redis"),
+    *("lametta.serve.plan", "lametta.serve.server"),
+    *("lametta.serve.stores.folder", "lametta.serve.stores.redis"),
+    *("encodings.idna", "pydantic.v1", "uvicorn.lifespan.on", "uvloop"),  # of any server
 )
 
 
@@ -149,6 +151,7 @@ def execute(arguments, cwd, environment, path, files) -> int:
 def main() -> None:
     for name in LOADED:
         importlib.import_module(name)
+    sys.modules["lametta.methods"].names()  # looks through all installed packages
     # What is here by now is for all forks: they neither search it for garbage, which would copy it,
     # nor tear it down at their end.
     gc.collect()

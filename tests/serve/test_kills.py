@@ -46,10 +46,10 @@ def check_refusals(load, within=3.0):
 def test_kills_of_the_server(store):
     with serving(*OPTIONS, "--store", store) as server, Load(server.port) as load:
         for _ in range(4):
-            load.go_on()
+            load.go_on(4)
             server.kill()
             server.start()
-        load.go_on()
+        load.go_on(4)
         load.check()
         assert load.n_broken >= 4
         assert not load.refusals
@@ -58,7 +58,7 @@ def test_kills_of_the_server(store):
 def test_kills_of_redis(redis_server):
     with serving(*OPTIONS, "--store", redis_server.url) as server, Load(server.port) as load:
         for _ in range(3):
-            load.go_on()
+            load.go_on(4)
             redis_server.kill()
             load.be_refused()
             with pytest.raises(HTTPError) as error:
@@ -66,7 +66,7 @@ def test_kills_of_redis(redis_server):
             assert error.value.code == 503
             error.value.close()
             redis_server.start()
-        load.go_on()
+        load.go_on(4)
         load.check()
         assert load.n_broken == 0
         assert load.refusals
@@ -75,13 +75,13 @@ def test_kills_of_redis(redis_server):
 
 def test_kills_of_both(redis_server):
     with serving(*OPTIONS, "--store", redis_server.url) as server, Load(server.port) as load:
-        load.go_on()
+        load.go_on(4)
         redis_server.kill()
         server.kill()
         server.start()  # it does not wait for Redis
         load.be_refused(4)
         redis_server.start()
-        load.go_on()
+        load.go_on(4)
         load.check()
         check_refusals(load)
 
@@ -95,13 +95,13 @@ def test_a_redis_that_hangs(redis_server):
         serving(*OPTIONS, "--store", redis_server.url) as server,
         Load(server.port, threads=24, streams=1) as load,
     ):
-        load.go_on()
+        load.go_on(3)
         os.kill(redis_server.pid, signal.SIGSTOP)
         try:
             load.be_refused(24)
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
-        load.go_on()
+        load.go_on(3)
         load.check()
         check_refusals(load, within=4)
 
