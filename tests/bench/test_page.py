@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import json
 import os
 import re
 import shutil
@@ -125,8 +126,7 @@ def test_figures_and_tables_are_files_too(report, drawn):
         assert pl.read_csv(report / "tables" / f"{name}.csv").height
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_the_page(report, tmp_path, width):
+def test_a_browser_shows_the_page(report, tmp_path):
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
@@ -135,27 +135,48 @@ def test_a_browser_shows_the_page(report, tmp_path, width):
     probe = """<script>
       document.getElementById("theme").click();
       const page = document.documentElement;
-      page.dataset.scheme = page.style.colorScheme;
-      page.dataset.overflow = page.scrollWidth - page.clientWidth;
-      page.dataset.empty = [...document.querySelectorAll(".panels svg")]
-        .filter((svg) => svg.getBoundingClientRect().height < 50).length;
+      parent.postMessage({
+        ready: page.dataset.ready,
+        scheme: page.style.colorScheme,
+        width: page.clientWidth,
+        overflow: page.scrollWidth - page.clientWidth,
+        empty: [...document.querySelectorAll(".panels svg")]
+          .filter((svg) => svg.getBoundingClientRect().height < 50).length,
+      }, "*");
     </script></body>"""
-    probed = tmp_path / "report.html"
-    probed.write_text((report / "report.html").read_text().replace("</body>", probe))
+    text = (report / "report.html").read_text()
+    (tmp_path / "report.html").write_text(text.replace("</body>", probe))
+    # On a wide screen and on a telephone, in one browser, which takes long to start.
+    (tmp_path / "both.html").write_text("""<!doctype html><body><script>
+      addEventListener("message", (said) => {
+        document.body.append(JSON.stringify(said.data) + ";");
+      });
+      for (const width of [1280, 390]) {
+        const frame = document.createElement("iframe");
+        Object.assign(frame, {src: "report.html", width, height: 900});
+        document.body.append(frame);
+      }
+    </script></body>""")
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
-    options += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,900"]
     done = subprocess.run(
-        [browser, *options, "--dump-dom", probed.as_uri()],
+        [browser, *options, "--dump-dom", (tmp_path / "both.html").as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    root = re.search("<html[^>]*>", done.stdout)[0]
-    assert 'data-ready="yes"' in root
-    assert re.search('data-scheme="(light|dark)"', root)
-    assert 'data-overflow="0"' in root  # wide tables scroll in a box of their own
-    assert 'data-empty="0"' in root
+    found = [
+        json.loads(said) for said in re.findall(r"({[^{}]*});", done.stdout.split("</script>")[1])
+    ]
+    wide, narrow = sorted(found, key=lambda said: -said["width"])
+    assert wide["width"] > 1200
+    assert narrow["width"] < 400
+    for said in found:
+        assert said["ready"] == "yes"
+        assert said["scheme"] in ("light", "dark")
+        assert said["overflow"] == 0  # wide tables scroll in a box of their own
+        assert said["empty"] == 0
     assert "Uncaught" not in done.stderr
     assert "CONSOLE" not in done.stderr
 
