@@ -230,17 +230,22 @@ def paths(content, prefix=()):
             yield from paths(value, (*prefix, key))
 
 
+@pytest.fixture(scope="module")
+def folder_of_any(tmp_path_factory):
+    return tmp_path_factory.mktemp("any")
+
+
 @pytest.mark.slow
 @settings(max_examples=300)
-@given(st.sampled_from(list(paths(tiny()))), _values)
-def test_whatever_a_file_says(tmp_path_factory, path, value):
+@given(path=st.sampled_from(list(paths(tiny()))), value=_values)
+def test_whatever_a_file_says(folder_of_any, path, value):
     """It loads and makes cells, or is refused in our own words: nothing else is raised."""
     content = tiny()
     table = content
     for key in path[:-1]:
         table = table[key]
     table[path[-1]] = value
-    file = write(tmp_path_factory.mktemp("any") / "tiny.toml", content)
+    file = write(folder_of_any / "tiny.toml", content)
     with contextlib.suppress(LamettaError):
         experiment = load(file)
         assert experiment.validation_cells() or experiment.test_cells(selected(experiment))

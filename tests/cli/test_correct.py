@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import lametta
 from lametta.cli import app
 from lametta.cli.correct import _batches, _streams
+from tests import processes
 from tests.conftest import make_batch, shared, softmax
 
 runner = CliRunner()
@@ -262,8 +263,7 @@ def test_version():
 
 @pytest.mark.slow
 def test_command_in_a_terminal(bank, tmp_path):
-    command = [sys.executable, "-m", "lametta", "correct", "in.npz", "-o", "out.npz"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = processes.run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wrote out.npz" in done.stdout
 

@@ -2,10 +2,8 @@
 
 import csv
 import io
-import os
 import re
 import resource
-import subprocess
 import sys
 
 import numpy as np
@@ -21,6 +19,7 @@ from lametta.data import Bank
 from lametta.data.bank.files import read_arrays
 from lametta.data.bank.store import decode_columns, encode_columns, read_layout, write_blocks
 from lametta.data.classes.imagenet import IMAGENET
+from tests import processes
 from tests.conftest import softmax
 
 CLASSES = ["cat", "dog", "=cow"]
@@ -157,19 +156,16 @@ def test_a_package_that_is_missing_is_found_before_the_work(bank, tmp_path, monk
     assert result.stderr == "lametta: --output in .parquet needs polars: pip install polars\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "csv", "parquet"])
 def test_a_full_disk_is_one_line_and_leaves_no_file(bank, tmp_path, suffix):
-    done = subprocess.run(
-        [sys.executable, "-m", "lametta", "correct", bank, "-o", tmp_path / f"out.{suffix}"],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)),
-        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stderr
-    assert re.fullmatch(r"lametta: .*out\.\w+: File too large\n", done.stderr)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        result = run(bank, "-o", tmp_path / f"out.{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 2, result.stderr
+    assert re.fullmatch(r"lametta: .*out\.\w+: File too large\n", result.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["bank.safetensors"]
 
 
@@ -374,19 +370,14 @@ def test_names_are_printed_as_they_are(bank, arrays, tmp_path, monkeypatch):
     assert read_arrays(bank)[0]["groups"].tolist() == arrays["groups"].tolist()
 
 
-@pytest.mark.slow
 def test_names_that_the_terminal_cannot_show(bank, tmp_path):
+    code = "import runpy, sys; sys.stdout.reconfigure(encoding=sys.argv.pop(1), errors='strict');"
+    code += "runpy.run_module('lametta', run_name='__main__', alter_sys=True)"
     for encoding, name in [("ascii", "\xfc.csv"), ("utf-8", "\udcff.csv")]:
-        done = subprocess.run(
-            [sys.executable, "-m", "lametta", "correct", bank, "-o", name],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
-            capture_output=True,
-            timeout=120,
-        )
+        done = processes.run("-c", code, encoding, "correct", bank, "-o", name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        shown = name.encode(encoding, "backslashreplace")
-        assert b"wrote " + shown + b"\n" in done.stdout
+        shown = name.encode(encoding, "backslashreplace").decode(encoding)
+        assert f"wrote {shown}\n" in done.stdout
         assert (tmp_path / name).exists()
 
 

@@ -1,9 +1,6 @@
 """``lametta run`` and ``lametta demo``, as a user meets them."""
 
-import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -175,15 +172,10 @@ def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, mess
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
-@pytest.mark.slow
 def test_shells_complete_commands():
-    done = subprocess.run(
-        [sys.executable, "-c", "from lametta.cli import app; app(prog_name='lametta')"],
-        env=os.environ
-        | {"_LAMETTA_COMPLETE": "complete_bash", "COMP_WORDS": "lametta co", "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = processes.run(
+        *("-c", "from lametta.cli import app; app(prog_name='lametta')"),
+        env={"_LAMETTA_COMPLETE": "complete_bash", "COMP_WORDS": "lametta co", "COMP_CWORD": "1"},
     )
     assert done.stdout.split() == ["compare", "correct"]
 
