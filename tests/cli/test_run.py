@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from lametta.bench.figures.style import RC
 from lametta.bench.probe import Speed
 from lametta.cli import app
 from lametta.torch.preprocess import Preprocess
@@ -29,7 +30,8 @@ def invoke(*arguments):
 
 
 @pytest.mark.slow(12)
-def test_run_then_report_then_compare(file, tmp_path):
+def test_run_then_report_then_compare(file, tmp_path, monkeypatch):
+    monkeypatch.setitem(RC, "pdf.fonttype", 3)  # which is quick
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output
     assert f"lametta report {tmp_path / 'a'}" in result.stdout.replace("\n", "")
