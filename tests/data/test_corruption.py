@@ -23,6 +23,16 @@ ALL = [
 ]
 
 
+@pytest.fixture
+def _compiled_once(request):
+    """Keep what Numba compiles for the next run, as JAX does."""
+    import imagecorruptions.corruptions as package
+    from numba.core import config
+
+    config.CACHE_DIR = str(request.config.cache.mkdir("numba"))
+    package._shuffle_pixels_njit_glass_blur.enable_caching()
+
+
 def photo(width=64, height=48):
     """Edges, a smooth background and colors, so that each corruption has something to change."""
     y, x = np.mgrid[:height, :width]
@@ -50,6 +60,7 @@ def test_names():
     assert sorted(SETS["all"]) == sorted(imagecorruptions.get_corruption_names("all"))
 
 
+@pytest.mark.usefixtures("_compiled_once")
 @pytest.mark.parametrize("corruption", ALL)
 def test_severity_grows(corruption):
     image = photo()
@@ -57,6 +68,7 @@ def test_severity_grows(corruption):
     assert 0 < weak < strong
 
 
+@pytest.mark.usefixtures("_compiled_once")
 @pytest.mark.parametrize("corruption", ALL)
 def test_only_the_seed_decides(corruption):
     state = np.random.get_state()  # noqa: NPY002
@@ -114,6 +126,7 @@ def test_noise_is_of_the_key_and_the_seed(images):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_compiled_once")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_same_from_the_loader(workers):
     images = arrays([photo(), photo().transpose(Image.Transpose.ROTATE_180)], [0, 1])

@@ -93,13 +93,14 @@ def test_no_image_is_decoded_twice(photos, tmp_path):
     assert len(decoded) == 9
 
 
-@pytest.mark.parametrize("context", [None, pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_network_sees_the_same_images(photos, tmp_path, context):
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_network_sees_the_same_images(photos, tmp_path, sent):
     cached = cache_images(photos, PREPARE.pixels, tmp_path / "images.safetensors", workers=0)
     batches = [[8, 0, 3], [1, 1]]
-    kind = {"workers": 0 if context is None else 1, "context": context}
+    if sent:  # as to another process
+        cached = pickle.loads(pickle.dumps(cached))
     files = [batch.x for batch in load_batches(photos, batches, PREPARE, workers=0)]
-    one_by_one = load_batches(cached, batches, PREPARE.standardize, **kind)
+    one_by_one = load_batches(cached, batches, PREPARE.standardize, workers=0)
     together = load_batches(cached, batches, workers=0)
     for file, single, batch in zip(files, one_by_one, together, strict=True):
         assert torch.equal(single.x, file)
