@@ -24,17 +24,20 @@ PATH = "/v2/models/prudent/infer"
 HEAD = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n".encode()
 BINARY = "Inference-Header-Content-Length"
 
-app = Plan(
-    {"prudent": Served("prudent", {}), "lame": Served("lame", {})},
-    manners=Manners(limits=Limits(2**16, 64, 256)),
-).app()
-# Not `from_asgi`, which leaves a thread behind that waits for the application.
-schema = schemathesis.openapi.from_dict(TestClient(app).get("/openapi.json").json())
-schema.app = app
+
+@pytest.fixture
+def api(request):
+    request.node._nodeid = request.node.nodeid  # schemathesis asks for what pytest 9.2 has no more
+    served = {"prudent": Served("prudent", {}), "lame": Served("lame", {})}
+    app = Plan(served, manners=Manners(limits=Limits(2**16, 64, 256))).app()
+    # Not `from_asgi`, which leaves a thread behind that waits for the application.
+    schema = schemathesis.openapi.from_dict(TestClient(app).get("/openapi.json").json())
+    schema.app = app
+    return schema
 
 
-@pytest.mark.slow
-@schema.parametrize()
+@pytest.mark.slow(5)
+@schemathesis.pytest.from_fixture("api").parametrize()  # not while tests are collected
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_schema(case):
     case.path_parameters = {
