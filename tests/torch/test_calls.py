@@ -181,7 +181,7 @@ def test_arguments_are_passed_on():
 def test_wrappers_are_looked_through():
     expected = wrap(Net())(INPUTS)
     assert torch.equal(wrap(nn.DataParallel(Net()))(INPUTS), expected)
-    assert torch.equal(wrap(torch.compile(Net()))(INPUTS), expected)
+    assert torch.equal(wrap(torch.compile(Net(), backend="eager"))(INPUTS), expected)
     compiled = Net()
     compiled.compile(backend="eager")
     assert torch.equal(wrap(compiled)(INPUTS), expected)
@@ -277,7 +277,7 @@ def test_tol_0_compiles_exports_and_maps():
     q = torch.randn(3, 12, 4, generator=generator).softmax(2)
 
     def fixed(x, q):
-        return lametta.lame(x, q, tol=0, max_iter=10).probs
+        return lametta.lame(x, q, tol=0, max_iter=3).probs
 
     expected = torch.stack([fixed(*pair) for pair in zip(x, q, strict=True)])
     compiled = torch.compile(fixed, fullgraph=True, backend="eager")

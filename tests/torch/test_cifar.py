@@ -55,7 +55,7 @@ def test_a_real_checkpoint_loads_and_predicts(user_module):
     user_module.resnet20 = lambda: (Resnet20(), Preprocess(resize=None, crop=None))
     loaded = load("torch:user_nets:resnet20", weights=weights)
     with ZipFile(archive) as stored:
-        files = sorted(name for name in stored.namelist() if name.endswith((".jpg", ".png")))[::10]
+        files = sorted(name for name in stored.namelist() if name.endswith((".jpg", ".png")))[::20]
         batch = []
         for file in files:
             with stored.open(file) as opened:
@@ -63,11 +63,12 @@ def test_a_real_checkpoint_loads_and_predicts(user_module):
     folders = [file.split("/")[-2] for file in files]
     labels = torch.tensor([sorted(set(folders)).index(folder) for folder in folders])
     with Classifier(loaded.net) as model:
-        output = model(torch.stack(batch))
-    assert output.features.shape == (300, 64)
+        outputs = [model(part) for part in torch.stack(batch).split(30)]
+    assert {output.features.shape for output in outputs} == {(30, 64)}
     # About 81 % on all of them.
-    assert (output.logits.argmax(1) == labels).float().mean() > 0.74
+    found = torch.cat([output.logits.argmax(1) for output in outputs])
+    assert (found == labels).float().mean() > 0.74
     ours = load("torch:lametta.torch.cifar:resnet20", weights=weights)
     assert ours.preprocess == loaded.preprocess
     with Classifier(ours.net) as model:
-        torch.testing.assert_close(model(torch.stack(batch)).logits, output.logits)
+        torch.testing.assert_close(model(torch.stack(batch[:30])).logits, outputs[0].logits)
