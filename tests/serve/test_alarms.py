@@ -130,7 +130,7 @@ def test_neighbors_that_spread_errors_are_seen():
     ["cifar10_resnet20_clean", "imagenette_val500_lite0", "tinyimagenet_1010_lite0"],
 )
 def test_images_in_any_order_raise_no_alarm(bank, order):
-    features, probs = _bank(bank, n=1200, order=order)  # of which half are enough for a past
+    features, probs = _bank(bank, order=order)
     for make, size in ((Prudent, 1), (Prudent, 64), (Memory, 16), (LAME, 64), (Windowed, 16)):
         assert _watch(features, probs, make().correct, size) == {}, (make.__name__, size)
 
