@@ -72,10 +72,10 @@ every_prior = pytest.mark.parametrize("prior", PRIORS, ids=repr)
 @st.composite
 def data_sets(draw):
     """Labels and groups [N]."""
-    n = draw(st.integers(1, 40))
-    labels = draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
-    groups = draw(st.lists(st.sampled_from("abcd"), min_size=n, max_size=n))
-    return np.array(labels), np.array(groups)
+    n, rng = draw(st.integers(1, 40)), np.random.default_rng(draw(st.integers(0, 2**32)))
+    labels, groups = rng.permutation(5), rng.permutation(list("abcd"))
+    n_classes, n_groups = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    return labels[rng.integers(n_classes, size=n)], groups[rng.integers(n_groups, size=n)]
 
 
 seeds = st.integers(0, 2**64)

@@ -243,7 +243,8 @@ def _zipf_variates(a: float, n: int, rng: Rng) -> list[int]:
         with np.errstate(over="ignore"):
             x = np.floor(np.minimum(u ** (-1 / (a - 1)), 2.0**62))
         step = (1 + 1 / x) ** (a - 1)
-        accepted += [int(value) for value in x[v * x * (step - 1) / (half - 1) <= step / half]]
+        kept = x[v * x * (step - 1) / (half - 1) <= step / half]
+        accepted += kept.astype(np.int64).tolist()
     return accepted[:n]
 
 
