@@ -127,20 +127,23 @@ def test_extras_that_are_named_exist():
     assert named <= PROJECT["optional-dependencies"].keys()
 
 
-@pytest.mark.slow
+def modules_of(package):
+    """The modules at the top of a distribution."""
+    found = importlib.metadata.distribution(package)
+    if declared := found.read_text("top_level.txt"):
+        return declared.split()
+    return {file.parts[0].removesuffix(".py") for file in found.files if file.suffix == ".py"}
+
+
 def test_extras_are_used():
     """Some module imports, or asks for by name, each package that an extra brings."""
     code = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    modules_of = {}
-    for module, distributions in importlib.metadata.packages_distributions().items():
-        for name in distributions:
-            modules_of.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(module)
     for extra, requirements in EXTRAS.items():
         packages, extras = names_of(requirements)
         assert packages, extra
         assert extras <= EXTRAS.keys(), extra
         for package in packages:
-            modules = "|".join(map(re.escape, modules_of[package]))
+            modules = "|".join(map(re.escape, modules_of(package)))
             pattern = rf"^\s*(import|from) ({modules})\b|\"({modules})[.\"]"
             assert re.search(pattern, code, flags=re.MULTILINE), (extra, package)
 

@@ -29,7 +29,7 @@ def test_examples_run(path, tmp_path):
     arguments = []
     if path.name == "silent_collapse.py":
         data = shared("data", "cifar10", "test-3000.zip").parents[1]
-        arguments = ["--data", data, "--per-class", "8"]
+        arguments = ["--data", data, "--per-class", "2"]
     arguments += ["-o", tmp_path / "figure.png"]
     done = processes.run(path, *arguments)
     assert done.returncode == 0, done.stderr
