@@ -245,8 +245,7 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
         if not manifest.exists():
             _write_json(manifest, stream.manifest)
         with renamed(cell_file(workspace.folder, cell)) as temporary:
-            columns = {name: [value] for name, value in row.items()}
-            pl.DataFrame(columns, schema=SCHEMA).write_parquet(temporary)
+            pl.DataFrame([row], schema=SCHEMA).write_parquet(temporary)
     except Exception:
         _write_json(note, asdict(cell) | {"traceback": traceback.format_exc()})
         return cell, False
