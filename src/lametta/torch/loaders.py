@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from lametta._checks import explained
@@ -101,7 +102,13 @@ def load_resnet(
     name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
 ) -> tuple[nn.Module, Preprocess]:
     """A ResNet of the paper, whose weights are in the file."""
-    return with_weights(ResNet(**options), file), Preprocess(**preprocess)
+    if file is None:
+        return ResNet(**options), Preprocess(**preprocess)
+    with torch.device("meta"):  # no random start, which takes longer than to read the file
+        net = ResNet(**options).to_empty(device="cpu")
+    for buffer in net.buffers():  # of which old files lack a count
+        buffer.zero_()
+    return with_weights(net, file), Preprocess(**preprocess)
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:
