@@ -1,5 +1,7 @@
 """Programs beside the package, and the wheel: each runs in a process of its own."""
 
+import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -80,14 +82,18 @@ def test_wheel_works_with_its_two_dependencies_alone(wheel, version, pytestconfi
         pytest.skip(f"Python {version} is not here")
     constraint = ROOT / "constraints.txt"
     needs = re.findall(r"^Requires-Dist: .*$", check_wheel.metadata(wheel), re.MULTILINE)
-    made_for = "\n".join([python, *needs, constraint.read_text(encoding="utf-8")])
+    content = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    wanted = [[python, *needs, constraint.read_text(encoding="utf-8")], content]
     folder = pytestconfig.cache.mkdir("wheels") / version
-    note = folder / "made-for"
+    note = folder / "installed.json"
     with locked(folder.with_suffix(".lock")):
-        keeps = note.exists() and note.read_text(encoding="utf-8") == made_for
-        if not keeps:
+        kept = json.loads(note.read_text(encoding="utf-8")) if note.exists() else [None, None]
+        if kept[0] != wanted[0]:
             shutil.rmtree(folder, ignore_errors=True)
         there = check_wheel.Environment(python, folder, constraint)
-        there.install(str(wheel), *(("--force-reinstall", "--no-deps") if keeps else ()))
-        note.write_text(made_for, encoding="utf-8")
+        if kept != wanted:
+            note.unlink(missing_ok=True)
+            again = ("--force-reinstall", "--no-deps") if kept[0] == wanted[0] else ()
+            there.install(str(wheel), *again)
+            note.write_text(json.dumps(wanted), encoding="utf-8")
         check_wheel.check_alone(there)
