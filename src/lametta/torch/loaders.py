@@ -105,9 +105,9 @@ def load_resnet(
     if file is None:
         return ResNet(**options), Preprocess(**preprocess)
     with torch.device("meta"):  # no random start, which takes longer than to read the file
-        net = ResNet(**options).to_empty(device="cpu")
-    for buffer in net.buffers():  # of which old files lack a count
-        buffer.zero_()
+        net = ResNet(**options)
+    zeros = {k: torch.zeros(x.shape, dtype=x.dtype) for k, x in net.state_dict().items()}
+    net.load_state_dict(zeros, assign=True)
     return with_weights(net, file), Preprocess(**preprocess)
 
 
