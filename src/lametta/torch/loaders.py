@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from lametta._checks import explained
@@ -102,13 +101,7 @@ def load_resnet(
     name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
 ) -> tuple[nn.Module, Preprocess]:
     """A ResNet of the paper, whose weights are in the file."""
-    if file is None:
-        return ResNet(**options), Preprocess(**preprocess)
-    with torch.device("meta"):  # no random start, which takes longer than to read the file
-        net = ResNet(**options)
-    zeros = {k: torch.zeros(x.shape, dtype=x.dtype) for k, x in net.state_dict().items()}
-    net.load_state_dict(zeros, assign=True)
-    return with_weights(net, file), Preprocess(**preprocess)
+    return with_weights(ResNet(**options), file), Preprocess(**preprocess)
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:
