@@ -22,7 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 LOADED = (
-    *("torch", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
+    # With PyTorch its compiler, which every program loads that makes an optimizer of PyTorch's.
+    *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
     *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
     *("lametta.serve.plan", "lametta.serve.server"),
     *("lametta.serve.stores.folder", "lametta.serve.stores.redis"),

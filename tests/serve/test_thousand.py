@@ -1,4 +1,4 @@
-"""A thousand streams through one server, and a few hundred in other ways, each as it is alone."""
+"""A thousand streams through one server, and a hundred in other ways, each as it is alone."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ def store(request, tmp_path):
 @pytest.mark.slow(8)
 @pytest.mark.parametrize(
     ("store", "threads", "n_streams"),
-    [("folder", 1, 200), ("folder", 8, 1000), ("redis", 8, 200)],
+    [("folder", 1, 100), ("folder", 8, 1000), ("redis", 8, 100)],
     indirect=["store"],
 )
 def test_a_thousand_streams_are_as_alone(stream, store, threads, n_streams):
