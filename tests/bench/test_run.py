@@ -175,7 +175,7 @@ def test_killed_runs_go_on(file, tmp_path, expected):
         program = processes.Program("-c", START, file, folder, halts)
         while halts and program.is_alive() and len(cell_files(folder)) == attempt:
             time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.02 if halts else 1))
+        time.sleep(moments.uniform(0, 0.02 if halts else 0.5))
         if halts:
             assert program.is_alive()
             assert len(cell_files(folder)) == attempt + 1
