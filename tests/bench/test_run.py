@@ -160,7 +160,7 @@ def test_files_have_the_declared_columns(finished):
         assert pl.read_parquet_schema(file) == SCHEMA
 
 
-@pytest.mark.slow(12)  # next to another with two jobs, whose processes stay for it
+@pytest.mark.slow(5)  # next to another with two jobs, whose processes stay for it
 def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
     assert run(workspace, jobs=2) == []
     assert rows(workspace.folder).equals(expected)

@@ -144,7 +144,7 @@ def test_the_command_names_bad_input(photos, more, message, monkeypatch):
     assert message in " ".join(result.stderr.split())
 
 
-@pytest.mark.slow(8)
+@pytest.mark.slow
 def test_who_waits_says_for_whom(tmp_path):
     with locked(tmp_path / "bank.safetensors.lock"):
         command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]

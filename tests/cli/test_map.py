@@ -78,6 +78,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="no /dev/stdout")
 @pytest.mark.parametrize("start", [("-m", "lametta"), ("-c", PIPED)], ids=["file", "pipe"])
 def test_a_map_goes_to_standard_output(start):

@@ -29,7 +29,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.mark.slow(12)
+@pytest.mark.slow(5)
 def test_run_then_report_then_compare(file, tmp_path, monkeypatch):
     monkeypatch.setitem(RC, "pdf.fonttype", 3)  # which is quick
     result = invoke("run", file, "-o", tmp_path / "a")
@@ -102,7 +102,7 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
     assert invoke("run", file, "-o", tmp_path / "a").exit_code == 0
 
 
-@pytest.mark.slow(8)
+@pytest.mark.slow
 def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     command = ["-m", "lametta", "run", file, "-o", tmp_path / "a"]
     started = [processes.Program(*command) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     assert "20 cells in both, 0 differ; only in A: 0, only in B: 0" in same.stdout
 
 
-@pytest.mark.slow(8)
+@pytest.mark.slow
 def test_a_killed_run_holds_nobody_up(file, tmp_path):
     code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
     code += "from lametta.cli import app; app(sys.argv[1:])"
@@ -182,7 +182,7 @@ def test_shells_complete_commands():
     assert done.stdout.split() == ["compare", "correct"]
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(50)
 def test_the_readme_shows_what_the_demo_gives(tmp_path):
     # As a user starts it, but for fonts in PDF files, which come in the form that is quick.
     code = "from lametta.bench.figures.style import RC; RC['pdf.fonttype'] = 3; import runpy;"
