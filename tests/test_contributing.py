@@ -10,7 +10,7 @@ import pytest
 
 from tests import processes
 
-pytestmark = pytest.mark.slow(10)
+pytestmark = pytest.mark.slow(4)
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,7 @@ from tests import processes
 from tests.conftest import shared
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow(8)
+pytestmark = pytest.mark.slow(3)
 
 
 SERVED = {"bytewax_flow.py", "http_client.py", "triton_client.py", "video.py"}  # see tests/serve

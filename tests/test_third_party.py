@@ -11,7 +11,7 @@ from hatchling.build import build_wheel
 from lametta.bench.results import read_cells
 from tests import processes
 
-pytestmark = pytest.mark.slow(15)
+pytestmark = pytest.mark.slow(3)
 
 PYPROJECT = """\
 [build-system]

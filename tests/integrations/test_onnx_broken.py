@@ -90,7 +90,7 @@ TENSORS = ["x", "k", "c", "r", "f", "w", "wt", "m", "b", "z", "s", "y", "", "abs
 NUMBERS = [-(2**63), -1, 0, 1, 3, 2**16 + 1, 2**31, 2**63 - 1]
 
 
-@pytest.mark.slow(5)
+@pytest.mark.slow
 @FUZZ
 @given(
     edits=st.lists(

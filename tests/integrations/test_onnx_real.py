@@ -25,7 +25,7 @@ def check(output, expected, tol):
     np.testing.assert_allclose(output.logits, expected.logits.numpy(), rtol=0, atol=tol)
 
 
-@pytest.mark.slow(15)
+@pytest.mark.slow(3)
 def test_efficientnet_on_photographs(tmp_path, made_once):
     photos = sorted(shared("data", "imagenette-val500").rglob("*.JPEG"))[::100]
     assert len(photos) == 5

@@ -123,7 +123,7 @@ def test_neighbors_that_spread_errors_are_seen():
     assert _watch(features, probs, Prudent().correct, 64) == {}
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("order", ["iid", "sorted", "then sorted"])
 @pytest.mark.parametrize(
     "bank",
@@ -135,7 +135,7 @@ def test_images_in_any_order_raise_no_alarm(bank, order):
         assert _watch(features, probs, make().correct, size) == {}, (make.__name__, size)
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(1)
 def test_a_network_that_prudent_saves_from_its_errors_raises_no_alarm():
     """It changes half of what the network is sure of, and is right: from 25 to 60 percent."""
     features, probs = _bank("cifar10_resnet56_gauss3", order="sorted")

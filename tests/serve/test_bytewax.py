@@ -75,7 +75,7 @@ def test_a_flow_that_crashes_goes_on_to_the_same_bits(example, tmp_path, seconds
         assert once == list(map(tuple, rows))
 
 
-@pytest.mark.slow(5)
+@pytest.mark.slow(3)
 def test_a_program_that_is_killed_writes_every_frame_once(example, tmp_path):
     frames, output = tmp_path / "frames", tmp_path / "corrected"
     example["make_frames"](frames, n_cameras=5, n_frames=100)

@@ -18,7 +18,7 @@ from tests.serve.load import MODELS, Load
 from tests.serve.redis_server import RedisServer
 from tests.serve.server import Server, serving
 
-pytestmark = pytest.mark.slow(5)
+pytestmark = pytest.mark.slow(3)
 OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
 
 

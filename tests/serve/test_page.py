@@ -108,7 +108,7 @@ def images():
         return features, softmax(bank["logits"][picked].astype(np.float32))
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(7)
 def test_a_click_through_the_page(images, tmp_path):
     features, probs = images
     token = tmp_path / "tokens"
