@@ -66,7 +66,6 @@ PRIORS = [
 ]
 KEPT = [recorded(), *(o for o in ORDERS if getattr(o, "shuffle_inside", None) is False)]
 every_order = pytest.mark.parametrize("order", ORDERS, ids=repr)
-every_prior = pytest.mark.parametrize("prior", PRIORS, ids=repr)
 
 
 @st.composite
