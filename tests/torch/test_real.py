@@ -27,7 +27,7 @@ def net(example):
 
 @pytest.fixture(scope="module")
 def stream(example):
-    return example["load_stream"](shared("data", "cifar10", "test-3000.zip"), per_class=32)
+    return example["load_stream"](shared("data", "cifar10", "test-3000.zip"), per_class=26)
 
 
 def run(adapter, stream, batch_size=16):
@@ -43,7 +43,7 @@ def test_the_paper_in_small(net, stream):
     model = Classifier(net)
     assert model.head is net.linear
     # Fewer images tell as much, but for the rate that fails slowly.
-    short = tuple(values.unflatten(0, (10, 32))[:, :24].flatten(0, 1) for values in stream)
+    short = tuple(values.unflatten(0, (10, 26))[:, :24].flatten(0, 1) for values in stream)
     source, entropy = run(Source(model), short)
     assert 78 < source < 86
     assert run(Corrected(model, LAME()), short)[0] > source + 5
