@@ -54,17 +54,12 @@ for arguments in (["list", "methods"], ["correct", "--help"]):
 NAMES = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
 
 
-def metadata(wheel: Path) -> str:
-    """What the wheel says of itself."""
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return archive.read(name).decode()
-
-
 def declared(wheel: Path) -> list[str]:
     """The versions of Python that the wheel's classifiers name."""
-    pattern = r"^Classifier: Programming Language :: Python :: (3\.\d+)$"
-    return re.findall(pattern, metadata(wheel), re.M)
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(name).decode()
+    return re.findall(r"^Classifier: Programming Language :: Python :: (3\.\d+)$", text, re.M)
 
 
 def find_python(version: str) -> str | None:
@@ -106,23 +101,19 @@ class Environment:
         return done.stdout
 
 
-def check_alone(there: Environment) -> None:
-    """Try what is installed without any extra."""
-    found = {name.lower().replace("_", "-") for name in there.check(NAMES).split()}
-    if found != ALONE:
-        raise SystemExit(f"must come with {sorted(ALONE)} alone, got {sorted(found)}")
-    there.check(WORKS, "-W", "error")
-    done = there.run(there.bin / "lametta", "list", "methods")
-    if done.returncode != 1 or "pip install 'lametta[cli]'" not in done.stderr:
-        raise SystemExit(f"the command must say what it needs, got {done.stdout}{done.stderr}")
-
-
 def check(wheel: Path, python: str, extras: list[str], constraint: Path | None) -> None:
     """Install the wheel alone, then with each extra, in one environment, and try it."""
     with tempfile.TemporaryDirectory() as folder:
         there = Environment(python, Path(folder) / "venv", constraint)
         there.install(str(wheel))
-        check_alone(there)
+        found = {name.lower().replace("_", "-") for name in there.check(NAMES).split()}
+        if found != ALONE:
+            raise SystemExit(f"must come with {sorted(ALONE)} alone, got {sorted(found)}")
+        there.check(WORKS, "-W", "error")
+        command = there.bin / "lametta"
+        done = there.run(command, "list", "methods")
+        if done.returncode != 1 or "pip install 'lametta[cli]'" not in done.stderr:
+            raise SystemExit(f"the command must say what it needs, got {done.stdout}{done.stderr}")
         for extra in extras:
             there.install(f"{wheel}[{extra}]")
             there.check(f"import {PROMISES[extra]}")

@@ -1,16 +1,11 @@
 """Programs beside the package, and the wheel: each runs in a process of its own."""
 
-import hashlib
-import json
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lametta._files import locked
 from scripts import check_wheel
 from tests import processes
 from tests.conftest import shared
@@ -72,28 +67,8 @@ def test_wheel_is_small_and_declares_its_pythons(wheel):
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_wheel_works_with_its_two_dependencies_alone(wheel, version, pytestconfig):
-    """In an environment that is kept, since to install NumPy takes most of the time.
-
-    Another wheel replaces the last one there, as long as it declares to need the same.
-    """
+def test_wheel_works_with_its_two_dependencies_alone(wheel, version):
     python = check_wheel.find_python(version)
     if python is None:
         pytest.skip(f"Python {version} is not here")
-    constraint = ROOT / "constraints.txt"
-    needs = re.findall(r"^Requires-Dist: .*$", check_wheel.metadata(wheel), re.MULTILINE)
-    content = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    wanted = [[python, *needs, constraint.read_text(encoding="utf-8")], content]
-    folder = pytestconfig.cache.mkdir("wheels") / version
-    note = folder / "installed.json"
-    with locked(folder.with_suffix(".lock")):
-        kept = json.loads(note.read_text(encoding="utf-8")) if note.exists() else [None, None]
-        if kept[0] != wanted[0]:
-            shutil.rmtree(folder, ignore_errors=True)
-        there = check_wheel.Environment(python, folder, constraint)
-        if kept != wanted:
-            note.unlink(missing_ok=True)
-            again = ("--force-reinstall", "--no-deps") if kept[0] == wanted[0] else ()
-            there.install(str(wheel), *again)
-            note.write_text(json.dumps(wanted), encoding="utf-8")
-        check_wheel.check_alone(there)
+    check_wheel.check(wheel, python, [], ROOT / "constraints.txt")

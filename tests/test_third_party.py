@@ -1,17 +1,19 @@
 """A package of a stranger: its methods and data sets run wherever lametta's own do."""
 
-import contextlib
-import functools
 import json
-import zipfile
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
 
 import pytest
-from hatchling.build import build_wheel
 
 from lametta.bench.results import read_cells
-from tests import processes
 
-pytestmark = pytest.mark.slow(3)
+pytestmark = pytest.mark.slow(8)
+
+ROOT = Path(__file__).parents[1]
 
 PYPROJECT = """\
 [build-system]
@@ -120,9 +122,29 @@ print(json.dumps(methods.names()))
 """
 
 
+# In the fresh environment: what is slow to load is loaded once, lametta in each program's own fork.
+LOADED = """\
+import json, multiprocessing, os, sys, warnings
+import polars, pydantic, rich, scipy.ndimage, torch, typer
+from tests import forks
+
+def execute(arguments, cwd, files):
+    warnings.simplefilter("error", DeprecationWarning)
+    os._exit(forks.execute(arguments, cwd, dict(os.environ), sys.path, files))
+
+assert "lametta" not in sys.modules
+for line in sys.stdin:
+    process = multiprocessing.get_context("fork").Process(target=execute, args=json.loads(line))
+    process.start()
+    process.join(300)
+    print(process.exitcode, flush=True)
+    process.kill()
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Run programs where the stranger's package is installed next to those that are here."""
+    """Run programs in a fresh environment that has the packages of this one, and the stranger's."""
     folder = tmp_path_factory.mktemp("acme")
     package = folder / "acme" / "src" / "acme"
     package.mkdir(parents=True)
@@ -130,15 +152,26 @@ def run(tmp_path_factory):
     (package / "__init__.py").touch()
     (package / "methods.py").write_text(METHODS)
     (package / "data.py").write_text(DATA)
-    with contextlib.chdir(folder / "acme"):
-        wheel = build_wheel(str(folder))
-    with zipfile.ZipFile(folder / wheel) as archive:  # all that it takes to install it
-        archive.extractall(folder / "site")
-    environment = {
-        "PYTHONPATH": str(folder / "site"),
-        "PYTHONWARNINGS": "error::DeprecationWarning",
-    }
-    return functools.partial(processes.run, env=environment)
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    here = sysconfig.get_path("purelib")
+    (site / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install"]
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
+    subprocess.run([*pip, *options, str(folder / "acme")], check=True, timeout=300)
+    files = [folder / name for name in ("stdout", "stderr")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([python, "-c", LOADED], cwd=ROOT, **pipes) as loaded:
+
+        def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+            asked = [arguments, str(cwd), [str(file) for file in files]]
+            loaded.stdin.write(json.dumps(asked) + "\n")
+            loaded.stdin.flush()
+            code = int(loaded.stdout.readline())
+            return subprocess.CompletedProcess(arguments, code, *(f.read_text() for f in files))
+
+        yield run
 
 
 def test_its_methods_and_data_run_everywhere(run, tmp_path):

@@ -1,7 +1,5 @@
 """Alarms on real networks' features: they come where predictions collapse, and nowhere else."""
 
-import hashlib
-import shutil
 import tracemalloc
 from functools import partial
 from itertools import pairwise
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 from lametta import LAME, Prudent, Windowed, linear
-from lametta._files import locked
 from lametta.correctors import Memory, Product
 from lametta.serve.alarms import ALARMS, Alarms
 from tests.conftest import shared, softmax
@@ -169,21 +166,12 @@ def _save_videos(network, folder):
 
 
 @pytest.fixture(scope="module")
-def videos(made_once, pytestconfig):
-    """Features and probabilities of the seven videos' frames, by video.
-
-    They are kept for the next tests, since a network takes long over so many frames.
-    """
-    frames = sorted(shared("data", "video").rglob("*.jpg"))
-    about = repr([(str(frame), frame.stat().st_size) for frame in frames])
-    place = pytestconfig.cache.mkdir("videos") / hashlib.sha256(about.encode()).hexdigest()[:16]
-    with locked(place.with_suffix(".lock")):
-        if not place.exists():
-            made = made_once("videos", partial(_save_videos, made_once("lite0", export_lite0)))
-            shutil.copytree(made, place.with_suffix(".part"), dirs_exist_ok=True)
-            place.with_suffix(".part").rename(place)
+def videos(made_once):
+    """Features and probabilities of the seven videos' frames, by video."""
+    shared("data", "video")
+    network = made_once("lite0", export_lite0)
     found = {}
-    for file in sorted(place.iterdir()):
+    for file in sorted(made_once("videos", partial(_save_videos, network)).iterdir()):
         with np.load(file) as arrays:
             found[file.stem] = arrays["features"], arrays["probs"]
     return found
