@@ -12,9 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# On a busy machine threads wait for each other, in eight times the time of one.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
 import pytest
 from hypothesis import settings

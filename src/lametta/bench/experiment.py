@@ -173,7 +173,8 @@ class Experiment(Strict):
             ):
                 kind = self.methods[method].kind
                 key = (method, kind, config, model, scenario, seed, size, phase.live)
-                text = f"[{definition}, {_encode(key)[1:-1]}]"  # a list, whose items are one by one
+                # As canonical([[...], *key]) is, but for thousands of cells the parts are long.
+                text = f"[{definition}, {_encode(key)[1:-1]}]"
                 yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 

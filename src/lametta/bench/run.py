@@ -238,10 +238,11 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     """Run a cell, write its row or its traceback, and say whether it went well."""
     note = _note(workspace.folder, cell)
     try:
+        # To load PyTorch takes longer than to replay many a stream; who needs it has it by now.
         if cell.live or find(cell.kind).needs_network or "torch" in sys.modules:
-            import torch  # which takes longer to load than to replay many a stream
+            import torch
 
-            # Cells run side by side: one thread each is fastest, whatever the jobs rounds alike.
+            # Cells run side by side; one thread each is fastest, and rounds alike for all jobs.
             torch.set_num_threads(1)
         row, stream = run_cell(workspace, cell)
         if workspace.device == "cpu":  # where that of this process says nothing of the cell
