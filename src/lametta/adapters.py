@@ -78,7 +78,8 @@ class Corrected:
 
     def step(self, x: Any, /) -> Prediction:
         """Predict one batch and correct the prediction."""
-        before = self._adapter().step(x)
+        base = self.base if isinstance(self.base, Adapter) else Source(self.base)
+        before = base.step(x)
         if before.features is None:
             raise LamettaError("base must give features with its predictions, got None")
         after = self.corrector.correct(before.features, before.probs)
@@ -87,10 +88,6 @@ class Corrected:
 
     def reset(self) -> None:
         """Reset the base, where it has state, and the corrector."""
-        self._adapter().reset()
+        if isinstance(self.base, Adapter):
+            self.base.reset()
         self.corrector.reset()
-
-    def _adapter(self) -> Adapter:
-        base: Any = self.base
-        # As isinstance would say, which takes 40 microseconds in Python 3.11.
-        return base if hasattr(base, "step") and hasattr(base, "reset") else Source(base)
