@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import lametta
-from lametta import LamettaError, Prediction
+from lametta import LamettaError, Model, Prediction
 from lametta.torch import Classifier, tent, wrap
 from lametta.torch.adapt import check_finite
 
@@ -51,10 +51,13 @@ def batches(n):
 
 @dataclass
 class Probe:
-    """A corrector that costs little and gives other probabilities for other features."""
+    """An adapter that costs little and gives other probabilities for other features."""
 
-    def correct(self, features, probs, /):
-        return Prediction((probs + features.sigmoid()).softmax(1), features)
+    model: Model
+
+    def step(self, x):
+        output = self.model(x)
+        return Prediction((output.logits + output.features).softmax(1), output.features)
 
     def reset(self):
         """Do nothing: there is no state."""
