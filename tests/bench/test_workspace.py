@@ -160,7 +160,10 @@ def test_networks_share_images_within_a_bound(workspace, tmp_path):
 
 @pytest.mark.slow
 def test_images_that_are_not_kept_are_seen_as_they_are_now(workspace, tmp_path):
-    workspace = replace(workspace, image_cache=0.0)
+    text = PAINTED.replace("timed = true", "timed = true\nbatch_sizes = [2]")  # by a process ahead
+    (tmp_path / "painted.toml").write_text(text)
+    experiment = load(tmp_path / "painted.toml")
+    workspace = replace(workspace, experiment=experiment, image_cache=0.0)
     assert accuracies(workspace) == [(1.0, 4)] * 2
     paint(tmp_path / "photos" / "a" / "0.png", "blue")
     assert accuracies(workspace) == [(0.75, 4)] * 2

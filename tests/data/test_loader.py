@@ -125,17 +125,24 @@ def test_a_fault_of_the_transform_is_no_unreadable_image(videos):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_inputs_of_several_shapes(videos, workers):
     with pytest.raises(LamettaError, match=r"^transform must give arrays of one shape, got JpegIm"):
-        next(load_batches(videos, [[0]], None, workers=workers))
+        next(load_batches(videos, [[0]] * 2, None, workers=workers))
     ragged = arrays([np.zeros(2), np.zeros(3)], [0, 1])
     with pytest.raises(LamettaError, match=r"^transform .*, got ndarray \[2\], ndarray \[3\]$"):
-        next(load_batches(ragged, [[0, 1]], workers=workers))
+        next(load_batches(ragged, [[0, 1]] * 2, workers=workers))
 
 
 def test_random_states_stay(videos):
     state = torch.get_rng_state()
-    list(load_batches(videos, [[0]], TRANSFORM, workers=1))
+    list(load_batches(videos, [[0]] * 2, TRANSFORM, workers=1))
     list(load_batches(videos, [[0]], TRANSFORM, workers=0))
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_single_batch_is_read_here(videos):
+    """Since nothing could be done while another process reads it."""
+    seen = []
+    (batch,) = load_batches(videos, [[4, 2]], lambda x: seen.append(x) or TRANSFORM(x), workers=2)
+    assert (len(seen), batch.index.tolist()) == (2, [4, 2])
 
 
 def test_read_only_arrays():

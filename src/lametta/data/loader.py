@@ -1,7 +1,7 @@
 """Batches of a data set, decoded and prepared by worker processes ahead of their use."""
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
@@ -90,7 +90,8 @@ def load_batches(
         Makes a network's input from a sample, such as `lametta.torch.preprocess.Preprocess` from an
         image. None leaves samples as they are, which have to be arrays of one shape then.
     workers : int
-        Processes that read ahead; with 0, this process reads when a batch is asked for.
+        Processes that read ahead; with 0, this process reads when a batch is asked for, and so it
+        does where there is one batch alone, which nothing is read ahead of.
     prefetch : int
         How many batches each worker reads ahead.
     pin : bool
@@ -120,6 +121,8 @@ def load_batches(
     if context is not None:
         check_choice("context", context, multiprocessing.get_all_start_methods())
     torch = package("torch", "torch", "load_batches")
+    if isinstance(index_batches, Sized) and len(index_batches) < 2:
+        workers = 0
     items = torch.utils.data.DataLoader(
         _Reader(dataset, transform),
         batch_size=None,  # an item is a whole batch
