@@ -58,6 +58,7 @@ import torch
 from PIL import Image
 
 import lametta
+from lametta.cli import app
 from lametta.correctors.sharpen import Sharpen
 from lametta.data import load
 from lametta.testing import check_corrector
@@ -76,6 +77,21 @@ for name in ("owl", "tit"):
 assert load("birds", "data").classes == ("owl", "tit")
 rng = np.random.default_rng(0)
 np.savez("in.npz", features=rng.normal(size=(20, 4)), logits=rng.normal(size=(20, 3)))
+print(lametta.__file__)
+
+correct = ["correct", "in.npz", "-o", "out.npz"]
+for arguments in (
+    [*correct, "--method", "sharpen", "--set", "power=3"],
+    [*correct, "--affinity", "ones"],
+    ["run", "added.toml", "-o", "results"],
+    ["report", "results"],
+    ["list"],
+):
+    print(*arguments)
+    try:
+        app(arguments, prog_name="lametta")
+    except SystemExit as end:
+        assert not end.code, arguments
 """
 
 
@@ -102,29 +118,18 @@ def test_what_the_diffs_add_is_everywhere(tmp_path):
         done = subprocess.run(apply, cwd=tmp_path, input=diff, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr + diff
 
-    def run(*arguments: object) -> str:
-        environment = {"PYTHONPATH": str(tmp_path / "src")}
-        done = processes.run(*arguments, cwd=tmp_path, env=environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert run("-c", "import lametta; print(lametta.__file__, end='')") == str(
-        tmp_path / "src" / "lametta" / "__init__.py"
-    )
-    run("-c", USE)
-    run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--method", "sharpen",
-        "--set", "power=3")  # fmt: skip
-    run("-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--affinity", "ones")
-    listed = run("-m", "lametta", "list")
+    (tmp_path / "added.toml").write_text(EXPERIMENT)
+    done = processes.run("-c", USE, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "src")})
+    assert done.returncode == 0, done.stderr
+    where, *printed = done.stdout.splitlines()
+    assert where == str(tmp_path / "src" / "lametta" / "__init__.py")
+    listed = "\n".join(printed[printed.index("list") :])
     for name in ("sharpen", "power=2.0", "ones", "birds"):
         assert name in listed
-    (tmp_path / "added.toml").write_text(EXPERIMENT)
-    run("-m", "lametta", "run", "added.toml", "-o", "results")
     rows = pl.read_parquet(tmp_path / "results" / "cells" / "*.parquet")
     assert set(rows["method"]) == {"Source", "Sharpen", "Hybrid", "Ones"}
     for accuracy, error in rows.select("accuracy", "error").rows():
         assert accuracy + error == pytest.approx(1)
-    run("-m", "lametta", "report", "results")
     page = (tmp_path / "results" / "report" / "report.html").read_text(encoding="utf-8")
     assert "A dot is a run." in page
     assert "error (%)" in page
