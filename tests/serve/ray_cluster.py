@@ -65,7 +65,12 @@ def correct_dataset(folder):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
+    # Workers give way to nothing else, since they poll while they wait; one starts at a time, and
+    # stays for what comes next.
+    workers = {"worker_niceness": 0, "worker_maximum_startup_concurrency": 1}
+    settings = {**workers, "idle_worker_killing_time_threshold_ms": 60_000}
+    options = {"include_dashboard": False, "log_to_driver": False, "_system_config": settings}
+    ray.init(address="local", num_cpus=3, **options)
     write(folder / "address", ray.get_runtime_context().gcs_address)
     if find_spec("pandas") and find_spec("pyarrow"):
         correct_dataset(folder)

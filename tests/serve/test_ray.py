@@ -103,7 +103,6 @@ def _make_rows(folder, n=200):
 def test_two_replicas(tmp_path, subtests, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # or Ray keeps one in the home folder
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # it gives way to all else, and polls meanwhile
     for check in "READY", "HEALTH":  # a proxy may take long on a machine that does much else
         monkeypatch.setenv(f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S", "60")
     _make_rows(tmp_path)
