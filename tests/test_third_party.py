@@ -1,19 +1,20 @@
 """A package of a stranger: its methods and data sets run wherever lametta's own do."""
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lametta.bench.results import read_cells
+from tests import processes
 
-pytestmark = pytest.mark.slow(8)
-
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow(3)
 
 PYPROJECT = """\
 [build-system]
@@ -101,7 +102,6 @@ batch_sizes = [32]
 """
 
 USE = """\
-import json
 import numpy as np
 import torch
 from acme.methods import Temperature
@@ -118,34 +118,24 @@ expected = source ** (1 / 3)
 assert torch.allclose(softened, expected / expected.sum(1, keepdim=True), atol=1e-6)
 rng = np.random.default_rng(0)
 np.savez("in.npz", features=rng.normal(size=(20, 4)), logits=rng.normal(size=(20, 3)))
-print(json.dumps(methods.names()))
+assert "temperature" in methods.names()
+"""
+
+# Commands in one process, which loads them once: what each prints, and how it ended.
+COMMANDS = """\
+import json, sys
+from lametta.cli import app
+
+for arguments in json.loads(sys.argv[1]):
+    try:
+        app(arguments, prog_name="lametta")
+    except SystemExit as end:
+        print("ended with", end.code or 0)
 """
 
 
-# In the fresh environment: what is slow to load is loaded once, lametta in each program's own fork.
-LOADED = """\
-import json, multiprocessing, os, sys, warnings
-import polars, pydantic, rich, scipy.ndimage, torch, typer
-from tests import forks
-
-def execute(arguments, cwd, files):
-    warnings.simplefilter("error", DeprecationWarning)
-    os._exit(forks.execute(arguments, cwd, dict(os.environ), sys.path, files))
-
-assert "lametta" not in sys.modules
-for line in sys.stdin:
-    process = multiprocessing.get_context("fork").Process(target=execute, args=json.loads(line))
-    process.start()
-    process.join(300)
-    print(process.exitcode, flush=True)
-    process.kill()
-"""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Run programs in a fresh environment that has the packages of this one, and the stranger's."""
-    folder = tmp_path_factory.mktemp("acme")
+def _install(folder: Path) -> None:
+    """A fresh environment that has the packages of this one, and the stranger's."""
     package = folder / "acme" / "src" / "acme"
     package.mkdir(parents=True)
     (folder / "acme" / "pyproject.toml").write_text(PYPROJECT)
@@ -153,64 +143,65 @@ def run(tmp_path_factory):
     (package / "methods.py").write_text(METHODS)
     (package / "data.py").write_text(DATA)
     venv.create(folder / "venv", with_pip=False, symlinks=True)
-    python = folder / "venv" / "bin" / "python"
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     here = sysconfig.get_path("purelib")
     (site / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "install"]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv/bin/python"), "--quiet"]
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile"]
-    subprocess.run([*pip, *options, str(folder / "acme")], check=True, timeout=300)
-    files = [folder / name for name in ("stdout", "stderr")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([python, "-c", LOADED], cwd=ROOT, **pipes) as loaded:
+    subprocess.run([*pip, "install", *options, str(folder / "acme")], check=True, timeout=300)
 
-        def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-            asked = [arguments, str(cwd), [str(file) for file in files]]
-            loaded.stdin.write(json.dumps(asked) + "\n")
-            loaded.stdin.flush()
-            code = int(loaded.stdout.readline())
-            return subprocess.CompletedProcess(arguments, code, *(f.read_text() for f in files))
 
-        yield run
+@pytest.fixture
+def run(made_once, tmp_path):
+    """Run commands with the packages of that environment, in a fork that has PyTorch loaded."""
+    (site,) = made_once("acme", _install).glob("venv/lib/python*/site-packages")
+    environment = {"PYTHONPATH": str(site), "PYTHONWARNINGS": "error::DeprecationWarning"}
+
+    def run(*commands: str, first: str = "") -> tuple[list[tuple[str, str]], str]:
+        arguments = ["-c", first + COMMANDS, json.dumps([command.split() for command in commands])]
+        done = processes.run(*arguments, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"(.*?)ended with (\d)\n", done.stdout, flags=re.DOTALL), done.stderr
+
+    return run
 
 
 def test_its_methods_and_data_run_everywhere(run, tmp_path):
-    used = run("-c", USE, cwd=tmp_path)
-    assert used.returncode == 0, used.stderr
-    assert "temperature" in json.loads(used.stdout)
-
-    corrected = run(
-        *("-m", "lametta", "correct", "in.npz", "-o", "out.npz"),
-        *("--method", "temperature", "--set", "t=3"), cwd=tmp_path,
-    )  # fmt: skip
-    assert corrected.returncode == 0, corrected.stderr
-    refused = run(
-        *("-m", "lametta", "correct", "in.npz", "-o", "no.npz"),
-        *("--method", "python:acme.methods:Temperature", "--set", "t=-1"), cwd=tmp_path,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert "--set t must be > 0, got -1" in refused.stderr
-
     (tmp_path / "acme.toml").write_text(EXPERIMENT)
-    ran = run("-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+    ended, said = run(
+        "correct in.npz -o no.npz --method python:acme.methods:Temperature --set t=-1",
+        "run acme.toml -o results",
+        "list",
+        first=USE,
+    )
+    assert [code for _, code in ended] == ["2", "0", "0"], said
+    assert "--set t must be > 0, got -1" in said
     cells = read_cells(tmp_path / "results").select("method", "accuracy", "n").rows()
     rows = {method: (accuracy, n) for method, accuracy, n in cells}
     assert rows.keys() == {"Source", "Named", "Imported", "Hybrid"}
     assert rows["Source"] == rows["Named"] == rows["Imported"]  # a temperature changes no class
     assert rows["Source"][1] == 96
-
-    listed = run("-m", "lametta", "list", cwd=tmp_path).stdout
     for name in ("temperature", "t=2.0", "acme_digits"):
-        assert name in listed
+        assert name in ended[-1][0]
+
+
+def test_the_environment_itself_finds_its_method(made_once, tmp_path):
+    python = made_once("acme", _install) / "venv" / "bin" / "python"
+    np.savez(tmp_path / "in.npz", features=np.ones((4, 2)), logits=np.eye(4))
+    command = ["-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--method", "temperature"]
+    command = [python, "-W", "error::DeprecationWarning", *command, "--set", "t=3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    expected = np.exp(np.eye(4) / 3)
+    found = np.load(tmp_path / "out.npz")["probs"]
+    assert np.allclose(found, expected / expected.sum(axis=1), atol=1e-6)
 
 
 def test_a_dry_run_imports_nothing_of_it(run, tmp_path):
     text = EXPERIMENT.replace("python:acme.methods:Temperature", "python:acme.absent:Nothing")
     (tmp_path / "acme.toml").write_text(text)
-    planned = run("-m", "lametta", "run", "acme.toml", "--dry-run", cwd=tmp_path)
-    assert "Imported" in planned.stdout, planned.stderr
-    ran = run("-m", "lametta", "run", "acme.toml", "-o", "results", cwd=tmp_path)
-    assert ran.returncode == 2
-    assert "methods.Imported.kind" in ran.stderr
-    assert "No module named 'acme.absent'" in ran.stderr
+    (planned, ran), said = run("run acme.toml --dry-run", "run acme.toml -o results")
+    assert "Imported" in planned[0], said
+    assert ran[1] == "2"
+    assert "methods.Imported.kind" in said
+    assert "No module named 'acme.absent'" in said
