@@ -2,11 +2,13 @@
 
 import atexit
 import gc
+import io
+import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -157,6 +159,16 @@ def _seed() -> None:
     import torch
 
     torch.default_generator.manual_seed(0)  # not of devices, each of which would note the stack
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What lametta logs."""
+    logger, text = logging.getLogger("lametta"), io.StringIO()
+    handler = logging.StreamHandler(text)
+    logger.addHandler(handler)
+    yield text
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

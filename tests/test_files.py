@@ -1,6 +1,5 @@
 """Files that are whole or not there."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -100,7 +99,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(tmp_path):
 # Locks
 
 
-def test_a_lock_is_held_by_one(tmp_path, caplog):
+def test_a_lock_is_held_by_one(tmp_path, logged):
     held, order = threading.Event(), []
 
     def hold():
@@ -112,11 +111,11 @@ def test_a_lock_is_held_by_one(tmp_path, caplog):
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    with caplog.at_level(logging.WARNING), locked(tmp_path / "lock"):
+    with locked(tmp_path / "lock"):
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
-    assert f"waiting for process {os.getpid()} on " in caplog.text
+    assert f"waiting for process {os.getpid()} on " in logged.getvalue()
     assert os.listdir(tmp_path) == []
 
 

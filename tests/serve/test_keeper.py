@@ -296,13 +296,13 @@ def test_where_an_object_lies_is_no_option():
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"no state at all", b"\0" * 100])
-def test_a_state_of_another_version_begins_anew(keep, snapshot, caplog):
+def test_a_state_of_another_version_begins_anew(keep, snapshot, logged):
     requests, keeper = batches(5), keep()
     keeper.store.commit(keeper._prefix + "s", 0, b"no request", snapshot)
     same(
         [keeper.correct(Samples(*request), "s") for request in requests], alone(Prudent(), requests)
     )
-    assert "is of no use" in caplog.text
+    assert "is of no use" in logged.getvalue()
     same([keep().correct(Samples(*requests[0], start=True), "s")], alone(Prudent(), requests[:1]))
 
 

@@ -1,6 +1,5 @@
 """All stores keep streams alike, and Redis survives its own kills."""
 
-import logging
 import socket
 import threading
 import time
@@ -204,7 +203,7 @@ def test_what_is_no_store_is_refused(url, message):
         open_store(url)
 
 
-def test_an_absent_redis_is_an_error_at_once(caplog):
+def test_an_absent_redis_is_an_error_at_once(logged):
     begun = time.monotonic()
     store = open_store(f"redis://127.0.0.1:{free_port()}/0")
     for call in (lambda: store.load("a"), lambda: store.commit("a", 0, b"one"), store.check):
@@ -212,7 +211,7 @@ def test_an_absent_redis_is_an_error_at_once(caplog):
             call()
         assert (error.value.status, error.value.retry_after) == (503, 1)
     assert time.monotonic() - begun < 2
-    assert "Connection refused" in caplog.text
+    assert "Connection refused" in logged.getvalue()
 
 
 @pytest.mark.slow
@@ -294,14 +293,13 @@ def test_a_redis_without_room_does_nothing_by_halves(in_redis, redis_server):
     assert in_redis.commit(STREAM, version, b"two") is not None
 
 
-def test_a_redis_that_forgets_is_warned_of(redis_server, caplog):
-    with caplog.at_level(logging.WARNING):
-        open_store(redis_server.url).close()
-        assert not caplog.text
-        with redis_server.client() as client:
-            client.config_set("appendonly", "no")
-            try:
-                open_store(redis_server.url).close()
-            finally:
-                client.config_set("appendonly", "yes")
-    assert "streams may be lost when it is killed" in caplog.text
+def test_a_redis_that_forgets_is_warned_of(redis_server, logged):
+    open_store(redis_server.url).close()
+    assert not logged.getvalue()
+    with redis_server.client() as client:
+        client.config_set("appendonly", "no")
+        try:
+            open_store(redis_server.url).close()
+        finally:
+            client.config_set("appendonly", "yes")
+    assert "streams may be lost when it is killed" in logged.getvalue()

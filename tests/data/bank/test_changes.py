@@ -188,7 +188,7 @@ def test_rows_of_another_shape_are_refused(photos):
 # Two at once
 
 
-def test_the_second_waits_and_finds_the_file(model, tmp_path, caplog):
+def test_the_second_waits_and_finds_the_file(model, tmp_path, logged):
     entered, calls = threading.Event(), []
 
     def slow(x):
@@ -203,7 +203,7 @@ def test_the_second_waits_and_finds_the_file(model, tmp_path, caplog):
     bank = run(lambda x: calls.append(x), make_data(), path)
     first.join()
     assert (len(bank), calls) == (11, [])
-    assert f"waiting for process {os.getpid()} on " in caplog.text
+    assert f"waiting for process {os.getpid()} on " in logged.getvalue()
     assert os.listdir(tmp_path) == ["bank.safetensors"]
 
 
