@@ -50,7 +50,7 @@ def test_images_are_as_many_as_go_through_the_network(tmp_path, monkeypatch):
     chosen = sum(
         row["n"] * (row["steps"] - 1)
         for row in (
-            {"n": 192 if c.scenario != "C" else 100, "steps": c.params.get("steps", 1)}
+            {"n": 128 if c.scenario != "C" else 100, "steps": c.params.get("steps", 1)}
             for c in experiment.test_cells(_selected(workspace))
             if c.method == "TENT"
         )

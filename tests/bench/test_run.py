@@ -26,6 +26,7 @@ from lametta.stream import Scenario
 from lametta.torch import Classifier, tent
 from lametta.torch.digits import digits_net
 from tests import processes
+from tests.bench.made_up import invoke
 
 MEASURED = (  # what differs from run to run
     *("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory"),
@@ -42,11 +43,11 @@ reader = "embedded:digits_val"
 classes = { rings = [0, 8], strokes = [1, 7], bows = [2, 3], tails = [6, 9] }
 [scenarios.A]
 dataset = "val"
-limit = 192
+limit = 128
 [scenarios.B]
 dataset = "super"
 order = "by_class"
-limit = 192
+limit = 128
 [methods.Source]
 kind = "source"
 [methods.LAME]
@@ -80,13 +81,20 @@ def workspace(file, tmp_path):
     return Workspace(load(file), tmp_path / "results")
 
 
+def run_once(made_once, *options):
+    """The folder of a run as a user starts it, uninterrupted; one for all tests."""
+
+    def make(folder):
+        (folder / "tiny.toml").write_text(TINY)
+        done = invoke("run", folder / "tiny.toml", "-o", folder, *options)
+        assert done.exit_code == 0, done.output
+
+    return made_once("-".join(["tiny", *options]), make)
+
+
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """The folder of an uninterrupted run in one process."""
-    folder = tmp_path_factory.mktemp("expected")
-    (folder / "tiny.toml").write_text(TINY)
-    assert run(Workspace(load(folder / "tiny.toml"), folder)) == []
-    return folder
+def finished(made_once):
+    return run_once(made_once)
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +141,7 @@ runs.run(Workspace(load(file), pathlib.Path(folder)))
 def test_rows_are_those_of_the_methods_run_by_hand(expected):
     classes = {"rings": [0, 8], "strokes": [1, 7], "bows": [2, 3], "tails": [6, 9]}
     data, net = make_digits("digits_val").relabeled(classes), digits_net()
-    stream = Scenario("by_class", batch_size=64, seed=0, limit=192)(
+    stream = Scenario("by_class", batch_size=64, seed=0, limit=128)(
         data.labels, data.groups, keys=data.keys
     )
     x = torch.from_numpy(np.asarray(data.samples))
@@ -143,7 +151,7 @@ def test_rows_are_those_of_the_methods_run_by_hand(expected):
         method="TENT", config='{"lr": 0.1}', scenario="B", seed=0, batch_size=64
     ).to_dicts()
     assert row["step_hits"] == hits
-    assert row["accuracy"] == sum(hits) / 192
+    assert row["accuracy"] == sum(hits) / 128
     assert row["fingerprint"] == stream.fingerprint
 
 
@@ -160,10 +168,9 @@ def test_files_have_the_declared_columns(finished):
         assert pl.read_parquet_schema(file) == SCHEMA
 
 
-@pytest.mark.slow(5)  # next to another with two jobs, whose processes stay for it
-def test_rows_do_not_depend_on_the_number_of_jobs(workspace, expected):
-    assert run(workspace, jobs=2) == []
-    assert rows(workspace.folder).equals(expected)
+@pytest.mark.slow(5)
+def test_rows_do_not_depend_on_the_number_of_jobs(made_once, expected):
+    assert rows(run_once(made_once, "--jobs", "2")).equals(expected)
 
 
 @pytest.mark.slow(8)
@@ -175,7 +182,7 @@ def test_killed_runs_go_on(file, tmp_path, expected):
         program = processes.Program("-c", START, file, folder, halts)
         while halts and program.is_alive() and len(cell_files(folder)) == attempt:
             time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.02 if halts else 0.5))
+        time.sleep(moments.uniform(0, 0.02 if halts else 0.3))
         if halts:
             assert program.is_alive()
             assert len(cell_files(folder)) == attempt + 1
@@ -253,7 +260,7 @@ def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     text = TINY.replace('scenarios = ["B"]', 'scenarios = ["C"]\nfigure = "runtime"')
     text = text.replace('scenarios = ["A", "B"]', 'scenarios = ["A"]').replace("[0, 1]", "[0]")
     text = text.replace("[16, 64]", "[64]")
-    file.write_text(text + '[scenarios.C]\ndataset = "super"\nlimit = 192\n')
+    file.write_text(text + '[scenarios.C]\ndataset = "super"\nlimit = 128\n')
     workspace = Workspace(load(file), tmp_path / "results")
     assert run(workspace) == []
     frame = read_cells(workspace.folder).filter(seed=5)
