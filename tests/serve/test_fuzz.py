@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 
@@ -27,6 +26,8 @@ BINARY = "Inference-Header-Content-Length"
 
 @pytest.fixture
 def api(request):
+    import schemathesis  # here, since each process that collects tests would take seconds for it
+
     request.node._nodeid = request.node.nodeid  # schemathesis asks for what pytest 9.2 has no more
     served = {"prudent": Served("prudent", {}), "lame": Served("lame", {})}
     app = Plan(served, manners=Manners(limits=Limits(2**16, 64, 256))).app()
@@ -37,21 +38,26 @@ def api(request):
 
 
 @pytest.mark.slow(5)
-@schemathesis.pytest.from_fixture("api").parametrize()  # not while tests are collected
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_schema(case):
-    case.path_parameters = {
-        name: {"model": "prudent", "version": "1"}.get(name, value)
-        if random.random() < 0.8
-        else value
-        for name, value in (case.path_parameters or {}).items()
-    }
-    answer = case.call_and_validate(
-        excluded_checks=[
-            schemathesis.checks.CHECKS.get_one("positive_data_acceptance"),
-        ]
-    )
-    assert answer.status_code < 500
+def test_the_schema(request):
+    import schemathesis
+
+    @schemathesis.pytest.from_fixture("api").parametrize()
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    def ask(case):
+        case.path_parameters = {
+            name: {"model": "prudent", "version": "1"}.get(name, value)
+            if random.random() < 0.8
+            else value
+            for name, value in (case.path_parameters or {}).items()
+        }
+        answer = case.call_and_validate(
+            excluded_checks=[
+                schemathesis.checks.CHECKS.get_one("positive_data_acceptance"),
+            ]
+        )
+        assert answer.status_code < 500
+
+    ask(request=request)
 
 
 def _good(stream=1, n=2, d=4, k=3, dtype="<f4"):
