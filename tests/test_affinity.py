@@ -9,7 +9,10 @@ from lametta.affinity import Neighbors, knn
 from tests.conftest import Library, knn_matrix, make_batch
 
 
-def features_of(n, d=8, seed=0):
+# JAX compiles every operation for every shape: 20 samples, where the size does not matter.
+
+
+def features_of(n=20, d=16, seed=0):
     return make_batch(n, 4, d, seed)[0]
 
 
@@ -39,7 +42,7 @@ def test_a_sample_is_never_its_own_neighbor(library: Library, k):
 
 
 def test_symmetric_is_the_mean_with_the_transpose(library: Library):
-    x = features_of(20)
+    x = features_of()
     w = library.numpy(lametta.knn(3, symmetric=True)(library.array(x)))
     directed = knn_matrix(x, 3)
     assert np.array_equal(w, (directed + directed.T) / 2)
@@ -56,17 +59,17 @@ def test_zero_rows_are_at_distance_one_from_the_others(library: Library):
 @pytest.mark.parametrize("affinity", [lametta.knn(3), lametta.rbf(3), lametta.linear()])
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3, 1e30])
 def test_scale_of_features_plays_no_part(library: Library, affinity, scale):
-    x = features_of(12).astype(np.float32)
+    x = features_of().astype(np.float32)
     w = library.numpy(affinity(library.array(x, "float32")))
     scaled = library.numpy(affinity(library.array(x * np.float32(scale), "float32")))
     assert np.allclose(w, scaled, atol=2e-5)
 
 
 def test_rbf_by_definition(library: Library):
-    x = features_of(15)
+    x = features_of()
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     distance = np.linalg.norm(unit[:, None] - unit, axis=-1)
-    width = np.mean([np.sort(np.delete(distance[i], i))[3 - 1] for i in range(15)])
+    width = np.mean([np.sort(np.delete(distance[i], i))[3 - 1] for i in range(len(x))])
     expected = np.exp(-(distance**2) / (2 * width**2))
     assert np.allclose(library.numpy(lametta.rbf(3)(library.array(x))), expected, atol=1e-12)
 
@@ -82,13 +85,13 @@ def test_rbf_of_one_and_of_none(library: Library):
 
 
 def test_linear_by_definition(library: Library):
-    x = features_of(10)
+    x = features_of()
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     assert np.allclose(library.numpy(lametta.linear()(library.array(x))), unit @ unit.T)
 
 
 @pytest.mark.parametrize("affinity", [lametta.rbf(3, row_sum=5.0), lametta.linear(row_sum=5.0)])
-@pytest.mark.parametrize("n", [8, 40])
+@pytest.mark.parametrize("n", [20, 40])
 def test_row_sums_do_not_grow_with_the_batch(library: Library, affinity, n):
     w = library.numpy(affinity(library.array(features_of(n))))
     assert np.allclose(w.sum(axis=1), 5)
@@ -109,7 +112,7 @@ def test_symmetric_acts_after_row_sum():
 
 def test_dtype_of_the_features_is_kept(library: Library):
     for dtype in ("float32", "float64", *library.halves):
-        x = library.array(features_of(8), dtype)
+        x = library.array(features_of(), dtype)
         for affinity in (lametta.knn(3), lametta.rbf(3), lametta.linear()):
             assert affinity(x).dtype == x.dtype
 
@@ -120,8 +123,8 @@ def test_affinities_show_and_compare_what_they_were_given():
 
 
 def test_neighbors_multiply_like_the_matrix(library: Library):
-    x = features_of(12)
-    z = library.array(make_batch(12, 5)[1])
+    x = features_of()
+    z = library.array(make_batch(20, 5)[1])
     neighbors = Neighbors(lametta.knn(4).neighbors(library.array(x)).index, 0.5)
     dense = neighbors.dense(z.dtype)
     assert np.array_equal(library.numpy(dense), knn_matrix(x, 4) / 2)

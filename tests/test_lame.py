@@ -51,7 +51,7 @@ def solved(n, n_classes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_classes", [4, 300])
+@pytest.mark.parametrize("n_classes", [5, 300])
 @pytest.mark.parametrize("n", [20, 90, 200])
 def test_fixed_point_of_the_equation(library: Library, n, n_classes):
     features, probs, expected = solved(n, n_classes)
@@ -82,9 +82,9 @@ def test_tol_zero_runs_exactly_max_iter(library: Library, affinity, n_iter):
 
 
 @pytest.mark.parametrize("n_iter", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("n_classes", [5, 400])
+@pytest.mark.parametrize("n_classes", [5, 300])
 def test_few_iterations(library: Library, n_classes, n_iter):
-    features, probs = make_batch(40, n_classes, scale=3.0)
+    features, probs = make_batch(20, n_classes, scale=3.0)
     result = lame(library.array(features), library.array(probs), max_iter=n_iter, tol=1e-7)
     expected = lame_by_definition(probs, knn_matrix(features, 5), n_iter)
     assert result.n_iter == n_iter
@@ -318,8 +318,9 @@ def test_scale_of_features_changes_nothing(seed, scale, affinity):
 
 
 def spare_jax(library, affinity, n_classes):
-    """Many classes matter to directed neighbors alone: for the rest JAX compiles one number."""
-    return 5 if library.name == "jax" and not plain.is_directed_knn(affinity) else n_classes
+    """Many classes matter to directed neighbors alone: else JAX compiles for five."""
+    matters = n_classes > 5 and plain.is_directed_knn(affinity)
+    return n_classes if matters or library.name != "jax" else 5
 
 
 @pytest.mark.parametrize("n_classes", [3, 200])
