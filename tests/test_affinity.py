@@ -8,7 +8,6 @@ from lametta import LamettaError, _faiss
 from lametta.affinity import Neighbors, knn
 from tests.conftest import Library, knn_matrix, make_batch
 
-
 # JAX compiles every operation for every shape: 20 samples, where the size does not matter.
 
 
