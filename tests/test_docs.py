@@ -29,6 +29,9 @@ SECONDS = {
 }
 
 
+ELSEWHERE = {"docs/integrations/lightning.md"}  # with the tests of what is slow to load
+
+
 def _matches(printed: str, shown: str) -> bool:
     """Whether this was printed; a line of three dots stands for any lines."""
     pattern = re.sub(r"([\[*?])", r"[\1]", shown).replace("\n...\n", "\n*\n")
@@ -54,10 +57,14 @@ def _paste(name: str, reader: Reader) -> None:
     [
         pytest.param(name, marks=pytest.mark.slow(SECONDS[name]) if name in SECONDS else ())
         for name, text in PAGES.items()
-        if blocks(text)
+        if blocks(text) and name not in ELSEWHERE
     ],
 )
 def test_the_code_of_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
+    run_page(name, tmp_path, monkeypatch)
+
+
+def run_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")

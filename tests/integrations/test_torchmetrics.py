@@ -6,10 +6,11 @@ from torch import nn
 
 import lametta.torch
 from lametta.torch import Classifier
+from tests.test_docs import run_page
 
 
-@pytest.mark.slow
-def test_metrics_of_corrected_probabilities():
+@pytest.mark.slow(2)
+def test_metrics_of_corrected_probabilities_and_the_page(tmp_path, monkeypatch):
     from torchmetrics import MetricCollection  # here, since it takes every worker two seconds
     from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
@@ -43,3 +44,4 @@ def test_metrics_of_corrected_probabilities():
     assert float(found["accuracy"]) == sum(hits) / 128
     assert found["accuracy"] > before["accuracy"]
     assert 0 <= found["calibration"] <= 1
+    run_page("docs/integrations/lightning.md", tmp_path, monkeypatch)
