@@ -36,15 +36,15 @@ scenarios = ["timed"]
 seeds = [0]
 batch_sizes = [16]
 """
-MAPS = 16 * 32 * 64 * 64 * 4  # bytes of the maps of a batch, which each layer makes: 8 MB
+MAPS = 16 * 16 * 64 * 64 * 4  # bytes of the maps of a batch, which each layer makes: 4 MB
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory in use")
 
 
 def wide():
-    layers = [torch.nn.Conv2d(3, 32, 3, padding=1)]
+    layers = [torch.nn.Conv2d(3, 16, 3, padding=1)]
     for _ in range(3):
-        layers += [torch.nn.BatchNorm2d(32), torch.nn.Conv2d(32, 32, 1)]
-    pool = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 2))
+        layers += [torch.nn.BatchNorm2d(16), torch.nn.Conv2d(16, 16, 1)]
+    pool = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 2))
     return torch.nn.Sequential(*layers, *pool), Preprocess(resize=None, crop=None)
 
 
