@@ -84,7 +84,7 @@ class Environment:
         self.environ = {**os.environ, **limits, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def install(self, *what: str) -> None:
-        command = [*self.pip, "install", "--no-compile", *what]
+        command = [*self.pip, "install", "--no-compile", "--no-warn-conflicts", *what]
         subprocess.run(command, check=True, timeout=1800, env=self.environ)
 
     def run(self, *arguments: Any) -> "subprocess.CompletedProcess[str]":
