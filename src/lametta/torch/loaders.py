@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from lametta._checks import explained
@@ -100,8 +101,15 @@ def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
 def load_resnet(
     name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
 ) -> tuple[nn.Module, Preprocess]:
-    """A ResNet of the paper, whose weights are in the file."""
-    return with_weights(ResNet(**options), file), Preprocess(**preprocess)
+    """A ResNet of the paper, whose weights are in the file; random ones without it."""
+    if file is None:
+        return ResNet(**options), Preprocess(**preprocess)
+    with torch.device("meta"):  # random weights take longer to draw than those of the file to read
+        net = ResNet(**options)
+    net.to_empty(device="cpu")
+    for buffer in net.buffers():  # an older file has no counts of batches
+        buffer.zero_()
+    return with_weights(net, file), Preprocess(**preprocess)
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:

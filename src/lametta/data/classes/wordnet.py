@@ -57,14 +57,19 @@ class WordNet:
     @cached_property
     def senses(self) -> Mapping[str, tuple[str, ...]]:
         """The synsets of each word, the most frequent sense first; words as in ``domestic_cat``."""
+        senses: dict[str, tuple[str, ...]] = {}  # at first of words that have one, as most do
         numbered: dict[str, list[tuple[int, str]]] = {}
         for synset, entry in self.entries.items():
             for item in entry.lower().split():
                 word, _, number = item.partition(":")
-                numbered.setdefault(word, []).append((int(number or 1), synset))
-        return {
-            word: tuple(synset for _, synset in sorted(senses)) for word, senses in numbered.items()
-        }
+                if number or word in senses:
+                    numbered.setdefault(word, []).append((int(number or 1), synset))
+                else:
+                    senses[word] = (synset,)
+        for word, several in numbered.items():
+            several += [(1, synset) for synset in senses.get(word, ())]
+            senses[word] = tuple([synset for _, synset in sorted(several)])
+        return senses
 
     def words(self, synset: str) -> tuple[str, ...]:
         """The words of a synset; the first is its usual name."""
@@ -90,7 +95,9 @@ class WordNet:
 
     def tree(self) -> Self:
         """The same nouns, each with its first hypernym alone."""
-        return replace(self, hypernyms={synset: up[:1] for synset, up in self.hypernyms.items()})
+        tree = replace(self, hypernyms={synset: up[:1] for synset, up in self.hypernyms.items()})
+        vars(tree)["senses"] = self.senses  # which are long to look for, and the same
+        return tree
 
     def _check(self, synset: str) -> None:
         if synset not in self.hypernyms:
@@ -195,14 +202,12 @@ def ancestral_map(
     ----------
     targets : sequence of str, or mapping of str to str
         Names or synsets as `resolve` takes them; a mapping gives each a name for the class map.
-    sources : sequence of str
-        The synsets of the model's classes, ImageNet's 1000 by default.
+    sources, graph
+        As for `resolve`.
     drop_empty : bool
         Leave out targets that no class goes to. Otherwise they are an error.
     pooling : {"mean", "sum", "max"}
         As in `ClassMap`.
-    graph : WordNet, optional
-        Another hierarchy than that of `load_wordnet`.
 
     Examples
     --------
@@ -255,13 +260,6 @@ def _covered(graph: WordNet, sources: tuple[str, ...]) -> Counter[str]:
     return Counter(ancestor for synset in sources for ancestor in graph.ancestors(synset))
 
 
-@lru_cache(maxsize=8)
-def _known(graph: WordNet, sources: tuple[str, ...]) -> list[str]:
-    """Names worth proposing: of what covers a class, which is far less to compare with."""
-    covered = _covered(graph, sources)
-    return sorted({name.lower() for synset in covered for name in graph.words(synset)})
-
-
 def _candidates(target: str, graph: WordNet, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The synsets that a name can stand for."""
     word = "_".join(target.lower().replace("_", " ").split())
@@ -278,7 +276,9 @@ def _candidates(target: str, graph: WordNet, sources: tuple[str, ...]) -> tuple[
             raise LamettaError(
                 f"target must be one of the {len(senses)} senses of {word}, got {target!r}"
             )
-    near = difflib.get_close_matches(word.replace("_", " "), _known(graph, sources), n=3)
+    # Of what covers a class, which is far less to compare with.
+    known = {name.lower() for synset in _covered(graph, sources) for name in graph.words(synset)}
+    near = difflib.get_close_matches(word.replace("_", " "), sorted(known), n=3)
     hint = f"; near it: {', '.join(near)}" if near else ""
     raise LamettaError(f"target must be a noun or a synset of WordNet 3.0, got {target!r}{hint}")
 
