@@ -1,6 +1,7 @@
 """Arguments of any kind: a valid result, or an error of ours."""
 
 import inspect
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ OPTIONS = ["affinity", "weight", "max_iter", "tol"]
 MORE = settings(max_examples=400)
 
 
-def options(names):
+@cache
+def options(*names):
     """Some of these options with values of any kind."""
-    return st.dictionaries(st.sampled_from([*names]), values, max_size=2)
+    return st.dictionaries(st.sampled_from(names), values, max_size=2)
 
 
 def endless(chosen):
@@ -51,20 +53,20 @@ def try_lame(features, probs, chosen):
         check_probs(result.probs, probs.shape)
 
 
-@given(matrices, matrices, options(OPTIONS))
+@given(matrices, matrices, options(*OPTIONS))
 def test_lame(features, probs, chosen):
     try_lame(features, probs, chosen)
 
 
 @pytest.mark.slow
 @MORE
-@given(matrices | values, matrices | values, options([*OPTIONS, "wieght"]))
+@given(matrices | values, matrices | values, options(*OPTIONS, "wieght"))
 def test_lame_more(features, probs, chosen):
     if "wieght" not in chosen:
         try_lame(features, probs, chosen)
 
 
-@given(matrices, matrices, options(["affinity", "weight", "max_iter"]))
+@given(matrices, matrices, options("affinity", "weight", "max_iter"))
 def test_the_corrector(features, probs, chosen):
     corrector = attempt(LAME, **chosen)
     prediction = corrector and attempt(corrector.correct, features, probs)
@@ -76,7 +78,7 @@ cubes = arrays([(2, 4, 3)] * 6 + [(2, 0, 3), (0, 4, 3), (4, 3), (2, 4, 0), (1, 4
 lengths = st.none() | values | st.lists(st.integers(-1, 5), max_size=3) | arrays([(2,), (1,), ()])
 
 
-@given(cubes, cubes, lengths, options(["weight", "affinity"]))
+@given(cubes, cubes, lengths, options("weight", "affinity"))
 def test_streams(features, probs, given, chosen):
     result = attempt(lame_streams, features, probs, given, **chosen)
     if result is not None and given is None:
@@ -86,7 +88,7 @@ def test_streams(features, probs, given, chosen):
 @pytest.mark.parametrize("affinity", [knn, rbf, linear])
 @given(data=st.data())
 def test_affinities(affinity, data):
-    chosen = data.draw(options(inspect.signature(affinity).parameters))
+    chosen = data.draw(options(*inspect.signature(affinity).parameters))
     made = attempt(affinity, **chosen)
     x = data.draw(matrices)
     w = made and attempt(made, x)
@@ -104,7 +106,7 @@ mappings = (
 )
 
 
-@given(mappings, options(["n_source", "pooling"]), matrices)
+@given(mappings, options("n_source", "pooling"), matrices)
 def test_class_maps(mapping, chosen, x):
     made = attempt(ClassMap, mapping, **chosen)
     if made is not None:
@@ -126,7 +128,7 @@ names = values | st.lists(parts, max_size=3).map("+".join) | st.text(max_size=6)
 keys = ["affinity", "weight", "max_iter", "k", "method", "lr", "layers", "momentum", "lame.k", ".k"]
 
 
-@given(names, options(keys))
+@given(names, options(*keys))
 def test_methods(name, chosen):
     method = attempt(methods.find, name)
     if method is not None:
@@ -146,7 +148,7 @@ LABELS = np.arange(20) % 4
 @settings(max_examples=40)
 @given(data=st.data())
 def test_orders_and_priors(kind, make, data):
-    chosen = data.draw(options([*inspect.signature(make).parameters] or ["none"]))
+    chosen = data.draw(options(*(inspect.signature(make).parameters or ["none"])))
     field = "order" if kind in _table._ORDERS else "prior"
     scenario = attempt(Scenario, **{field: {"kind": kind, **chosen}})
     if scenario is not None:
@@ -157,7 +159,7 @@ def test_orders_and_priors(kind, make, data):
             assert sum(map(len, stream)) == len(stream.index)
 
 
-@given(options(["order", "prior", "batch_size", "seed", "limit", "split_groups"]))
+@given(options("order", "prior", "batch_size", "seed", "limit", "split_groups"))
 def test_scenarios(chosen):
     scenario = attempt(Scenario, **chosen)
     stream = scenario and attempt(scenario, LABELS, LABELS)
@@ -194,7 +196,7 @@ NET = network()
 @given(
     st.just(NET) | values,
     st.sampled_from(["lame", "lame", "source", "tent", "adabn+lame"]) | values,
-    options(["head", "classes", "output", "probabilities", "weight", "max_iter", "k", "lr"]),
+    options("head", "classes", "output", "probabilities", "weight", "max_iter", "k", "lr"),
     st.just(torch.ones(4, 3)) | values | matrices,
 )
 def test_wrapped_networks(net, method, chosen, x):
@@ -223,7 +225,7 @@ def from_network(error):
     return False
 
 
-@given(st.just(NET) | values, options(["head", "classes", "output", "probabilities"]))
+@given(st.just(NET) | values, options("head", "classes", "output", "probabilities"))
 def test_classifiers(net, chosen):
     model = attempt(Classifier, net, **chosen)
     output = model and attempt(model, torch.ones(4, 3))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lametta.bench.experiment import bundled, load
 from lametta.bench.toml import to_key, to_toml
 from tests.bench.tiny import TINY
-from tests.fuzz.hostile import NAMES, changed, damaged
+from tests.fuzz.hostile import NAMES, changed, damaged, one_of
 from tests.fuzz.outcomes import attempt, command
 
 PLACE = Path()  # of this process, by the fixture
@@ -77,20 +77,18 @@ def nested(depth, open_, close):
 @st.composite
 def experiments(draw):
     """A file that is nearly an experiment."""
-    kind = draw(st.sampled_from(["tree"] * 4 + ["bytes", "deep"]))
-    whole = draw(st.sampled_from([TINY, TINY, DEMO]))
+    kind = one_of(draw, ["tree"] * 4 + ["bytes", "deep"])
+    whole = one_of(draw, [TINY, TINY, DEMO])
     if kind == "bytes":
         return draw(damaged(whole.encode()))
     if kind == "deep":
-        deep = nested(
-            draw(st.sampled_from([10, 200, 1500])), *draw(st.sampled_from(["[]", ("{a=", "}")]))
-        )
-        keys = ["a." * draw(st.sampled_from([10, 1500])) + "b = 1", deep]
-        return f"{draw(st.sampled_from(keys))}\n{whole}".encode()
+        deep = nested(one_of(draw, [10, 200, 1500]), *one_of(draw, ["[]", ("{a=", "}")]))
+        keys = ["a." * one_of(draw, [10, 1500]) + "b = 1", deep]
+        return f"{one_of(draw, keys)}\n{whole}".encode()
     content = tomllib.loads(whole)
     if draw(st.booleans()):
-        key = draw(st.sampled_from(["kind", "params", "grid"]))
-        content["methods"][draw(st.sampled_from(["LAME", "TENT"]))][key] = draw(LEAVES)
+        key = one_of(draw, ["kind", "params", "grid"])
+        content["methods"][one_of(draw, ["LAME", "TENT"])][key] = draw(LEAVES)
         return write_toml(content).encode()
     for _ in range(draw(st.integers(1, 3))):
         content = draw(changed(content, LEAVES))

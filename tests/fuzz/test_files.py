@@ -15,7 +15,7 @@ from lametta import ClassMap
 from lametta.data.bank import Bank
 from lametta.data.bank.files import read_arrays
 from lametta.data.bank.store import encode_columns, write_blocks
-from tests.fuzz.hostile import changed, damaged, json_leaves
+from tests.fuzz.hostile import changed, damaged, json_leaves, one_of
 from tests.fuzz.outcomes import attempt, check_probs, command
 
 PLACE = Path()  # of this process, by the fixture
@@ -62,7 +62,7 @@ def place(tmp_path_factory):
 @st.composite
 def banks(draw):
     """A file that might be a bank."""
-    kind = draw(st.sampled_from(["header", "header", "ours", "bytes", "zip", "npy", "npy"]))
+    kind = one_of(draw, ["header", "header", "ours", "bytes", "zip", "npy", "npy"])
     if kind in ("header", "ours"):
         text, tail = safetensors()
         tree = json.loads(text)
@@ -108,17 +108,17 @@ npy_leaves = st.sampled_from(
 def archives(draw):
     """An archive with arrays whose headers do not tell the truth."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", draw(st.sampled_from([0, zipfile.ZIP_DEFLATED]))) as archive:
+    with zipfile.ZipFile(buffer, "w", one_of(draw, [0, zipfile.ZIP_DEFLATED])) as archive:
         for name, x in (ARRAYS | {"groups": np.array(list("xxxyyy"))}).items():
             header = {"descr": x.dtype.str, "fortran_order": False, "shape": x.shape}
             if draw(st.integers(0, 2)) == 0:
-                key = draw(st.sampled_from([*header, "more"]))
+                key = one_of(draw, [*header, "more"])
                 header[key] = draw(npy_leaves)
             content = npy(header, x.tobytes())
             if draw(st.integers(0, 5)) == 0:
                 content = draw(damaged(content))
             names = [f"{name}.npy"] * 9 + [name, f"../{name}.npy", f"{name}.npy.npy"]
-            archive.writestr(draw(st.sampled_from(names)), content)
+            archive.writestr(one_of(draw, names), content)
     return buffer.getvalue()
 
 

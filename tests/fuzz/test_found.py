@@ -39,6 +39,9 @@ FOUND = {
     "None for a corrector": lambda: LAME().correct(None, PROBS),
     "None for streams": lambda: lame_streams(None, PROBS[None]),
     "a sparse tensor": lambda: lame(SPARSE, torch.ones(4, 3) / 3),
+    "a negative probability with a gradient": lambda: lame(
+        torch.ones(4, 3), (-torch.ones(4, 3)).requires_grad_()
+    ),
     "lengths that are a number": lambda: lame_streams(FEATURES[None], PROBS[None], 0.25),
     "lengths that are nested": lambda: lame_streams(FEATURES[None], PROBS[None], [[0]]),
     "lengths that are text": lambda: lame_streams(FEATURES[None], PROBS[None], "B"),

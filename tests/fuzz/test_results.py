@@ -15,7 +15,7 @@ from lametta.bench.experiment import load
 from lametta.bench.figures.style import RC
 from lametta.bench.results import read_results
 from tests.bench.tiny import tiny, write
-from tests.fuzz.hostile import damaged
+from tests.fuzz.hostile import damaged, one_of
 from tests.fuzz.outcomes import attempt, command
 
 PLACE = Path()  # of this process, by the fixture
@@ -68,9 +68,9 @@ def frame(cell):
 @st.composite
 def rows(draw, path):
     """The file of a cell whose row is not what it should be."""
-    row, column = pl.read_parquet(path), pl.col(draw(st.sampled_from([*SCHEMA])))
+    row, column = pl.read_parquet(path), pl.col(one_of(draw, [*SCHEMA]))
     others = [None, "x", 10**6, -1, float("nan"), float("inf"), [], ["x"], [None], b"x", {"a": 1}]
-    how = draw(st.sampled_from(["drop", "double", "none", "other", "other", "other"]))
+    how = one_of(draw, ["drop", "double", "none", "other", "other", "other"])
     if how == "drop":
         row = row.drop(column.meta.output_name())
     elif how == "double":
@@ -78,7 +78,7 @@ def rows(draw, path):
     elif how == "none":
         row = row.clear()
     else:
-        value = draw(st.sampled_from(others))
+        value = one_of(draw, others)
         row = row.drop(name := column.meta.output_name()).with_columns(pl.Series(name, [value]))
     buffer = io.BytesIO()
     row.write_parquet(buffer)
@@ -98,15 +98,13 @@ def results(draw):
             st.sampled_from(files) | st.sampled_from(cells), min_size=1, max_size=2, unique=True
         )
     ):
-        how = draw(
-            st.sampled_from(["bytes", "empty", "gone", "folder", "loop", "text", "rows", "rows"])
-        )
+        how = one_of(draw, ["bytes", "empty", "gone", "folder", "loop", "text", "rows", "rows"])
         content = path.read_bytes()
         path.unlink()
         if how == "bytes":
             path.write_bytes(draw(damaged(content)))
         elif how in ("empty", "text"):
-            path.write_text(draw(st.sampled_from(TEXTS)) if how == "text" else "")
+            path.write_text(one_of(draw, TEXTS) if how == "text" else "")
         elif how == "folder":
             path.mkdir()
         elif how == "loop":

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_jax_array, is_numpy_array
 
-from lametta._arrays import row_sums
+from lametta._arrays import row_sums, to_numpy
 from lametta.affinity import Affinity
 from lametta.types import Array, LamettaError
 
@@ -60,8 +60,7 @@ def checked_probs(dtype: Any, x: Array, q: Array, xp: ModuleType) -> Array:
             what = "NaN" if bool(xp.any(xp.isnan(array))) else "infinity"
             raise LamettaError(f"{name} must be finite, got {what}")
     if bool(xp.min(q) < 0):
-        raise LamettaError(f"probs must be >= 0, got {float(xp.min(q))}")
+        raise LamettaError(f"probs must be >= 0, got {float(to_numpy(xp.min(q)))}")
     row = int(xp.argmax(xp.abs(sums - 1)))
-    raise LamettaError(
-        f"probs must have rows that sum to 1, got {float(sums[row]):.6g} in row {row}"
-    )
+    total = float(to_numpy(sums[row]))
+    raise LamettaError(f"probs must have rows that sum to 1, got {total:.6g} in row {row}")
