@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="where to draw how the cost grows")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args()
-    device = Gpu() if options.device == "cuda" else Cpu(0.05 if options.quick else 4.0)
+    device = Gpu() if options.device == "cuda" else Cpu(0.01 if options.quick else 4.0)
     print(f"{device.name}, torch {torch.__version__}; K = 1000, k = 5, float32, "
           f"random features d = {device.features}")  # fmt: skip
     quick = options.quick
