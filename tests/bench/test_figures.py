@@ -52,7 +52,7 @@ def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
 def test_words_do_not_overlap(canvases):
     """Tick labels of an axis, which are the longest words."""
     for name, canvas in canvases.items():
-        canvas.draw_without_rendering()
+        canvas.get_layout_engine().execute(canvas)
         for ax in canvas.axes:
             for axis in (ax.xaxis, ax.yaxis):
                 texts = [t for t in axis.get_ticklabels() if t.get_text()]
@@ -72,9 +72,8 @@ def test_boxes_show_every_run(main):
 
 
 @pytest.mark.slow
-def test_boxes_come_with_the_averages_of_their_panel_on_a_common_axis(main):
-    figure = figures.boxes(main)
-    canvas = figure.plot()
+def test_boxes_come_with_the_averages_of_their_panel_on_a_common_axis(drawn, canvases):
+    figure, canvas = drawn["main"], canvases["main"]
     assert len({ax.get_ylim() for ax in canvas.axes}) == 1
     for ax in canvas.axes:
         rows = figure.frame().filter(panel=ax.get_title(loc="left")).to_dicts()
@@ -112,11 +111,11 @@ def test_cross_shift_is_that_of_a_search_by_hand(results):
 
 
 @pytest.mark.slow
-def test_matrices_share_one_linear_scale_with_a_bar(results):
-    figure = figures.cross_shift(results.validation.rows)
+def test_matrices_share_one_linear_scale_with_a_bar(drawn, canvases):
+    figure = drawn["cross_shift"]
     most = figure.frame()["gain"].abs().max()
     shades = {}
-    for ax in figure.plot().axes:
+    for ax in canvases["cross_shift"].axes:
         bar = ax.child_axes[0]
         assert bar.get_ylim() == pytest.approx((-most, most))
         gains = select.matrix(figure.frame().filter(panel=ax.get_title(loc="left")))
