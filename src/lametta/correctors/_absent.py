@@ -68,7 +68,15 @@ def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> 
     if not new:
         return
     state["kept_count"] += len(new)
-    new, count = new[-_ROWS:], int(state["kept_count"])
+    count = int(state["kept_count"])
+    if len(new) == 1:  # in half the time of many
+        place, row = (count - 1) % _ROWS, rows[new[0]]
+        classes = np.argpartition(row, -top)[-top:]
+        state["kept"][place] = sketches[new[0]]
+        state["kept_classes"][place] = classes
+        state["kept_probs"][place] = row[classes]
+        return
+    new = new[-_ROWS:]
     places = np.arange(count - len(new), count) % _ROWS
     rows = rows[new]
     classes = np.argpartition(rows, -top, axis=1)[:, -top:]
@@ -79,7 +87,7 @@ def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> 
 
 def is_due(state: State) -> bool:
     """Whether it is time to fit."""
-    return bool(state["kept_count"] >= _EVERY and state["since_fit"] >= _EVERY)
+    return float(state["since_fit"]) >= _EVERY <= float(state["kept_count"])
 
 
 def fit(state: State) -> bool:

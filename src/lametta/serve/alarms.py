@@ -206,10 +206,12 @@ class Alarms:
         assert self._base is not None
         self._seen += len(rows)
         part = len(rows) / min(self._seen + 3, 4 * SLOW)
-        moved = (rows[0] if len(rows) == 1 else rows.mean(axis=0)) - self._base
+        one = len(rows) == 1
+        moved = (rows[0] if one else rows.mean(axis=0)) - self._base
         moved *= part
         self._base += moved
-        self._confidence += (float(rows.max(axis=1).mean()) - self._confidence) * part
+        top = float(rows.max() if one else rows.max(axis=1).mean())
+        self._confidence += (top - self._confidence) * part
 
     def _mark(
         self,
