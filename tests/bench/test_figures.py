@@ -52,7 +52,7 @@ def test_no_panel_is_empty_and_axes_have_units(drawn, canvases):
 def test_words_do_not_overlap(canvases):
     """Tick labels of an axis, which are the longest words."""
     for name, canvas in canvases.items():
-        canvas.get_layout_engine().execute(canvas)
+        canvas.draw_without_rendering()
         for ax in canvas.axes:
             for axis in (ax.xaxis, ax.yaxis):
                 texts = [t for t in axis.get_ticklabels() if t.get_text()]
