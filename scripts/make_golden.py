@@ -158,11 +158,12 @@ def _draw(case: Case, rng: random.Random) -> tuple[Rows, Rows]:
     features, logits = [], []
     for i in range(case.n):
         label = int(rng.random() * groups)
-        features.append([_half(x + 0.7 * noise()) for x in centers[label]])
-        logits.append([_half(noise()) for _ in range(case.n_classes)])
+        features.append(_halves([x + 0.7 * noise() for x in centers[label]]))
+        logits.append(_halves([noise() for _ in range(case.n_classes)]))
         if case.batch == "peaked":  # a few classes compete, and a little is left to every other
-            logits[-1][:groups] = [_half(x + 5) for x in logits[-1][:groups]]
-        logits[-1][label] = _half(logits[-1][label] + (4 if case.batch == "peaked" else 1.5))
+            logits[-1][:groups] = _halves([x + 5 for x in logits[-1][:groups]])
+        logits[-1][label] += 4 if case.batch == "peaked" else 1.5
+        logits[-1] = _halves(logits[-1])
         if case.batch == "duplicates" and i % 3:  # as in video: the same frame, the same output
             features[-1], logits[-1] = features[-2], logits[-2]
         if case.batch == "zeros" and i % 3 == 0:
@@ -172,8 +173,9 @@ def _draw(case: Case, rng: random.Random) -> tuple[Rows, Rows]:
     return features, logits
 
 
-def _half(value: float) -> float:
-    return float(np.float16(value))
+def _halves(values: list[float]) -> list[float]:
+    found: list[float] = np.array(values, np.float16).tolist()
+    return found
 
 
 def _clear(features: Rows, logits: Rows, k: int) -> bool:
@@ -201,6 +203,12 @@ def distances(features: Rows) -> Rows:
     return found
 
 
+def products(rows: Rows) -> Any:
+    """The inner products of all rows, summed in their order, too."""
+    x = np.array(rows)
+    return sum((values[:, None] * values for values in x.T), np.zeros((len(x), len(x))))
+
+
 def weights(case: Case, features: Rows) -> Rows:
     """W [N, N] by its definition."""
     n, squares = case.n, distances(features)
@@ -216,8 +224,7 @@ def weights(case: Case, features: Rows) -> Rows:
         width = max(sum(widths) / n, 1e-6)
         w = [[math.exp(-square / (2 * width**2)) for square in row] for row in squares]
     else:
-        x = [_unit(row) for row in features]
-        w = [[sum(a * b for a, b in zip(u, v, strict=True)) for v in x] for u in x]
+        w = products([_unit(row) for row in features]).tolist()
     if case.row_sum is not None:
         for i, row in enumerate(w):
             kept = [0.0 if j == i else max(value, 0.0) for j, value in enumerate(row)]
@@ -245,14 +252,9 @@ def iterate(q: Rows, w: Rows, weight: float, max_iter: int | None) -> Rows:
 
 def energy(z: Rows, q: Rows, w: Rows, weight: float) -> float:
     """Sum of KL(z_i || q_i), less half of sum_ij w_ij z_i.z_j."""
-    kl = sum(a * math.log(a / b) for a, b in zip(_flat(z), _flat(q), strict=True) if a > 0)
-    pulls = (
-        value * sum(a * b for a, b in zip(z[i], z[j], strict=True))
-        for i, row in enumerate(w)
-        for j, value in enumerate(row)
-        if value
-    )
-    return kl - weight * sum(pulls) / 2
+    kl = sum([a * math.log(a / b) for a, b in zip(_flat(z), _flat(q), strict=True) if a > 0])
+    pulls = np.array(w) * products(z)
+    return kl - weight * sum(_flat(pulls.tolist())) / 2
 
 
 def softmax(logits: list[float]) -> list[float]:
