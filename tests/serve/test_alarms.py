@@ -2,7 +2,7 @@
 
 import copy
 import tracemalloc
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -17,17 +17,21 @@ from tests.integrations.exported import export_lite0
 NETWORK, CORRECTOR, NOT_HELPING = ALARMS
 
 
-def _bank(name, n=2000, order="iid"):
+@cache
+def _read(name):
     with np.load(shared("data", "banks", f"{name}.npz")) as bank:
-        features, logits = bank["features"].astype(np.float32), bank["logits"].astype(np.float32)
-        labels = bank["labels"]
+        return bank["features"], bank["logits"], bank["labels"]
+
+
+def _bank(name, n=2000, order="iid"):
+    features, logits, labels = _read(name)
     picked = np.random.default_rng(0).permutation(len(labels))[:n]
     if order == "sorted":
         picked = picked[np.argsort(labels[picked], kind="stable")]
     if order == "then sorted":
         half = picked[len(picked) // 2 :]
         half[:] = half[np.argsort(labels[half], kind="stable")]
-    return features[picked], softmax(logits[picked])
+    return features[picked].astype(np.float32), softmax(logits[picked].astype(np.float32))
 
 
 def _watch(features, probs, correct, size, stream="camera"):
