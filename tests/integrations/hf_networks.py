@@ -1,14 +1,20 @@
 """Tiny networks of transformers, made from configs, with processors and samples to go with them."""
 
+import importlib
 from functools import cache
 
 import numpy as np
 import torch
-import transformers as tf
 from PIL import Image
 
 import lametta
 from lametta.integrations import hf
+
+
+def tf():
+    """transformers, loaded when something of it is used: that takes a process over a second."""
+    return importlib.import_module("transformers")
+
 
 SIDE = 16
 LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -31,12 +37,12 @@ class Same:
 
 @cache
 def tokenizer():
-    return tf.BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
+    return tf().BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
 
 
 @cache
 def image_processor():
-    return tf.ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    return tf().ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
 
 
 class Both:
@@ -59,28 +65,28 @@ def wav2vec2():
     convolutions = {"conv_dim": (8, 8), "conv_stride": (5, 2), "conv_kernel": (10, 3)}
     places = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
     # As wide before the classifier as after it, so that its width alone does not give it away.
-    config = tf.Wav2Vec2Config(**convolutions, **places, classifier_proj_size=3, **SMALL)
-    return tf.Wav2Vec2ForSequenceClassification(config)
+    config = tf().Wav2Vec2Config(**convolutions, **places, classifier_proj_size=3, **SMALL)
+    return tf().Wav2Vec2ForSequenceClassification(config)
 
 
 NETWORKS = {
-    "vit": lambda: tf.ViTForImageClassification(
-        tf.ViTConfig(image_size=SIDE, patch_size=8, **SMALL)
+    "vit": lambda: tf().ViTForImageClassification(
+        tf().ViTConfig(image_size=SIDE, patch_size=8, **SMALL)
     ),
-    "resnet": lambda: tf.ResNetForImageClassification(
-        tf.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
+    "resnet": lambda: tf().ResNetForImageClassification(
+        tf().ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=3)
     ),
     "wav2vec2": wav2vec2,
-    "ast": lambda: tf.ASTForAudioClassification(
-        tf.ASTConfig(max_length=32, num_mel_bins=16, **SMALL)
+    "ast": lambda: tf().ASTForAudioClassification(
+        tf().ASTConfig(max_length=32, num_mel_bins=16, **SMALL)
     ),
-    "bert": lambda: tf.BertForSequenceClassification(tf.BertConfig(**TOKENS, **SMALL)),
+    "bert": lambda: tf().BertForSequenceClassification(tf().BertConfig(**TOKENS, **SMALL)),
     # Its head takes tokens, and reads the first.
-    "roberta": lambda: tf.RobertaForSequenceClassification(tf.RobertaConfig(**TOKENS, **SMALL)),
+    "roberta": lambda: tf().RobertaForSequenceClassification(tf().RobertaConfig(**TOKENS, **SMALL)),
     # It scores every token, and returns the scores of the last that is not padding.
-    "llama": lambda: tf.LlamaForSequenceClassification(tf.LlamaConfig(**TOKENS, **SMALL)),
-    "clip": lambda: tf.CLIPModel(tf.CLIPConfig(projection_dim=8, **TOWERS)),
-    "siglip": lambda: tf.SiglipModel(tf.SiglipConfig(**TOWERS)),
+    "llama": lambda: tf().LlamaForSequenceClassification(tf().LlamaConfig(**TOKENS, **SMALL)),
+    "clip": lambda: tf().CLIPModel(tf().CLIPConfig(projection_dim=8, **TOWERS)),
+    "siglip": lambda: tf().SiglipModel(tf().SiglipConfig(**TOWERS)),
 }
 CLASSIFIERS = [name for name in NETWORKS if name not in ("clip", "siglip")]
 
@@ -99,9 +105,9 @@ def processor(name):
     if name in ("vit", "resnet"):
         return image_processor()
     if name == "wav2vec2":
-        return tf.Wav2Vec2FeatureExtractor(return_attention_mask=True)
+        return tf().Wav2Vec2FeatureExtractor(return_attention_mask=True)
     if name == "ast":
-        return tf.ASTFeatureExtractor(num_mel_bins=16, max_length=32)
+        return tf().ASTFeatureExtractor(num_mel_bins=16, max_length=32)
     return Both() if name in ("clip", "siglip") else tokenizer()
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers as tf
 from torch.utils.data import Dataset
 
 import lametta
@@ -34,6 +33,7 @@ from tests.integrations.hf_networks import (
     pipeline,
     processor,
     samples,
+    tf,
     tokenizer,
 )
 
@@ -68,8 +68,8 @@ def test_features_are_what_the_last_layer_sees(name):
 
 
 def test_the_last_layer_is_found_among_others_of_its_width():
-    config = tf.RobertaConfig(**TOKENS, **{**SMALL, "num_labels": SMALL["hidden_size"]})
-    net = tf.RobertaForSequenceClassification(config).eval()
+    config = tf().RobertaConfig(**TOKENS, **{**SMALL, "num_labels": SMALL["hidden_size"]})
+    net = tf().RobertaForSequenceClassification(config).eval()
     found = hf.Corrected(net, tokenizer()).predict(TEXTS[0])
     again = net.classifier.out_proj(found.source.features).softmax(1)
     assert torch.allclose(again, found.source.probs, atol=1e-6)
@@ -136,11 +136,11 @@ def test_videos_are_read_as_by_the_pipeline(tmp_path):
             frame = av.VideoFrame.from_image(image.resize((32, 32)))
             packets = [packet for _ in range(4) for packet in stream.encode(frame)]
             file.mux([*packets, *stream.encode()])
-    config = tf.VideoMAEConfig(image_size=SIDE, patch_size=8, num_frames=4, **SMALL)
+    config = tf().VideoMAEConfig(image_size=SIDE, patch_size=8, num_frames=4, **SMALL)
     sides = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
-    own = tf.VideoClassificationPipeline(
-        model=tf.VideoMAEForVideoClassification(config).eval(),
-        image_processor=tf.VideoMAEImageProcessorPil(**sides),
+    own = tf().VideoClassificationPipeline(
+        model=tf().VideoMAEForVideoClassification(config).eval(),
+        image_processor=tf().VideoMAEImageProcessorPil(**sides),
     )
     same = hf.Corrected(own, corrector=Same())
     asked = {"num_frames": 4, "top_k": 2}
@@ -298,14 +298,14 @@ def test_a_callable_of_ones_own_may_be_the_processor():
     def pixels(images, return_tensors):
         assert return_tensors == "pt"
         x = torch.tensor(np.asarray(images)[:SIDE, :SIDE]).permute(2, 0, 1)[None] / 255
-        return tf.BatchFeature({"pixel_values": x})
+        return tf().BatchFeature({"pixel_values": x})
 
     rows = hf.Corrected(network("resnet"), pixels)(samples("resnet"), batch_size=3, top_k=1)
     assert [len(row) for row in rows] == [1] * 6
 
 
 def test_pipelines_for_other_things_are_refused():
-    generator = tf.TextGenerationPipeline.__new__(tf.TextGenerationPipeline)
+    generator = tf().TextGenerationPipeline.__new__(tf().TextGenerationPipeline)
     with pytest.raises(LamettaError, match=r"zero-shot-image classification.*TextGenerationPip"):
         hf.Corrected(generator)
     with pytest.raises(LamettaError, match=r"model must be a transformers pipeline.*got Linear"):
@@ -321,15 +321,15 @@ def test_pipelines_for_other_things_are_refused():
     ],
 )
 def test_models_that_do_not_choose_one_class_are_refused(change, message):
-    config = tf.BertConfig(**TOKENS, **{**SMALL, **change})
-    net = tf.BertForSequenceClassification(config).eval()
+    config = tf().BertConfig(**TOKENS, **{**SMALL, **change})
+    net = tf().BertForSequenceClassification(config).eval()
     with pytest.raises(LamettaError, match=message):
         hf.Corrected(net, tokenizer())
 
 
 @pytest.mark.parametrize("function", ["sigmoid", "none"])
 def test_pipelines_of_other_scores_are_refused(function):
-    own = tf.TextClassificationPipeline(
+    own = tf().TextClassificationPipeline(
         model=network("bert"), tokenizer=tokenizer(), function_to_apply=function
     )
     with pytest.raises(LamettaError, match=f"function_to_apply='{function}'"):
@@ -398,12 +398,12 @@ def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
     """With small networks of the same kinds in place of those of the hub."""
     tasks = {"image": "vit", "text": "bert", "audio": "wav2vec2", "zero-shot-image": "clip"}
     made = {f"{task}-classification": name for task, name in tasks.items()}
-    assert tf.pipeline  # loading it puts another module in the place of ours
+    assert tf().pipeline  # loading it puts another module in the place of ours
     there = sys.modules["transformers"]
     monkeypatch.setattr(there, "pipeline", lambda task, model=None: pipeline(made[task]))
     for auto, thing in (
-        (tf.AutoModelForImageClassification, network("vit")),
-        (tf.AutoImageProcessor, image_processor()),
+        (tf().AutoModelForImageClassification, network("vit")),
+        (tf().AutoImageProcessor, image_processor()),
     ):
         monkeypatch.setattr(auto, "from_pretrained", lambda name, thing=thing: thing)
     monkeypatch.chdir(tmp_path)

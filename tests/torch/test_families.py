@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 
 from lametta.torch import wrap
@@ -67,6 +66,8 @@ FAMILIES = {
 
 
 def make(family):
+    import transformers  # here, since it takes every worker more than a second
+
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**FAMILIES[family], num_labels=5)
     return getattr(transformers, f"{family}ForImageClassification")(config).eval()
@@ -96,6 +97,8 @@ def test_families_of_transformers(family):
 
 @pytest.mark.slow
 def test_a_pipeline_takes_a_wrapped_model():
+    import transformers
+
     model = wrap(make("ViT"))
     assert model.config is model.net.config
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
