@@ -6,13 +6,14 @@ its images are prepared.
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from lametta._checks import explained
 from lametta._packages import package
@@ -102,14 +103,25 @@ def load_resnet(
     name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
 ) -> tuple[nn.Module, Preprocess]:
     """A ResNet of the paper, whose weights are in the file; random ones without it."""
-    if file is None:
-        return ResNet(**options), Preprocess(**preprocess)
-    with torch.device("meta"):  # random weights take longer to draw than those of the file to read
+    with nullcontext() if file is None else _Undrawn():
         net = ResNet(**options)
-    net.to_empty(device="cpu")
-    for buffer in net.buffers():  # an older file has no counts of batches
-        buffer.zero_()
     return with_weights(net, file), Preprocess(**preprocess)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no random weights for a network, which takes longer than to read those of a file."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if function in (nn.init.kaiming_uniform_, nn.init.uniform_):
+            return given["tensor"]
+        return function(*args, **given)
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:
