@@ -1,12 +1,12 @@
 """Tracked detections of the real ``supervision``, against the core called by hand."""
 
+import importlib
 import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import supervision as sv
 
 from lametta import LamettaError, Prudent, Streams
 from lametta.correctors import Average, Track
@@ -16,9 +16,14 @@ from tests.conftest import make_batch
 K = 4
 
 
+def sv():
+    """The library, loaded where it is used: that takes a process most of a second."""
+    return importlib.import_module("supervision")
+
+
 def frame(ids, classes=None, confidence=None, **fields):
     n = len(ids)
-    return sv.Detections(
+    return sv().Detections(
         xyxy=np.arange(4.0 * n).reshape(n, 4),
         tracker_id=np.array(ids, dtype=int),
         class_id=None if classes is None else np.array(classes, dtype=int),
@@ -94,9 +99,9 @@ def test_all_else_is_kept():
     assert found.metadata == {"camera": "door"}
     for name in ("xyxy", "mask", "tracker_id"):
         assert np.array_equal(getattr(found, name), kept[name])
-    assert given == sv.Detections(**kept)  # what was given is as it was
+    assert given == sv().Detections(**kept)  # what was given is as it was
     assert len(found[found.class_id == 1]) == 2
-    assert len(sv.Detections.merge([found, found])) == 6
+    assert len(sv().Detections.merge([found, found])) == 6
 
 
 def test_names():
@@ -112,10 +117,10 @@ def test_names():
 
 def test_frames_with_nothing_to_correct():
     smoother = ClassSmoother(K)
-    empty, strangers = sv.Detections.empty(), frame([-1, -1], [0, 1], [0.5, 0.5])
+    empty, strangers = sv().Detections.empty(), frame([-1, -1], [0, 1], [0.5, 0.5])
     assert smoother.update_with_detections(empty) is empty
     assert smoother.update_with_detections(strangers) is strangers
-    nobody = sv.Detections(xyxy=np.zeros((1, 4)), class_id=np.array([1]))
+    nobody = sv().Detections(xyxy=np.zeros((1, 4)), class_id=np.array([1]))
     with pytest.warns(UserWarning, match="detections have no tracker_id"):
         assert smoother.update_with_detections(nobody) is nobody
     assert smoother.tracks == []
@@ -130,7 +135,7 @@ def test_tracks_that_disappear():
     found = smoother.update_with_detections(frame([1, 2], [1, 1], [0.7, 0.7]))
     assert found.class_id.tolist() == [0, 0]  # seen again in time
     for _ in range(4):
-        smoother.update_with_detections(sv.Detections.empty())
+        smoother.update_with_detections(sv().Detections.empty())
     assert smoother.tracks == []
     found = smoother.update_with_detections(frame([1], [1], [0.7]))
     assert found.class_id.tolist() == [1]  # another object with the number of an old one
@@ -142,20 +147,20 @@ def test_tracks_that_disappear():
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (frame([1]), {}, "detections must have class_id or probs, got neither"),
-        (frame([1], [1]), {}, "detections must have confidence or probs, got neither"),
-        (frame([1], [K], [0.5]), {}, r"detections.class_id must lie in 0\.\.3, got 4"),
-        (frame([1], [1], [1.5]), {}, "detections.confidence must be a finite number"),
-        (frame([1]), {"probs": np.ones((1, 3)) / 3}, "probs must have 4 columns, got 3"),
-        (frame([1]), {"probs": np.ones((2, K)) / K}, "probs must be floats with a row for each"),
-        (frame([1]), {"probs": np.ones((1, K))}, "probs must have rows that sum to 1"),
-        (frame([1], [1], [1.0]), {"features": [["a"]]}, "features must be floats with a row"),
+        ([[1]], {}, "detections must have class_id or probs, got neither"),
+        ([[1], [1]], {}, "detections must have confidence or probs, got neither"),
+        ([[1], [K], [0.5]], {}, r"detections.class_id must lie in 0\.\.3, got 4"),
+        ([[1], [1], [1.5]], {}, "detections.confidence must be a finite number"),
+        ([[1]], {"probs": np.ones((1, 3)) / 3}, "probs must have 4 columns, got 3"),
+        ([[1]], {"probs": np.ones((2, K)) / K}, "probs must be floats with a row for each"),
+        ([[1]], {"probs": np.ones((1, K))}, "probs must have rows that sum to 1"),
+        ([[1], [1], [1.0]], {"features": [["a"]]}, "features must be floats with a row"),
     ],
 )
 def test_bad_detections(given, options, message):
     smoother = ClassSmoother(K)
     with pytest.raises(LamettaError, match=message):
-        smoother.update_with_detections(given, **options)
+        smoother.update_with_detections(frame(*given), **options)
     assert smoother.tracks == []
 
 
