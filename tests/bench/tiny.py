@@ -1,5 +1,6 @@
 """A small experiment as a file, to be changed at some of its keys."""
 
+import copy
 import tomllib
 
 from lametta.bench.toml import to_key, to_toml
@@ -53,12 +54,13 @@ seeds = [0]
 """
 
 
+_CONTENT = tomllib.loads(TINY)
 SELECTED = {"LAME": {"weight": 1, "affinity": "rbf", "k": 3}, "TENT": {"lr": 0.01}}
 
 
 def tiny(**changes):
     """The content of a small experiment, changed at dotted keys; None takes a key out."""
-    content = tomllib.loads(TINY)
+    content = copy.deepcopy(_CONTENT)
     for key, value in changes.items():
         *path, last = key.split("__")
         table = content
