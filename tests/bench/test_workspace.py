@@ -133,7 +133,6 @@ def images_kept(tmp_path, gigabytes):
     return sizes, read_cells(folder).drop(MEASURED)
 
 
-@pytest.mark.slow
 def test_what_an_earlier_version_decoded_makes_room(workspace):
     folder = workspace.folder / "images"
     folder.mkdir(parents=True)
