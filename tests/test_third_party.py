@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from lametta.bench.results import read_cells
-from tests import processes
 
 pytestmark = pytest.mark.slow(3)
 
@@ -153,13 +152,13 @@ def _install(folder: Path) -> None:
 
 @pytest.fixture
 def run(made_once, tmp_path):
-    """Run commands with the packages of that environment, in a fork that has PyTorch loaded."""
-    (site,) = made_once("acme", _install).glob("venv/lib/python*/site-packages")
-    environment = {"PYTHONPATH": str(site), "PYTHONWARNINGS": "error::DeprecationWarning"}
+    """Run commands in that environment, in one process."""
+    python = made_once("acme", _install) / "venv" / "bin" / "python"
 
     def run(*commands: str, first: str = "") -> tuple[list[tuple[str, str]], str]:
-        arguments = ["-c", first + COMMANDS, json.dumps([command.split() for command in commands])]
-        done = processes.run(*arguments, cwd=tmp_path, env=environment)
+        asked = json.dumps([command.split() for command in commands])
+        command = [python, "-W", "error::DeprecationWarning", "-c", first + COMMANDS, asked]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return re.findall(r"(.*?)ended with (\d)\n", done.stdout, flags=re.DOTALL), done.stderr
 
@@ -169,12 +168,16 @@ def run(made_once, tmp_path):
 def test_its_methods_and_data_run_everywhere(run, tmp_path):
     (tmp_path / "acme.toml").write_text(EXPERIMENT)
     ended, said = run(
+        "correct in.npz -o out.npz --method temperature --set t=3",
         "correct in.npz -o no.npz --method python:acme.methods:Temperature --set t=-1",
         "run acme.toml -o results",
         "list",
         first=USE,
     )
-    assert [code for _, code in ended] == ["2", "0", "0"], said
+    assert [code for _, code in ended] == ["0", "2", "0", "0"], said
+    expected = np.exp(np.load(tmp_path / "in.npz")["logits"] / 3)
+    found = np.load(tmp_path / "out.npz")["probs"]
+    assert np.allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
     assert "--set t must be > 0, got -1" in said
     cells = read_cells(tmp_path / "results").select("method", "accuracy", "n").rows()
     rows = {method: (accuracy, n) for method, accuracy, n in cells}
@@ -183,18 +186,6 @@ def test_its_methods_and_data_run_everywhere(run, tmp_path):
     assert rows["Source"][1] == 96
     for name in ("temperature", "t=2.0", "acme_digits"):
         assert name in ended[-1][0]
-
-
-def test_the_environment_itself_finds_its_method(made_once, tmp_path):
-    python = made_once("acme", _install) / "venv" / "bin" / "python"
-    np.savez(tmp_path / "in.npz", features=np.ones((4, 2)), logits=np.eye(4))
-    command = ["-m", "lametta", "correct", "in.npz", "-o", "out.npz", "--method", "temperature"]
-    command = [python, "-W", "error::DeprecationWarning", *command, "--set", "t=3"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    expected = np.exp(np.eye(4) / 3)
-    found = np.load(tmp_path / "out.npz")["probs"]
-    assert np.allclose(found, expected / expected.sum(axis=1), atol=1e-6)
 
 
 def test_a_dry_run_imports_nothing_of_it(run, tmp_path):
