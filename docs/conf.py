@@ -46,25 +46,8 @@ def write_block(translator, node):
     raise nodes.SkipNode
 
 
-# Pages of source code have the same navigation but for the way up to it, which is long to make.
-def share_navigation(app, pagename, templatename, context, doctree):
-    if pagename.startswith("_modules/"):
-        make, up = context["toctree"], pagename.count("/")
-
-        def once(**options):
-            if up not in navigation:
-                navigation[up] = make(**options)
-            return navigation[up]
-
-        context["toctree"] = once
-
-
-navigation = {}
-
-
 def setup(app):
     app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
-    app.connect("html-page-context", share_navigation, priority=400)  # before the theme's
 
 
 def _write_tables() -> None:

@@ -168,19 +168,14 @@ class Experiment(Strict):
             parts = (self.models[model], self.datasets[spec.dataset], spec)
             # If what the names stand for changes, so do the ids.
             definition = canonical([part.identity() for part in parts])
-            begun = hashlib.sha256(f"[{definition}, ".encode())
-            named = []
-            for method, config in configs:
-                key = (method, self.methods[method].kind, config, model, scenario)
-                named.append((key, _encode(key)[1:-1]))
-            for seed, size in itertools.product(phase.seeds, phase.batch_sizes):
-                stream = (seed, size, phase.live)
-                end = _encode(stream)[1:]
-                for key, text in named:
-                    # As of canonical([[...], *key, *stream]), whose parts many cells share.
-                    digest = begun.copy()
-                    digest.update(f"{text}, {end}".encode())
-                    yield Cell(*key, *stream, id=digest.hexdigest()[:16])
+            for seed, size, (method, config) in itertools.product(
+                phase.seeds, phase.batch_sizes, configs
+            ):
+                kind = self.methods[method].kind
+                key = (method, kind, config, model, scenario, seed, size, phase.live)
+                # As canonical([[...], *key]) is, but for thousands of cells the parts are long.
+                text = f"[{definition}, {_encode(key)[1:-1]}]"
+                yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

@@ -87,7 +87,7 @@ def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> 
 
 def is_due(state: State) -> bool:
     """Whether it is time to fit."""
-    return float(state["since_fit"]) >= _EVERY <= float(state["kept_count"])
+    return min(float(state["since_fit"]), float(state["kept_count"])) >= _EVERY
 
 
 def fit(state: State) -> bool:

@@ -91,14 +91,16 @@ class zipf:  # noqa: N801
         drawn = np.repeat(np.arange(len(sizes)), self._counts(len(sizes), len(labels), rng))
         return np.sort(grouped[begin[drawn] + below(rng, sizes[drawn])])
 
-    def _counts(self, n_classes: int, n: int, rng: Rng) -> Index:
+    def _counts(self, n_classes: int, n: int, rng: Rng) -> list[int]:
         if n_classes == 1:
-            return np.array([n])
+            return [n]
         classes, samples = _RULES[self.variant]
         top = max(n_classes * classes // 100, 1)
         for _ in range(_MOST_DRAWS):
-            counts = _parts(n, _zipf_variates(self.a, n_classes, rng))
-            if np.sort(counts)[-top:].sum() < n * samples // 100:
+            variates = _zipf_variates(self.a, n_classes, rng)
+            total = sum(variates)
+            counts = [variate * n // total for variate in variates]
+            if sum(sorted(counts)[-top:]) < n * samples // 100:
                 return counts
         raise LamettaError(
             f"labels must leave room for the limit of {self}, got {n} samples of {n_classes} "
@@ -228,28 +230,21 @@ def _tail(codes: Index, imbalance: float, rng: Rng) -> Floats:
     return np.asarray(float(imbalance) ** (-place / last))
 
 
-def _parts(n: int, shares: Index) -> Index:
-    """Parts of n in proportion to integer shares, rounded down."""
-    if int(shares.max()) * max(n, len(shares)) >= 2**63:
-        shares = shares.astype(object)  # integers of any length
-    return np.asarray(shares * n // shares.sum(), np.int64)
-
-
-def _zipf_variates(a: float, n: int, rng: Rng) -> Index:
+def _zipf_variates(a: float, n: int, rng: Rng) -> list[int]:
     """Variates by rejection from a continuous envelope (Devroye 1986, section X.6).
 
     With a = 2 the powers are plain quotients. With others they may differ between machines in the
     last bit, which matters only where that bit decides: in one of 10^15 draws or so.
     """
     half = 2.0 ** (a - 1)
-    accepted = np.empty(0, np.int64)
+    accepted: list[int] = []
     while len(accepted) < n:
         u, v = 1 - uniform(rng, n), uniform(rng, n)
         with np.errstate(over="ignore"):
             x = np.floor(np.minimum(u ** (-1 / (a - 1)), 2.0**62))
         step = (1 + 1 / x) ** (a - 1)
         kept = x[v * x * (step - 1) / (half - 1) <= step / half]
-        accepted = np.concatenate([accepted, kept.astype(np.int64)])
+        accepted += kept.astype(np.int64).tolist()
     return accepted[:n]
 
 

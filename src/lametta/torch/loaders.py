@@ -6,14 +6,12 @@ its images are prepared.
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from lametta._checks import explained
 from lametta._packages import package
@@ -102,26 +100,8 @@ def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
 def load_resnet(
     name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
 ) -> tuple[nn.Module, Preprocess]:
-    """A ResNet of the paper, whose weights are in the file; random ones without it."""
-    with nullcontext() if file is None else _Undrawn():
-        net = ResNet(**options)
-    return with_weights(net, file), Preprocess(**preprocess)
-
-
-class _Undrawn(TorchFunctionMode):
-    """Draws no random weights for a network, which takes longer than to read those of a file."""
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
-        if function in (nn.init.kaiming_uniform_, nn.init.uniform_):
-            return given["tensor"]
-        return function(*args, **given)
+    """A ResNet of the paper, whose weights are in the file."""
+    return with_weights(ResNet(**options), file), Preprocess(**preprocess)
 
 
 def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:

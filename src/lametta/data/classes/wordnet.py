@@ -57,19 +57,14 @@ class WordNet:
     @cached_property
     def senses(self) -> Mapping[str, tuple[str, ...]]:
         """The synsets of each word, the most frequent sense first; words as in ``domestic_cat``."""
-        senses: dict[str, tuple[str, ...]] = {}  # at first of words that have one, as most do
         numbered: dict[str, list[tuple[int, str]]] = {}
         for synset, entry in self.entries.items():
             for item in entry.lower().split():
                 word, _, number = item.partition(":")
-                if number or word in senses:
-                    numbered.setdefault(word, []).append((int(number or 1), synset))
-                else:
-                    senses[word] = (synset,)
-        for word, several in numbered.items():
-            several += [(1, synset) for synset in senses.get(word, ())]
-            senses[word] = tuple([synset for _, synset in sorted(several)])
-        return senses
+                numbered.setdefault(word, []).append((int(number or 1), synset))
+        return {
+            word: tuple(synset for _, synset in sorted(senses)) for word, senses in numbered.items()
+        }
 
     def words(self, synset: str) -> tuple[str, ...]:
         """The words of a synset; the first is its usual name."""
@@ -95,9 +90,7 @@ class WordNet:
 
     def tree(self) -> Self:
         """The same nouns, each with its first hypernym alone."""
-        tree = replace(self, hypernyms={synset: up[:1] for synset, up in self.hypernyms.items()})
-        vars(tree)["senses"] = self.senses  # which are long to look for, and the same
-        return tree
+        return replace(self, hypernyms={synset: up[:1] for synset, up in self.hypernyms.items()})
 
     def _check(self, synset: str) -> None:
         if synset not in self.hypernyms:
