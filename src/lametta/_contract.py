@@ -16,7 +16,7 @@ from lametta.correctors._state import fresh
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction
 
 Method: TypeAlias = Corrector | Adapter
-Batch: TypeAlias = tuple[Any, ...]
+Batch: TypeAlias = tuple[Array, ...]
 """The arguments of one ``correct`` or ``step``."""
 
 
@@ -134,7 +134,7 @@ def _check_rows(prediction: object, n: int, name: str) -> None:
         require(np.isfinite(float(value)), f"{name}: info[{key!r}] must be a number, got {value}")
 
 
-def make_batch(n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def make_batch(n: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Features [n, 6] and probabilities [n, 4] of four overlapping classes, not to be written."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(4, size=n)
@@ -179,14 +179,14 @@ def may_refuse(what: str, *words: str) -> Iterator[None]:
         raise AssertionError(f"{what}: raised {error!r}") from error
 
 
-def _run(method: Any, batch: Batch) -> Prediction:
+def _run(method: Method, batch: Batch) -> Prediction:
     prediction: Prediction = (
         method.correct(*batch) if isinstance(method, Corrector) else method.step(*batch)
     )
     return prediction
 
 
-def play(method: Any, stream: Sequence[Batch]) -> list[NDArray[Any]]:
+def play(method: Method, stream: Sequence[Batch]) -> list[NDArray[Any]]:
     """The answers to all batches."""
     # On copies, since one check is all that shall find a method that writes to its inputs.
     return [values(_run(method, copy.deepcopy(batch)).probs) for batch in stream]

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -106,7 +105,7 @@ WITH_STATE: tuple[Callable[..., None], ...] = (
 """What correctors are checked for that say that they are ``stateful``."""
 
 
-def _through_bytes(name: str, array: Array) -> Any:
+def _through_bytes(name: str, array: Array) -> Array:
     """As a file of safetensors would give it back."""
     found = to_numpy(array)
     require(

@@ -34,7 +34,7 @@ class Part:
         """The parameter that is an affinity: it may be a name, with its options beside it."""
         return next((p for p in self.own.values() if p.kind is Affinity), None)
 
-    def options(self, params: Mapping[str, Any]) -> dict[str, Parameter]:
+    def options(self, params: Mapping[str, object]) -> dict[str, Parameter]:
         """All that may be given; which options an affinity has depends on the one among these."""
         if self.affinity is None:
             return dict(self.own)
@@ -44,7 +44,7 @@ class Part:
         shown = Parameter(name, default, Affinity | str)  # the name says as much as the object
         return {**self.own, name: shown, **({} if make is None else parameters_of(make))}
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, given: Mapping[str, object]) -> dict[str, object]:
         """What the constructor is called with: an affinity instead of its name and options."""
         own = {name: value for name, value in given.items() if name in self.own}
         if self.affinity is not None:

@@ -16,14 +16,15 @@ _WORDS: dict[object, str] = {
     str: "text",
     types.NoneType: "none",
 }
+_ABSTRACT: dict[object, object] = {int: Integral, float: Real, None: types.NoneType}
 
 
 class Parameter(NamedTuple):
     """A parameter: its name, its default (`inspect.Parameter.empty` if none), its type."""
 
     name: str
-    default: Any
-    kind: Any
+    default: object
+    kind: object
 
     @property
     def text(self) -> str:
@@ -38,7 +39,7 @@ class Parameter(NamedTuple):
             raise LamettaError(f"{name} must be {_words(self.kind)}, got {value!r}")
 
 
-def parameters_of(make: Callable[..., Any]) -> dict[str, Parameter]:
+def parameters_of(make: Callable[..., object]) -> dict[str, Parameter]:
     """Read the parameters of a class or a function that can be given by name."""
     try:
         signature = inspect.signature(make, eval_str=True)
@@ -57,7 +58,7 @@ def parameters_of(make: Callable[..., Any]) -> dict[str, Parameter]:
     }
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in get_args(kind))
@@ -65,14 +66,14 @@ def _fits(value: object, kind: Any) -> bool:
         return any(type(value) is type(one) and value == one for one in get_args(kind))
     if isinstance(value, bool) and kind in (int, float):
         return False
-    abstract: Any = {int: Integral, float: Real, None: types.NoneType}.get(kind, origin or kind)
+    abstract: Any = _ABSTRACT.get(kind, origin or kind)
     try:
         return isinstance(value, abstract)
     except TypeError:  # no type that a value could be checked against
         return True
 
 
-def _words(kind: Any) -> str:
+def _words(kind: object) -> str:
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_words(one) for one in get_args(kind))
     if get_origin(kind) is Literal:

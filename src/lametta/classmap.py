@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from numbers import Integral
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -111,7 +112,7 @@ class ClassMap:
         return hash(self._key)
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.names, self.groups, self.pooling, self._exact
 
     @cached_property
@@ -222,7 +223,7 @@ class ClassMap:
             row[: len(group)] = group
         return padded
 
-    def _members(self, name: str, x: Array) -> tuple[Any, Array, Array]:
+    def _members(self, name: str, x: Array) -> tuple[ModuleType, Array, Array]:
         """Columns of each target [N, T, M], and which of them [T, M] exist."""
         xp = namespace(**{name: x})
         check_matrix(xp, name, "[N, K]", x)
@@ -233,7 +234,7 @@ class ClassMap:
         members = xp.reshape(xp.take(widen(xp, x), flat, axis=1), (x.shape[0], *self._padded.shape))
         return xp, members, xp.asarray(self._padded >= 0, device=device(x))
 
-    def _counts(self, xp: Any, like: Array) -> Array:
+    def _counts(self, xp: ModuleType, like: Array) -> Array:
         counts = [float(len(group)) for group in self.groups]
         return xp.asarray(counts, dtype=like.dtype, device=device(like))
 
@@ -256,7 +257,7 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
             "mapping must be an index array, a sequence of groups or a dict, "
             f"got {type(mapping).__name__}"
         )
-    named: dict[Any, list[int]] = {}
+    named: dict[Hashable, list[int]] = {}
     if all(isinstance(target, Integral) for _, target in pairs):
         lowest = min((target for _, target in pairs), default=0)
         if lowest < -1:

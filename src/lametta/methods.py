@@ -158,7 +158,7 @@ class Method:
         lines = [(inspect.getdoc(part.make) or "").partition("\n")[0] for part in self.parts]
         return " Then: ".join(lines)
 
-    def parameters(self, params: Mapping[str, Any] | None = None) -> dict[str, Parameter]:
+    def parameters(self, params: Mapping[str, object] | None = None) -> dict[str, Parameter]:
         """What may be given, by name, beside these parameters."""
         return {
             name: parameter
@@ -166,7 +166,7 @@ class Method:
             for name, parameter in part.options(params or {}).items()
         }
 
-    def problems(self, params: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def problems(self, params: Mapping[str, object]) -> list[tuple[str, str]]:
         """Find what is wrong with parameters: pairs of a name, empty for several, and a message."""
         kinds = {name: parameter.kind for name, parameter in self.parameters().items()}
         # Without the affinity that is chosen, its options mean nothing.
@@ -180,7 +180,7 @@ class Method:
             found.append(("", message))
         return found
 
-    def correctors(self, params: Mapping[str, Any]) -> list[Corrector]:
+    def correctors(self, params: Mapping[str, object]) -> list[Corrector]:
         """Make the correctors, to be called one after another; for methods of outputs alone."""
         if not all(part.is_corrector for part in self.parts):
             raise LamettaError(
@@ -188,7 +188,7 @@ class Method:
             )
         return [part.make(**part.arguments(given)) for part, given in self.shares(params)]
 
-    def build(self, model: Model | Adapter, params: Mapping[str, Any]) -> Adapter:
+    def build(self, model: Model | Adapter, params: Mapping[str, object]) -> Adapter:
         """Make the adapter on a model.
 
         Examples
@@ -212,7 +212,7 @@ class Method:
             )
         return adapter
 
-    def shares(self, params: Mapping[str, Any]) -> list[tuple[Part, dict[str, Any]]]:
+    def shares(self, params: Mapping[str, object]) -> list[tuple[Part, dict[str, Any]]]:
         """Give each part its parameters, whose names and types are checked."""
         shares = [(part, part.options(params), dict[str, Any]()) for part in self.parts]
         for name, value in params.items():
@@ -232,7 +232,7 @@ class Method:
         return [(part, given) for part, _, given in shares]
 
 
-def _refuses(method: Method, params: Mapping[str, Any]) -> str:
+def _refuses(method: Method, params: Mapping[str, object]) -> str:
     """What is said against these parameters, by constructors too; empty if nothing."""
     try:
         for part, given in method.shares(params):

@@ -1,7 +1,6 @@
 """Diagnostics of a batch of predictions that need no labels."""
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
@@ -10,7 +9,7 @@ from lametta._arrays import namespace_of, widen
 from lametta.types import Array
 
 
-def signals(probs: Array, source: Array | None = None, /) -> dict[str, Any]:
+def signals(probs: Array, source: Array | None = None, /) -> dict[str, Array]:
     """Describe predictions [N, K], and how they differ from the source's where those are known.
 
     Returns

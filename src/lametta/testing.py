@@ -13,7 +13,7 @@ from typing import Any
 from lametta import _contract as contract
 from lametta import _contract_memory as memory
 from lametta._contract import Batch, Method
-from lametta.types import Adapter, Corrector
+from lametta.types import Adapter, Array, Corrector
 
 __all__ = ["check_adapter", "check_corrector", "yield_checks"]
 
@@ -52,7 +52,7 @@ def check_corrector(corrector: Corrector, /) -> None:
         check(corrector)
 
 
-def check_adapter(adapter: Adapter, x: Any, /, *, batch_size: int = 8) -> None:
+def check_adapter(adapter: Adapter, x: Array, /, *, batch_size: int = 8) -> None:
     """Check that an adapter keeps the contract.
 
     As `check_corrector`, for whatever the adapter takes; and the model under it, where it is at
@@ -86,8 +86,8 @@ def check_adapter(adapter: Adapter, x: Any, /, *, batch_size: int = 8) -> None:
 
 
 def yield_checks(
-    method: Method, x: Any = None, /, *, batch_size: int = 8
-) -> Iterator[Callable[[Any], None]]:
+    method: Method, x: Array | None = None, /, *, batch_size: int = 8
+) -> Iterator[Callable[[Method], None]]:
     """Give the checks of a corrector, or of an adapter with its inputs ``x``, each by itself.
 
     Each is a function of the method whose ``__name__`` says what it checks, for
@@ -120,10 +120,9 @@ def yield_checks(
         if getattr(method, "causal", False):
             checks.append(memory.check_cuts_play_no_part)
     else:
-        contract.require(
-            x is not None and len(x) >= 2 * batch_size,
-            f"x must hold two batches of {batch_size}, got {0 if x is None else len(x)} inputs",
-        )
+        if x is None or len(x) < 2 * batch_size:
+            given = 0 if x is None else len(x)
+            raise AssertionError(f"x must hold two batches of {batch_size}, got {given} inputs")
         starts = range(0, len(x) - batch_size + 1, batch_size)
         stream = [(x[start : start + batch_size],) for start in starts]
         edges = [(f"batch_of_{n}", (x[:n],)) for n in (0, 1)]
@@ -137,7 +136,7 @@ def yield_checks(
         yield _named(f"check_{library}_is_kept", contract.check_library, library=library)
 
 
-def _named(name: str, check: Callable[..., None], **arguments: Any) -> Callable[[Any], None]:
+def _named(name: str, check: Callable[..., None], **arguments: object) -> Callable[[Method], None]:
     bound: Any = partial(check, **arguments)
     bound.__name__ = name
     bound.__doc__ = check.__doc__

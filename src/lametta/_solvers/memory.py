@@ -18,7 +18,7 @@ class Memory:
     def __init__(self) -> None:
         self._held: dict[str, NDArray[Any]] = {}
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         size = math.prod(shape)
         if size > _KEPT:
             return np.empty(shape, dtype)

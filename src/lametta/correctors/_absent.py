@@ -5,7 +5,6 @@ tells them apart is the features: where classes are truly absent, the labels tha
 say more of the labels of a sample's neighbors than the network's own do.
 """
 
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +161,7 @@ def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats
     little where ten classes are seen again and again, and most where each sample is of a new one.
     """
     flat = classes.ravel().astype(np.intp)
-    prior: Any = np.full(k, 1 / k, np.float32)
+    prior: Floats = np.full(k, 1 / k, np.float32)
     distinct, posteriors = 0.0, probs
     for _ in range(_STEPS):
         posteriors = prior.take(flat).reshape(probs.shape)

@@ -62,7 +62,7 @@ class Remembering:
 
     def _advance(
         self, state: State, features: Floats, probs: Floats
-    ) -> tuple[Floats, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, float]]:
         rows = [self._next(state, x, q) for x, q in zip(features, probs, strict=True)]
         return rows[0][None] if len(rows) == 1 else np.stack(rows), {}
 

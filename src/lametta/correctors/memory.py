@@ -1,7 +1,6 @@
 """Memory: priors from the past, trusted as far as they foretold what came."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class Memory(Remembering):
 
     def _advance(
         self, state: State, features: Floats, probs: Floats
-    ) -> tuple[Floats, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, float]]:
         novelty, scenes, _ = _scenes.arrive(state, features, probs)
         if self.scope == "camera":
             read = _evidence.read(scenes)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class Prudent(Remembering):
 
     def _advance(
         self, state: State, features: Floats, probs: Floats
-    ) -> tuple[Floats, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, float]]:
         novelty, scenes, sketches = _scenes.arrive(state, features, probs)
         _absent.keep(state, novelty, sketches, scenes)
         if _absent.is_due(state):
@@ -101,7 +101,7 @@ class Prudent(Remembering):
 
     def _join(
         self, state: State, novelty: list[float], scenes: Floats
-    ) -> tuple[Floats, Floats, dict[str, Any]]:
+    ) -> tuple[Floats, Floats, dict[str, float]]:
         """Parts 2 and 3: answers [N, K], the weight of all but the source, who spoke."""
         n, k = scenes.shape
         if not state["believed"]:

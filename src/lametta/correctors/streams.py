@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from array_api_compat import device
@@ -212,7 +212,7 @@ def _id(stream: object) -> Id | None:
     return int(stream) if is_integer else None  # type: ignore[call-overload]
 
 
-def _rows_by_stream(ids: Any, n: int) -> dict[Id, list[int]]:
+def _rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
     """The rows of each stream, by its id."""
     listed = to_numpy(ids).tolist() if hasattr(ids, "__array__") else ids
     listed = [_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
@@ -236,7 +236,7 @@ def _size(own: _Own) -> int:
     return own.n_bytes
 
 
-def _means(infos: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, float]:
+def _means(infos: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
     """The mean over rows of each number that all streams told."""
     shared = [name for name in infos[0] if all(name in info for info in infos)]
     return {

@@ -82,7 +82,7 @@ class Windowed(Remembering):
 
     def _advance(
         self, state: State, features: Floats, probs: Floats
-    ) -> tuple[Floats, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, float]]:
         if self._updates_neighbors:
             rows, _ = super()._advance(state, features, probs)
         else:
