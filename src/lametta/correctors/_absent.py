@@ -5,7 +5,6 @@ tells them apart is the features: where classes are truly absent, the labels tha
 say more of the labels of a sample's neighbors than the network's own do.
 """
 
-
 import numpy as np
 from numpy.typing import NDArray
 
