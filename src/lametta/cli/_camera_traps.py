@@ -42,7 +42,7 @@ def correct_results(
     results: Results,
     target: Path,
     method: methods.Method,
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     batch_size: int,
     map_file: Path | None,
     wish: Mapping[str, Any],

@@ -151,9 +151,9 @@ def require(extra: str, *packages: str) -> None:
         )
 
 
-def parsed(settings: Sequence[str], option: str) -> dict[str, Any]:
+def parsed(settings: Sequence[str], option: str) -> dict[str, object]:
     """The values of ``name=value``, as TOML has them; what TOML cannot read is text."""
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not name or not equals:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,8 @@ from lametta.types import LamettaError
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
 _ENTRIES = 2**24  # that are pooled at a time
 _IMAGENET_MODELS = ("efficientnet_lite", "paper:", "timm:")  # names of those with its 1000 classes
-Floats = NDArray[Any]
+Floats: TypeAlias = NDArray[np.floating]
+_Column: TypeAlias = NDArray[np.generic]  # numbers or text, one a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +38,18 @@ class Predictions:
 
     features: Rows
     probs: Floats
-    columns: Mapping[str, NDArray[Any]]  # labels, groups, keys: those that are there
+    columns: Mapping[str, _Column]  # labels, groups, keys: those that are there
     classes: tuple[str, ...] = ()  # the names of the K classes, if known
     header: Header = field(default_factory=dict)
     note: str = ""  # what the user should know of the file
 
     @property
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> _Column | None:
         """The classes [N] that are right, where the file says so."""
         return self.columns.get("labels")
 
     @property
-    def groups(self) -> NDArray[Any] | None:
+    def groups(self) -> _Column | None:
         """Where samples [N] come from, where the file says so."""
         return self.columns.get("groups")
 
@@ -88,8 +89,8 @@ def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
 
 
 def _labels(
-    labels: NDArray[Any] | None, header: Header, classes: lametta.ClassMap | None, n_outputs: int
-) -> tuple[NDArray[Any] | None, str]:
+    labels: _Column | None, header: Header, classes: lametta.ClassMap | None, n_outputs: int
+) -> tuple[_Column | None, str]:
     """The labels in terms of the predictions' classes, or None and why they are of no use."""
     names = header.get("classes")
     if labels is None or names == []:
@@ -119,7 +120,7 @@ def _class_map(map_file: Path | None, header: Header, n_outputs: int) -> lametta
     return classes
 
 
-def _known(x: NDArray[Any]) -> NDArray[Any]:
+def _known(x: NDArray[Any]) -> _Column:
     """A column as all files can hold it: numbers, or text."""
     if x.dtype.kind in "iufbU":
         return x
@@ -176,7 +177,7 @@ def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, o
         write_blocks(temporary, blocks, header | {"corrected": dict(made_by)})
 
 
-def _table(given: Predictions, found: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+def _table(given: Predictions, found: Mapping[str, _Column]) -> dict[str, list[Any]]:
     """A row a sample, with classes by name, where they have names."""
     table: dict[str, list[Any]] = {"row": list(range(len(given.probs)))}
     for name in ("keys", "groups", "labels"):
@@ -200,7 +201,7 @@ def _readable(classes: Sequence[str]) -> list[str]:
     ]
 
 
-def _write_csv(path: Path, table: Mapping[str, list[Any]]) -> None:
+def _write_csv(path: Path, table: Mapping[str, list[object]]) -> None:
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(table)
@@ -214,7 +215,7 @@ def _cell(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def _write_parquet(path: Path, table: Mapping[str, list[Any]]) -> None:
+def _write_parquet(path: Path, table: Mapping[str, list[object]]) -> None:
     polars = package("polars", "polars", "--output in .parquet")
     content = io.BytesIO()  # a full disk is then an error like any other
     polars.DataFrame(dict(table)).write_parquet(content)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -183,7 +183,7 @@ def correct(
 
 
 def _correct(
-    method: methods.Method, params: Mapping[str, Any], given: Predictions, batch_size: int
+    method: methods.Method, params: Mapping[str, object], given: Predictions, batch_size: int
 ) -> tuple[Floats, list[_Step]]:
     """The corrected probabilities, and what is known of each batch."""
     corrected, steps = np.empty_like(given.probs), []
@@ -215,7 +215,7 @@ def _apply(
     return probs, _Step(n_iter, converged, alone)
 
 
-def _streams(n: int, groups: NDArray[Any] | None) -> list[NDArray[np.intp]]:
+def _streams(n: int, groups: NDArray[np.generic] | None) -> list[NDArray[np.intp]]:
     """The positions of each group, by first appearance; all of them where there are no groups."""
     if groups is None:
         return [np.arange(n)]

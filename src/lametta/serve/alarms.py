@@ -26,10 +26,8 @@ thing, of which the network is sure in different ways, from a corrector that smo
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lametta.serve.changes import Changes, Pending
 from lametta.serve.marks import MARKS, SLOW, WIDTH, Floats, Marks, Past, sketch
@@ -136,7 +134,7 @@ class Alarms:
         self._past = Past()
         self._changes = Changes(_ENOUGH)
         self._network, self._helping = _Switch(), _Switch()
-        self._base: NDArray[Any] | None = None  # the network's mean probabilities
+        self._base: Floats | None = None  # the network's mean probabilities
         self._seen = self._count = 0  # samples that were learned from, and marks
         self._evidence = 0.0
         self._confidence = 1.0  # of the network, on average
@@ -145,9 +143,9 @@ class Alarms:
         self,
         now: float,
         stream: str | None,
-        features: NDArray[Any] | None,
-        source: NDArray[Any],
-        probs: NDArray[Any],
+        features: Floats | None,
+        source: Floats,
+        probs: Floats,
         labels: tuple[Sequence[int], Sequence[int]] | None = None,
         evidence: float = 0.0,
     ) -> None:
@@ -192,7 +190,7 @@ class Alarms:
     def _sure(self) -> float:
         return min(_SURE, self._confidence)
 
-    def _stream(self, name: str, features: NDArray[Any] | None) -> _Stream:
+    def _stream(self, name: str, features: Floats | None) -> _Stream:
         own = self._streams.pop(name, None)
         if own is None:
             own = _Stream(WIDTH if features is None else min(features.shape[1], WIDTH))
@@ -201,7 +199,7 @@ class Alarms:
             self._streams.popitem(last=False)
         return own
 
-    def _learn(self, rows: NDArray[Any]) -> None:
+    def _learn(self, rows: Floats) -> None:
         """What the network says on average, and how sure it is."""
         assert self._base is not None
         self._seen += len(rows)

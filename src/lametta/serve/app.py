@@ -1,7 +1,6 @@
 """The web application: the Open Inference Protocol's paths, and those for people."""
 
 from functools import partial
-from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -192,7 +191,7 @@ def _header_length(request: Request) -> int | None:
     return int(given)
 
 
-def _json(**content: Any) -> Response:
+def _json(**content: object) -> Response:
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, media_type="application/json")
 

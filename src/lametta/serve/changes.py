@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
+from lametta.serve.marks import Floats
 
 _HEARD = 4  # samples after a change that are heard about it
 _TINY = 1e-6
@@ -56,10 +55,10 @@ class Pending:
 
     def follow(
         self,
-        source: NDArray[Any],
+        source: Floats,
         before: Sequence[int],
         after: Sequence[int],
-        base: NDArray[Any],
+        base: Floats,
         sure: float,
         judges: Sequence[Changes],
     ) -> None:
@@ -93,9 +92,7 @@ class Pending:
         for judge in judges:
             judge.saw(len(before), n_sure, n_changed)
 
-    def _hear(
-        self, change: _Change, row: NDArray[Any], base: NDArray[Any], judges: Sequence[Changes]
-    ) -> None:
+    def _hear(self, change: _Change, row: Floats, base: Floats, judges: Sequence[Changes]) -> None:
         if change.classes != len(base):  # the stream began anew, with other classes
             self._change = None
             return

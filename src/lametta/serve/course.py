@@ -2,7 +2,6 @@
 
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +150,7 @@ class Course:
         order = sorted(self.latencies)
         return {"p50": order[len(order) // 2], "p99": order[(99 * len(order)) // 100]}
 
-    def report(self, now: float) -> dict[str, Any]:
+    def report(self, now: float) -> dict[str, object]:
         """All that the page shows, as plain numbers."""
         points = list(self.points)
         if points:  # the last one is still open

@@ -73,7 +73,7 @@ def refuse(field: str, expected: str, value: object) -> NoReturn:
     raise BadRequest(f"{field} must be {expected}, got {show(value)}")
 
 
-def datatype_of(array: NDArray[Any]) -> str:
+def datatype_of(array: NDArray[np.generic]) -> str:
     """The protocol's name of an array's dtype; strings of any kind are BYTES.
 
     Examples
@@ -172,7 +172,7 @@ def _split(raw: memoryview, count: int, where: str) -> list[bytes]:
     return items
 
 
-def to_binary(array: NDArray[Any]) -> bytes:
+def to_binary(array: NDArray[np.generic]) -> bytes:
     r"""An array's values in row-major order.
 
     Examples
@@ -186,7 +186,7 @@ def to_binary(array: NDArray[Any]) -> bytes:
     return b"".join(chain.from_iterable(parts))
 
 
-def to_json(array: NDArray[Any], where: str) -> NDArray[Any] | list[str]:
+def to_json(array: NDArray[np.generic], where: str) -> NDArray[np.generic] | list[str]:
     """An array's values in row-major order, as orjson takes them.
 
     Examples
@@ -202,5 +202,5 @@ def to_json(array: NDArray[Any], where: str) -> NDArray[Any] | list[str]:
         raise BadRequest(f"{where} is not text: it must be asked for in binary") from None
 
 
-def _items(array: NDArray[Any]) -> list[bytes]:
+def _items(array: NDArray[np.generic]) -> list[bytes]:
     return [x if isinstance(x, bytes) else str(x).encode() for x in array.ravel().tolist()]

@@ -7,7 +7,7 @@ import re
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,8 @@ class Samples(NamedTuple):
         Whether the stream begins anew with these samples, and whether it ends with them.
     """
 
-    features: NDArray[Any]
-    probs: NDArray[Any]
+    features: NDArray[np.floating]
+    probs: NDArray[np.floating]
     id: str = ""
     start: bool = False
     end: bool = False
@@ -70,7 +70,7 @@ class Samples(NamedTuple):
 class _Held:
     """A stream as this process knows it; the truth is in the store."""
 
-    corrector: Any
+    corrector: Stateful
     version: int = -1  # -1: not known, to be loaded
     ended: bool = False
     logged: int = 0  # bytes of the log since the snapshot
@@ -172,7 +172,7 @@ class Keeper:
             snapshot = save(held.corrector.state_dict())
             held.size = len(snapshot)
         version, held.version = held.version, -1  # until all went well
-        prediction: Prediction = held.corrector.correct(samples.features, samples.probs)
+        prediction = held.corrector.correct(samples.features, samples.probs)
         made = self.store.commit(stream, version, entry, snapshot)
         if made is None:
             return None
@@ -203,6 +203,7 @@ class Keeper:
         held.version = kept.version
 
     def _begin(self) -> _Held:
+        assert isinstance(self.corrector, Stateful)  # others hold no streams
         return _Held(fresh(self.corrector))
 
 

@@ -5,14 +5,14 @@ before it, and what is kept are sums over such pairs that fade.
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta.correctors._scenes import fold
 
-Floats: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.floating]
 
 WIDTH = 64  # numbers that are kept of a sample's features; distances are off by some percent
 MARKS = 16  # samples that are remembered to compare with, of each stream and of the model
@@ -109,7 +109,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def sketch(x: NDArray[Any]) -> tuple[Floats, list[float]]:
+def sketch(x: Floats) -> tuple[Floats, list[float]]:
     """Rows of length one whose cosines are about those of the features [N, d]; their lengths."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows: Floats = fold(x.astype(np.float32), WIDTH)

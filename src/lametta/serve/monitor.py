@@ -7,13 +7,12 @@ is not (entropies, evidence) is a gauge, the mean over the last few hundred samp
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lametta.serve.alarms import ALARMS
+from lametta.serve.marks import Floats
 from lametta.serve.watched import Counters, Watched
 from lametta.types import Prediction
 
@@ -92,7 +91,7 @@ class Monitor:
         self,
         model: str,
         stream: str | None,
-        source: NDArray[Any],
+        source: Floats,
         prediction: Prediction,
         seconds: float,
     ) -> None:
@@ -139,7 +138,7 @@ class Monitor:
             watched.catch_up()
         return generate_latest(self._registry)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """All that the live page shows, as JSON has it."""
         now = self.clock()
         return {

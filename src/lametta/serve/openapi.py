@@ -1,5 +1,6 @@
 """What the paths take and give, as OpenAPI says it and as the models' metadata do."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _PARAMETERS = {
         "anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
     },
 }
-_TENSOR: dict[str, Any] = {
+_TENSOR = {
     "type": "object",
     "required": ["name", "shape", "datatype"],
     "properties": {
@@ -56,7 +57,9 @@ _REPLY = {
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
-def _path(summary: str, content: dict[str, Any], *errors: int, **more: Any) -> dict[str, Any]:
+def _path(
+    summary: str, content: Mapping[str, object], *errors: int, **more: object
+) -> dict[str, Any]:
     """The options of a route that say all of its answers; FastAPI would guess others."""
     from fastapi import Response
 
@@ -81,7 +84,7 @@ def _path(summary: str, content: dict[str, Any], *errors: int, **more: Any) -> d
     }
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
+def _json(schema: Mapping[str, object]) -> dict[str, object]:
     return {"application/json": {"schema": schema}}
 
 
@@ -104,7 +107,7 @@ _HEADER_LENGTH = {
 }
 
 
-def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
+def _infer(*parameters: Mapping[str, object]) -> dict[str, Any]:
     body = {"required": True, "content": _json(_REQUEST) | _BYTES}
     return _path(
         "Correct the next samples of a stream, or a batch that stands alone.",
@@ -117,7 +120,7 @@ def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
 INFER, INFER_VERSION = _infer(_MODEL), _infer(_MODEL, _VERSION)
 
 
-def inputs_of(service: Service) -> list[dict[str, Any]]:
+def inputs_of(service: Service) -> Sequence[Mapping[str, object]]:
     """The inputs in a model's metadata."""
     if service.network is not None:
         return [
@@ -134,7 +137,7 @@ def inputs_of(service: Service) -> list[dict[str, Any]]:
     ]
 
 
-def outputs_of(service: Service) -> list[dict[str, Any]]:
+def outputs_of(service: Service) -> Sequence[Mapping[str, object]]:
     """The outputs in a model's metadata."""
     labels = [
         {"name": name, "datatype": "INT64", "shape": [-1]} for name in ("label", "source_label")

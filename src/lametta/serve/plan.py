@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
@@ -23,7 +23,7 @@ class Served(NamedTuple):
     """A corrector by name: a method and its options."""
 
     method: str
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     def make(self) -> Corrector:
         """Make the corrector, or say what is wrong with its name or options."""

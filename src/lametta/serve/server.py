@@ -4,7 +4,7 @@ import asyncio
 import logging
 import logging.config
 from importlib.util import find_spec
-from typing import Any
+from socket import socket
 
 import orjson
 import uvicorn
@@ -21,7 +21,7 @@ class JsonLines(logging.Formatter):
     """A line of JSON for each message, with whatever was given as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -113,11 +113,11 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
 class _Server(uvicorn.Server):
     """One that says where it listens: with port 0 the system chooses."""
 
-    async def startup(self, sockets: Any = None) -> None:
+    async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         for server in self.servers if self.started else []:
-            for socket in server.sockets:
-                host, port = socket.getsockname()[:2]
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
                 logging.getLogger("lametta.serve").info(
                     "listening", extra={"host": host, "port": port}
                 )

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +92,7 @@ class Service:
         with self._reading:
             return decode(body, header_length, self.limits)
 
-    def _inputs(self, request: InferRequest) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _inputs(self, request: InferRequest) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
         inputs = request.inputs
         if self.network is not None:
@@ -114,10 +113,10 @@ class Service:
 
 
 def _predicted(
-    network: OnnxModel, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+    network: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """What the network says of tensors as its graph takes them, or of images."""
-    x: Any = inputs
+    x: object = inputs
     if len(network.metadata.inputs) == len(inputs) == 1:
         (x,) = inputs.values()  # whatever the client calls it
         if x.dtype == object:
@@ -155,8 +154,8 @@ def _timeout(request: InferRequest) -> float:
 
 
 def _outputs(
-    source: NDArray[Any], prediction: Prediction
-) -> tuple[dict[str, NDArray[Any]], dict[str, float]]:
+    source: NDArray[np.floating], prediction: Prediction
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, float]]:
     """What is answered, and what the corrector tells of itself."""
     probs = to_numpy(prediction.probs)
     outputs = {"probs": probs, "label": probs.argmax(axis=1), "source_label": source.argmax(axis=1)}

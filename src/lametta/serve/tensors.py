@@ -9,8 +9,9 @@ agrees with the limits and with the bytes that came.
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ from lametta.serve.datatypes import (
 __all__ = ["BadRequest", "InferRequest", "Limits", "decode", "encode"]
 
 T = TypeVar("T")
+_Object: TypeAlias = dict[str, object]  # of JSON
 
 _WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 _UNSUPPORTED = ("classification", "shared_memory_region")
@@ -148,7 +150,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
 
 
 def _input(
-    tensor: dict[str, Any], where: str, rest: memoryview, limits: Limits
+    tensor: _Object, where: str, rest: memoryview, limits: Limits
 ) -> tuple[NDArray[Any], memoryview]:
     """A tensor, and the bytes behind it."""
     datatype = _get(tensor, "datatype", str, where)
@@ -163,7 +165,7 @@ def _input(
     return from_binary(rest, size, datatype, shape, where)
 
 
-def _shape(tensor: dict[str, Any], where: str, limits: Limits) -> list[int]:
+def _shape(tensor: _Object, where: str, limits: Limits) -> list[int]:
     shape = _get(tensor, "shape", list, where)
     fits = 1 <= len(shape) <= _MOST_DIMENSIONS and {*map(type, shape)} == {int}
     if not fits or min(shape) < 1:
@@ -176,7 +178,7 @@ def _shape(tensor: dict[str, Any], where: str, limits: Limits) -> list[int]:
     return shape
 
 
-def _outputs(header: dict[str, Any], binary: bool) -> dict[str, bool] | None:
+def _outputs(header: _Object, binary: bool) -> dict[str, bool] | None:
     outputs: dict[str, bool] = {}
     for index, output in enumerate(_get(header, "outputs", list, "the request", [])):
         name = _name(output, f"outputs[{index}]", outputs)
@@ -195,7 +197,7 @@ def _name(entry: object, where: str, taken: Container[str]) -> str:
     return name
 
 
-def _parameters(entry: dict[str, Any], where: str) -> dict[str, Any]:
+def _parameters(entry: _Object, where: str) -> dict[str, Any]:
     parameters = _get(entry, "parameters", dict, where, {})
     for key, value in parameters.items():
         if key in _UNSUPPORTED:
@@ -205,7 +207,7 @@ def _parameters(entry: dict[str, Any], where: str) -> dict[str, Any]:
     return parameters
 
 
-def _get(entry: dict[str, Any], key: str, kind: type[T], where: str, default: T | None = None) -> T:
+def _get(entry: _Object, key: str, kind: type[T], where: str, default: T | None = None) -> T:
     """A field that has to be of a type; one that is null is not there."""
     value = entry.get(key)
     if type(value) is kind:  # as it nearly always is
@@ -219,10 +221,10 @@ def encode(
     model: str,
     version: str,
     request_id: str,
-    outputs: Mapping[str, NDArray[Any]],
+    outputs: Mapping[str, NDArray[np.generic]],
     wanted: Mapping[str, bool] | None,
     binary: bool,
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, object],
 ) -> tuple[bytes, int | None]:
     """Write a reply.
 
@@ -252,7 +254,6 @@ def encode(
 
     Examples
     --------
-    >>> import numpy as np
     >>> outputs = {"label": np.array([3]), "probs": np.array([[0.25, 0.75]])}
     >>> reply, _ = encode("lame", "1", "", outputs, {"label": False}, False, {})
     >>> orjson.loads(reply)["outputs"]
@@ -264,15 +265,14 @@ def encode(
     entries, tail = [], []
     for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
         array = outputs[name]
-        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array)}
-        entry["shape"] = array.shape
+        entry: _Object = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
         if raw:
             tail.append(to_binary(array))
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             entry["data"] = to_json(array, f"output {name}")
         entries.append(entry)
-    reply: dict[str, Any] = {"model_name": model, "model_version": version}
+    reply: _Object = {"model_name": model, "model_version": version}
     if request_id:
         reply["id"] = request_id
     if parameters:

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from lametta._arrays import to_numpy
 from lametta.serve.alarms import Alarms
 from lametta.serve.course import Course
+from lametta.serve.marks import Floats
 from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -58,7 +59,7 @@ class _Answered(NamedTuple):
 
     time: float
     stream: str | None
-    source: NDArray[Any]
+    source: Floats
     prediction: Prediction
     seconds: float
 
@@ -77,7 +78,7 @@ class Watched:
         self.seconds = counters.correct_seconds.labels(name)
 
     def answered(
-        self, stream: str | None, source: NDArray[Any], prediction: Prediction, seconds: float
+        self, stream: str | None, source: Floats, prediction: Prediction, seconds: float
     ) -> None:
         self.waiting.append(_Answered(self.clock(), stream, source, prediction, seconds))
         if len(self.waiting) >= _TOGETHER or source.size > _LARGE:
@@ -118,7 +119,7 @@ class Watched:
         with self.lock:
             return self.course.known_signals()
 
-    def report(self, now: float) -> dict[str, Any]:
+    def report(self, now: float) -> dict[str, object]:
         self.catch_up()
         with self.lock:
             alarms = [asdict(alarm) for alarm in self.alarms.current(now)]
@@ -130,7 +131,7 @@ class Watched:
             return {alarm.name for alarm in self.alarms.current(self.clock())}
 
 
-def _mean_at(rows: NDArray[Any], columns: NDArray[np.intp]) -> float:
+def _mean_at(rows: Floats, columns: NDArray[np.intp]) -> float:
     """The mean of one entry a row."""
     if len(rows) == 1:
         return float(rows[0, columns[0]])
