@@ -15,15 +15,14 @@ from lametta.integrations.megadetector import Corrected, Results
 from lametta.integrations.megadetector import correct as corrected
 from lametta.types import LamettaError
 
-_CATEGORIES = "classification_categories"
 _OPTIONS = {"by": "--by", "gap": "--gap", "passes": "--passes", "class_map": "--map"}
 
 
 def read_results(path: Path) -> tuple[Results, str, str]:
-    """Read a file, and say which method is usual for such, and what a stream."""
+    """Read a file; give also the method and the kind of stream that are usual for it."""
     results = Results.read(path)
     with in_file(path):
-        # Without times a folder is one stream of many animals, which a track must not be.
+        # Without times a folder is one stream, of many animals: it must not be one track.
         timed = results.is_timed
     return results, *(("track", "sequence") if timed else ("prudent", "location"))
 
@@ -47,7 +46,7 @@ def correct_results(
     map_file: Path | None,
     wish: Mapping[str, Any],
 ) -> Corrected:
-    """Correct the classifications, and write the file; a wish is an option that was given."""
+    """Correct the classifications, and write the file; ``wish`` holds the options given."""
     chain = Chain(tuple(method.correctors(params)))
     options = {name: x for name, x in wish.items() if name in _OPTIONS}
     options["class_map"] = _class_map(results, map_file, wish.get("targets"))
@@ -66,7 +65,7 @@ def correct_results(
 
 
 def show(found: Corrected) -> None:
-    """Say what became of the file."""
+    """Print what was corrected."""
     share = found.changed / max(1, found.detections)
     images = f"{len(found.document['images'])}"
     rows = [("images", images), ("classified detections", f"{found.detections}")]
@@ -79,7 +78,7 @@ def _class_map(results: Results, map_file: Path | None, targets: str | None) -> 
         return load_map(map_file)
     if map_file is not None:
         raise LamettaError("--targets must be left out with --map, which has targets of its own")
-    categories = results.document.get(_CATEGORIES)
+    categories = results.document.get("classification_categories")
     names = [str(name) for name in categories.values()] if isinstance(categories, dict) else []
     return map_by_name(names, target_names(targets))
 

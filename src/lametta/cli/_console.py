@@ -49,7 +49,7 @@ def complain(message: str) -> None:
 
 
 def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> None:
-    """Print a table; without columns it has no header. A style takes a `rich.text.Text`."""
+    """Print a table; without columns it has no header. Styled cells are `rich.text.Text`."""
     table = Table(
         *columns, box=None, header_style="bold", pad_edge=False, show_header=bool(columns)
     )
@@ -61,7 +61,7 @@ def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> 
 def progress_bar(*, transient: bool = True) -> Progress:
     """A bar with description, count and time left, on the error stream: ``with`` starts it.
 
-    Where the error stream is no terminal, a file say, it is a line now and then.
+    Where the error stream is no terminal, but a file say, it prints a line now and then.
     """
     if not err.is_terminal:
         return _Lines(brief=transient)
@@ -78,7 +78,7 @@ def progress_bar(*, transient: bool = True) -> Progress:
 class _Lines(Progress):
     """Progress for a file or a pipe: a line every ten seconds, and one at the end of a task.
 
-    A brief one leaves out the end of tasks that it said nothing of before.
+    A brief one prints no end of tasks that it printed nothing of before.
     """
 
     def __init__(self, *, brief: bool) -> None:

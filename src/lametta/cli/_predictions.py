@@ -45,12 +45,12 @@ class Predictions:
 
     @property
     def labels(self) -> _Column | None:
-        """The classes [N] that are right, where the file says so."""
+        """The true classes [N], if the file has them."""
         return self.columns.get("labels")
 
     @property
     def groups(self) -> _Column | None:
-        """Where samples [N] come from, where the file says so."""
+        """The video or camera, say, of each sample [N], if the file has them."""
         return self.columns.get("groups")
 
 
@@ -80,7 +80,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
 
 
 def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
-    """Pool a few rows at a time: on the way, each target takes as much room as the largest."""
+    """Pool a few rows at a time, since each target is padded to the size of the largest."""
     pool = classes.pool_logits if name == "logits" else classes.pool_probs
     rows = max(1, _ENTRIES // (len(classes) * max(map(len, classes.groups))))
     blocks = [pool(outputs[i : i + rows]) for i in range(0, len(outputs), rows)]
@@ -121,14 +121,14 @@ def _class_map(map_file: Path | None, header: Header, n_outputs: int) -> lametta
 
 
 def _known(x: NDArray[Any]) -> _Column:
-    """A column as all files can hold it: numbers, or text."""
+    """A column as every kind of file can hold it: numbers, or text."""
     if x.dtype.kind in "iufbU":
         return x
     return np.char.decode(x, "utf-8", "replace") if x.dtype.kind == "S" else x.astype(str)
 
 
 def check_target(path: Path, given: Path, *endings: str) -> None:
-    """Raise unless a file can be written there; found before the work, not after."""
+    """Raise unless a file can be written there: before the work, not after."""
     *others, last = endings or _ENDINGS
     if path.suffix not in (*others, last):
         known = f"{', '.join(others)} or {last}" if others else last
@@ -178,7 +178,7 @@ def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, o
 
 
 def _table(given: Predictions, found: Mapping[str, _Column]) -> dict[str, list[Any]]:
-    """A row a sample, with classes by name, where they have names."""
+    """A row for each sample, with the names of classes where they have any."""
     table: dict[str, list[Any]] = {"row": list(range(len(given.probs)))}
     for name in ("keys", "groups", "labels"):
         if name in given.columns:

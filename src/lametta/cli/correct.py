@@ -190,7 +190,7 @@ def _correct(
     with progress_bar() as progress:
         task = progress.add_task("correcting", total=len(corrected))
         for stream in _streams(len(corrected), given.groups):
-            correctors = method.correctors(params)  # anew: no stream sees another's state
+            correctors = method.correctors(params)  # new ones: no stream sees another's state
             for batch in _batches(stream, batch_size):
                 corrected[batch], step = _apply(correctors, given, batch)
                 steps.append(step)
@@ -251,7 +251,7 @@ def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
 
 
 def _show_groups(given: Predictions, after: Floats) -> None:
-    """What became of each group: the mean over all hides a video that got worse."""
+    """Print a row for each group: the mean over all hides a video that got worse."""
     streams = _streams(len(after), given.groups)
     if len(streams) < 2 or given.groups is None:
         return

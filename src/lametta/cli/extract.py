@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _ROWS = 4096  # that are scored at a time
 
-
 Dtype = StrEnum("Dtype", ["float32", "float16"])
 
 
@@ -172,7 +171,7 @@ def _dataset(
 
 
 def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountClasses:
-    """Count the classes of the model by its head, or else by what it says of a first sample."""
+    """Count the classes of the model by its head, or else by its output for a first sample."""
 
     def count(samples: Samples) -> int:
         import torch

@@ -121,7 +121,7 @@ def _datasets(root: Path | None, count: bool) -> None:
 
 
 def _counted(name: str, root: Path) -> tuple[str, str]:
-    """What is to be said of a data set that was read, and the style of that."""
+    """Read a data set; give a note on its size, and the style of the note."""
     from lametta.data import catalog
 
     try:

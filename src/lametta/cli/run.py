@@ -136,7 +136,7 @@ def demo(
 
 
 def _path(experiment: str) -> Path:
-    """The file that is meant: what looks like a path is one, and files go before names."""
+    """The experiment's file: what looks like a path is one, and files go before names."""
     from lametta.bench.experiment import bundled
 
     path = Path(experiment)

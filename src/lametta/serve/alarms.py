@@ -11,16 +11,16 @@ longer looks at its features. The second is what minimizing entropy does when it
 features turn to one class, and grow.
 
 **corrector_collapse** (by stream): the same unlikeness inside the corrector's classes, where it
-overrode most of what the network was sure of, and where what came next does not speak for it.
+overrode most of what the network was sure of, and the samples that followed do not support it.
 
 **not_helping**: what the network was sure of is changed to classes that it finds less likely for
-the sample than it finds them on average, and does not find more likely for the samples after it.
+this sample than on average, and that it does not find more likely for the samples that follow.
 
 They compare with the past of the same model, 512 samples at least. So they cannot see what was
-wrong from the start, what comes more slowly than about 8,000 samples, a head that collapses while a
+wrong from the start, what changes over more than about 8,000 samples, a head that collapses while a
 camera looks at one scene (until it looks elsewhere), or answers that are wrong, plausible and
-steady, as of a video that is mistaken from end to end. Nor can they tell a stream that truly is one
-thing, of which the network is sure in different ways, from a corrector that smooths too much.
+steady, as for a video that is mistaken from end to end. Nor can they tell a corrector that smooths
+too much from a stream that shows one thing, which the network confidently takes for several.
 """
 
 from collections import OrderedDict
@@ -35,21 +35,21 @@ from lametta.serve.marks import MARKS, SLOW, WIDTH, Floats, Marks, Past, sketch
 ALARMS = ("network_collapse", "corrector_collapse", "not_helping")
 
 _OF_STREAM, _OF_MODEL = 4, 16  # samples from one mark to the next: the last 64 samples, and 256
-_SURE = 0.5  # a network is sure of what it finds more likely than all else, or than it usually does
-_STREAMS = 512  # streams that are watched, the most recent: 5 kB each
+_SURE = 0.5  # the network is sure above this probability, or above its mean confidence if lower
+_STREAMS = 512  # the most recent ones, which are watched: 5 kB each
 _QUIET = 600.0  # seconds after which a stream's alarm is over
 _NAMED = 5  # streams that an alarm names
 
-_MOST = 0.5  # of pairs, in one class: seven samples of ten
-_UNLIKE = 0.7  # from 0, as samples of one class were, to 1, as those of different classes
+_MOST = 0.5  # of pairs are in one class, as where seven samples of ten are
+_UNLIKE = 0.7  # 0: as samples of one class used to be; 1: as those of different classes
 _LONG = 1.5  # times the usual length of features; classes and videos differ by 1.25
 _OVERRODE = 0.5  # of what the network was sure of
-_OFTEN = 0.05  # of all samples: sure ones that were changed
-_ENOUGH, _FEW = 128, 32  # changes that a judgment reaches back, in the model and in a stream
-_AGAINST = -1.0  # nats: a changed class is that much less likely than on average
-_AFTER = 1.0  # times the average by which what comes next speaks for a change, or does not
-_PRICE = -0.05  # nats a sample, of correctors that know their evidence
-_LOOSER = 0.7  # an alarm ends where its numbers are below this part of what began it
+_OFTEN = 0.05  # of all samples: the network was sure, and they were changed
+_ENOUGH, _FEW = 128, 32  # changes that the averages reach back, for the model and for a stream
+_AGAINST = -1.0  # nats: the new class is that much less likely than on average
+_AFTER = 1.0  # support by what follows: p / mean of the new class, less that of the old one
+_PRICE = -0.05  # nats a sample, for correctors that report their evidence
+_LOOSER = 0.7  # an alarm ends below this part of the limits that began it
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Alarm:
 
 @dataclass
 class _Switch:
-    """On from one limit, off at another, so that it does not flicker."""
+    """Turns on at one limit and off at another, so that it does not flicker."""
 
     since: float | None = None
     numbers: dict[str, float] = field(default_factory=dict)
@@ -100,19 +100,19 @@ class _Stream:
 
 
 class Alarms:
-    """The alarms of one model, fed with every answer; bounded, not safe in threads.
+    """The alarms of one model, fed with every answer; bounded, not thread-safe.
 
-    A stream takes 5 kB, the 512 most recent ones are watched. ``numbers`` of an alarm are
+    A stream takes 5 kB, the 512 most recent ones are watched. The ``numbers`` of an alarm are
 
-    - of a collapse ``share`` (of pairs of samples that are of one class, limit 0.5), ``unlike``
+    - for a collapse: ``share`` (of pairs of samples that are of one class, limit 0.5), ``unlike``
       (0: as samples of one class used to be, 1: as those of different ones, limit 0.7),
-      ``confidence`` and, of a network's, ``length`` (of features, times the usual, limit 1.5), of a
-      corrector's ``overrode`` (the share of sure predictions, limit 0.5) and ``after``;
-    - of a corrector that does not help ``changed`` (the share of all samples that the network was
+      ``confidence`` and, for a network, ``length`` (of features, times the usual, limit 1.5), for a
+      corrector ``overrode`` (the share of sure predictions, limit 0.5) and ``after``;
+    - for a corrector that does not help: ``changed`` (the share of all samples that the network was
       sure of and that were changed, limit 0.05), ``own`` (nats by which the network finds their new
-      classes more likely than on average, limit -1), ``after`` (how much more the sample after
-      speaks for the new class than for the old one, times the average, limit 1) and ``evidence``
-      (as the corrector gives it, if it does; limit -0.05 by itself).
+      classes more likely than on average, limit -1), ``after`` (how much more likely the samples
+      that follow make the new class than the old one, each relative to its mean, limit 1) and
+      ``evidence`` (as the corrector gives it, if it does; an alarm of its own below -0.05).
 
     Examples
     --------
@@ -156,13 +156,13 @@ class Alarms:
         now : float
             The time in seconds since 1970.
         stream : str or None
-            Its name; requests without one are a stream together.
+            Its name; all requests without one count as one stream.
         features : array [N, d] or None
-            Without them only ``not_helping`` can be seen.
+            Without them only ``not_helping`` can be detected.
         source, probs : array [N, K]
-            As the network gave them, and corrected.
+            The probabilities as the network gave them, and corrected.
         labels : pair of sequences, optional
-            Their classes, where they are known already.
+            The classes of both, where they are known already.
         evidence : float
             Of the corrector, in nats a sample over the source.
         """
@@ -174,7 +174,7 @@ class Alarms:
             self._base = np.full(source.shape[1], 1 / source.shape[1], np.float32)
         everyone = own.changes, self._changes
         own.pending.follow(source, before, after, self._base, self._sure, everyone)
-        # Of a large batch no more than all marks, so that it does not hold up others.
+        # At most as many marks as are kept, so that a large batch does not hold up others.
         step = max(_OF_STREAM, -(-n // MARKS))
         if places := range(own.until - 1, n, step):
             self._learn(source[places.start :: step])
@@ -200,7 +200,7 @@ class Alarms:
         return own
 
     def _learn(self, rows: Floats) -> None:
-        """What the network says on average, and how sure it is."""
+        """Update the network's mean probabilities and confidence."""
         assert self._base is not None
         self._seen += len(rows)
         part = len(rows) / min(self._seen + 3, 4 * SLOW)
@@ -220,7 +220,7 @@ class Alarms:
         labels: tuple[int, int],
         tops: tuple[float, float],
     ) -> None:
-        """Let a sample stand for those around it: its class and the probability of that."""
+        """Let a sample stand for those around it, by its classes and their probabilities."""
         marks, changes = own.marks, own.changes
         if len(row) == marks.rows.shape[1]:
             marks.add(row, *labels, tops[0] > self._sure)
@@ -262,7 +262,7 @@ class Alarms:
         lasts = lasts and share > _MOST * _LOOSER
         numbers = {"share": share, "unlike": unlike, "length": longer}
         self._network.turn(now, begins, lasts, numbers | {"confidence": marks.confidence})
-        if not (past.is_known and lasts):  # what is odd does not become the past
+        if not (past.is_known and lasts):  # an anomaly must not become the past
             past.learn(near, far, share, top, length)
 
     def _decide(self, now: float) -> None:

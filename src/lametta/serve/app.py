@@ -28,7 +28,7 @@ _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
 
 
 class _Answer(Response):
-    """A reply, whose headers are known: to check and lower them takes longer than to send them."""
+    """A reply with known headers: checking and lowercasing them takes longer than sending them."""
 
     def __init__(self, body: bytes, header_length: int | None) -> None:
         self.status_code, self.body, self.background = 200, body, None
@@ -43,20 +43,20 @@ class _Answer(Response):
 class _Plain(APIRoute):
     """A path whose function takes the request and gives the answer, without FastAPI's own work.
 
-    To find the function's arguments and to pass the layers around it would take longer than all
-    else but the correction.
+    Finding the function's arguments and passing the layers around it would take longer than
+    everything but the correction.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # says which there are
+            await super().handle(scope, receive, send)  # answers which methods there are
             return
         response: Response = await self.endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
 
 
 class _Front:
-    """An application some paths of which are tried first, outside of its layers."""
+    """An application whose plain paths are tried first, without its layers."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -209,11 +209,11 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    """A path or a method that there is not."""
+    """Answer for a path or a method that does not exist."""
     assert isinstance(error, HTTPException)
     return failure(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
 async def _broken(_: Request, __: Exception) -> Response:
-    """Say nothing of why; the log has it."""
+    """Answer without the reason, which is in the log."""
     return failure(500, "internal error")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from lametta.serve.marks import Floats
 
-_HEARD = 4  # samples after a change that are heard about it
+_HEARD = 4  # samples after a change that it is judged by
 _TINY = 1e-6
-_CAP = 20.0  # times the average, at most: rare classes would drown the others
-_SURE_REACH = 16  # sure samples that their share of changed ones reaches back
-_REACH = 512  # samples that the share of all of them reaches back
+_CAP = 20.0  # times the mean, at most: rare classes would drown the others
+_SURE_REACH = 16  # sure samples that the share of changed ones among them reaches back
+_REACH = 512  # samples that the share of changed ones among all reaches back
 
 
 class Changes:
@@ -62,20 +62,20 @@ class Pending:
         sure: float,
         judges: Sequence[Changes],
     ) -> None:
-        """Hold changes against what the network says on average, here and in what comes next.
+        """Compare changes with the network's mean, at their own samples and at the next ones.
 
         Parameters
         ----------
         source : array [N, K]
-            As the network gave it.
+            The network's probabilities.
         before, after : sequence of int
             The classes of the network and of the corrector.
         base : array [K]
             The network's mean probabilities.
         sure : float
-            From what probability on the network is sure.
+            The probability above which the network is sure.
         judges : sequence of Changes
-            Who hears what comes out.
+            What the results are counted in.
         """
         n_sure = n_changed = 0
         for i, (old, new) in enumerate(zip(before, after, strict=True)):

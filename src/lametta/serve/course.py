@@ -4,12 +4,11 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 SPAN = 2.0  # seconds of a point
 _POINTS = 150  # five minutes
 _LATENCIES = 1024  # requests that quantiles are taken over
-_LABELS = 1024  # samples that the class mix of now is taken over
+_LABELS = 1024  # samples that the current class mix is taken over
 _STREAMS = 24  # streams that are shown, the most recent
 _STRIP = 64  # last labels of a stream
 _CLASSES = 7  # classes that are shown by their own names; the rest is one
@@ -44,7 +43,7 @@ class _Strip:
 class Course:
     """What one model did lately: rates, latencies, signals, class mix and streams.
 
-    Not safe in threads: `Monitor` holds a lock.
+    Not thread-safe: `Watched` holds a lock.
 
     Examples
     --------
@@ -69,10 +68,10 @@ class Course:
             if self.points:
                 self._close(self.points[-1])
             self.points.append(_Point(now // SPAN * SPAN))
-        return self.points[-1]  # of a clock that went back, too
+        return self.points[-1]  # also where the clock went back
 
     def _close(self, point: _Point) -> None:
-        """Keep of a point what is shown."""
+        """Keep only what is shown of a point."""
         point.signals = {**self.known_signals(), **self.quantiles()}
         for mix in (point.source, point.corrected):
             rare = mix.most_common()[2 * _CLASSES :]
@@ -101,16 +100,15 @@ class Course:
             mix.update(labels)
             recent.extend(labels)
         part = n / (n + _FADE)
-        own = self.signals
         for name, value in signals.items():
-            before = own.get(name, value)
-            own[name] = before + part * (value - before)
+            before = self.signals.get(name, value)
+            self.signals[name] = before + part * (value - before)
         if stream is not None:
             self._strip(now, stream, source, corrected)
 
     def _strip(self, now: float, stream: str, source: list[int], corrected: list[int]) -> None:
         known = self.strips.pop(stream, None)
-        strip = self.strips[stream] = known or _Strip()  # the last now
+        strip = self.strips[stream] = known or _Strip()  # moved to the end
         if len(self.strips) > _STREAMS:
             self.strips.popitem(last=False)
         strip.last = now
@@ -128,7 +126,7 @@ class Course:
             self.latencies.append(seconds)
 
     def known_signals(self) -> dict[str, float]:
-        """The signals of now; none before the first sample.
+        """The current signals; none before the first sample.
 
         ``changed`` and the two diversities (entropies of the class mix, in nats) are over the last
         1024 samples, the others fade with the last 256.
@@ -204,8 +202,8 @@ def _mix(mix: Counter[int], shown: list[int]) -> list[int]:
     return [*known, mix.total() - sum(known)]
 
 
-def _entropy(labels: "deque[int]") -> float:
-    counts: NDArray[np.int64] = np.array(list(Counter(labels).values()))
+def _entropy(labels: deque[int]) -> float:
+    counts = np.array(list(Counter(labels).values()))
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

@@ -1,6 +1,6 @@
 """Values of one tensor: JSON or raw bytes to an array, and back, for each datatype.
 
-The datatypes are the Open Inference Protocol's. FP16 may stand in JSON too, as any number.
+The datatypes are the Open Inference Protocol's. FP16 may come in JSON too.
 """
 
 import math
@@ -152,8 +152,8 @@ def from_binary(
     if datatype == "BOOL" and array.view(np.uint8).max() > 1:
         refuse(where, "bytes of 0 and 1 for BOOL", int(array.view(np.uint8).max()))
     if not array.flags.aligned:
-        # JSON ends anywhere, and NumPy sums what lies askew in another order: a frame would not
-        # give the bits that it gives offline.
+        # JSON ends anywhere, and NumPy sums unaligned numbers in another order: an answer would
+        # differ in its last bits from one computed offline.
         array = array.copy()
     array.flags.writeable = False
     return array.reshape(shape), rest

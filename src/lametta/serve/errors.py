@@ -43,14 +43,14 @@ class UnsupportedError(RefusedError):
 
 
 class BusyError(RefusedError):
-    """The server has as much to do as it takes."""
+    """The server takes no more requests for now."""
 
     status = 429
     retry_after = 1
 
 
 class TooManyStreamsError(BusyError):
-    """There are as many streams as the server keeps."""
+    """The server keeps as many streams as it may."""
 
     retry_after = 60
 

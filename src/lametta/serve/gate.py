@@ -31,8 +31,8 @@ from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")
 
-_OPEN = ("/v2/health/", "/static/")  # what tells nothing: probes and the page, not its numbers
-_BUFFERED = 2**14  # bytes of an answer that no client has to be waited for
+_OPEN = ("/v2/health/", "/static/")  # no token: probes, and the page without its numbers
+_BUFFERED = 2**14  # bytes; a shorter answer fits in buffers and need not wait for its client
 _CLIENTS = 10_000  # whose rates are remembered
 
 
@@ -47,7 +47,7 @@ class Manners:
     limits : Limits
         The largest request.
     rate : float
-        Requests a second that a client, a token or else an address, may send for long; twice as
+        Requests a second that a client (a token, or else an address) may send steadily; twice as
         many at once.
     queue : int
         Requests that may be in the server at a time.
@@ -69,11 +69,11 @@ class Manners:
 
 
 class Gate:
-    """All requests pass here first; those that don't are answered with the reason in JSON."""
+    """All requests pass here first; those that are refused get the reason in JSON."""
 
     def __init__(self, app: ASGIApp, manners: Manners, monitor: Monitor) -> None:
         self.app, self.manners, self.monitor = app, manners, monitor
-        # Digests have one length, so that comparing them tells nothing of a token's.
+        # Digests have one length: the time to compare them does not tell a token's length.
         self._tokens = [_digest(token.encode()) for token in manners.tokens]
         self._rates: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
@@ -154,7 +154,7 @@ class Gate:
 
 
 class Bodies:
-    """Reads the bodies of requests, no more at a time than memory is meant for."""
+    """Reads the bodies of requests, within the limits on how many and how much at a time."""
 
     def __init__(self, manners: Manners) -> None:
         self.manners = manners
@@ -186,7 +186,7 @@ class Bodies:
             return most
         if not (given.isascii() and given.isdecimal()):
             raise BadRequest(f"Content-Length must be a number, got {given[:50]!r}")
-        # Compared by digits first: a number of thousands of them is not worth reading.
+        # Count digits first: Python refuses to read a number of thousands of them.
         if len(given.lstrip("0")) > len(str(most)) or int(given) > most:
             raise TooLargeError(f"the body must have at most {most} bytes")
         return int(given)
@@ -218,7 +218,7 @@ def failure(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 
 def refusal(error: Exception) -> Response:
-    """The answer to what was not accepted."""
+    """The answer to a request that was not accepted."""
     status = error.status if isinstance(error, RefusedError) else 400
     headers = {}
     if isinstance(error, RefusedError) and error.retry_after is not None:

@@ -20,7 +20,7 @@ from lametta.serve.errors import BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
 
-_ATTEMPTS = 20  # to be the first to advance a stream that other replicas advance too
+_ATTEMPTS = 20  # to advance a stream before other replicas do
 _HEAD = struct.Struct("<BBBIIII")  # of an entry: dtypes, flags, N, d, K, length of the id
 _DTYPES = dict(enumerate(np.dtype(f"<f{size}") for size in (2, 4, 8)))
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
@@ -48,7 +48,7 @@ class Samples(NamedTuple):
     end: bool = False
 
     def pack(self) -> bytes:
-        """As an entry of a log; the same samples give the same bytes."""
+        """Make an entry of a log; the same samples give the same bytes."""
         x, q, name = self.features, self.probs, self.id.encode()
         flags = self.start + 2 * self.end
         head = _HEAD.pack(_CODES[x.dtype], _CODES[q.dtype], flags, *x.shape, q.shape[1], len(name))
@@ -56,13 +56,13 @@ class Samples(NamedTuple):
 
     @classmethod
     def unpack(cls, entry: bytes) -> "Samples":
-        """What `pack` packed."""
+        """Read what `pack` made."""
         x_code, q_code, flags, n, d, k, length = _HEAD.unpack_from(entry)
         start = _HEAD.size + length
         name = entry[_HEAD.size : start].decode()
         x = np.frombuffer(entry, _DTYPES[x_code], n * d, start).reshape(n, d)
         q = np.frombuffer(entry, _DTYPES[q_code], n * k, start + x.nbytes).reshape(n, k)
-        # Copies, since NumPy may sum in another order where numbers do not lie at even addresses.
+        # Copies, since NumPy may sum unaligned numbers in another order.
         return cls(x.copy(), q.copy(), name, bool(flags & 1), bool(flags & 2))
 
 
@@ -78,7 +78,7 @@ class _Held:
     last: tuple[bytes, Prediction] | None = None  # the last request's digest and answer
 
     def did(self, samples: Samples, entry: bytes, prediction: Prediction) -> None:
-        """Keep what has to be known of a request that is done."""
+        """Remember what the next requests need to know of this one."""
         self.ended = samples.end
         self.logged += len(entry)
         state = self.corrector.state_dict
@@ -98,8 +98,8 @@ class Keeper:
     corrector : Corrector
         What every stream gets a copy of.
     name : str
-        The corrector's name in the store. Together with its options it tells its streams from
-        those of others.
+        The corrector's name in the store. With its options it keeps apart the streams of different
+        correctors.
     store : Store
         Where states survive.
     memory : float
@@ -112,7 +112,7 @@ class Keeper:
         self.corrector, self.store = corrector, store
         check_can_correct(corrector)
         self._stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
-        # Where an object lies in memory is no option: it is elsewhere after a restart.
+        # An object's address in memory is no option: it differs after a restart.
         options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
         options = hashlib.sha256(options.encode()).hexdigest()[:8]
         self._prefix = f"{name}:{options}:"
@@ -131,11 +131,11 @@ class Keeper:
     ) -> Prediction:
         """Correct the next samples of a stream; without one, a batch that stands alone.
 
-        When `time.monotonic` has reached ``deadline``, no answer is wanted any more.
+        Once `time.monotonic` has reached ``deadline``, no answer is wanted.
         """
         if stream is None or not self._stateful:
             return fresh(self.corrector).correct(samples.features, samples.probs)
-        # In the order of rows, as they are read back: NumPy may sum in another one otherwise.
+        # Row by row, as they are read back: NumPy may sum other layouts in another order.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
         samples = samples._replace(features=features, probs=probs)
         wait = max(deadline - time.monotonic(), 0)
@@ -182,7 +182,7 @@ class Keeper:
         return prediction
 
     def _load(self, held: _Held, stream: str) -> None:
-        """Make the state that the store has, from its snapshot and the requests since."""
+        """Restore the state from the store's snapshot and the requests since."""
         kept = self.store.load(stream)
         held.corrector.reset()
         held.ended, held.logged, held.last = False, 0, None
@@ -196,7 +196,7 @@ class Keeper:
         except MemoryError:
             raise
         except Exception:
-            # Of another version of the corrector, say. Its streams can only begin anew.
+            # Written by another version of the corrector, say: the stream can only begin anew.
             logging.getLogger("lametta.serve").exception("the state of %r is of no use", stream)
             held.corrector.reset()
             held.ended = True

@@ -1,7 +1,7 @@
 """How alike samples of one class are, now and in the past of a model.
 
-A few samples of each stream, and of all of them, are *marks*: each new one is compared with those
-before it, and what is kept are sums over such pairs that fade.
+A few samples of each stream, and of all streams together, are *marks*. Each new one is compared
+with those before it; fading sums over such pairs are kept.
 """
 
 import math
@@ -26,20 +26,20 @@ class Marks:
 
     def __init__(self, width: int) -> None:
         self.rows = np.zeros((MARKS, width), np.float32)
-        # Of each mark the class as the network gave it, as corrected, and whether it was sure;
-        # lists, which for so few are faster than arrays.
+        # Of each mark the network's class, the corrected one, and whether the network was sure;
+        # a list, which for so few is faster than arrays.
         self.said: list[tuple[int, int, bool]] = []
         self.count = 0
-        # Fading sums: of pairs; of pairs of one class by source and corrector; of their distances.
+        # Fading sums: of pairs; of pairs of one class, by source and corrected; of their distances.
         self.pairs = self.confidence = self.length = 0.0
         self.same = [0.0, 0.0]
         self.apart = [0.0, 0.0]
 
     def add(self, row: Floats, source: int, corrected: int, sure: bool) -> tuple[float, float]:
-        """Compare a sample with the marks, then let it be one.
+        """Compare a sample with the marks, then make it one.
 
-        Gives the mean distances to marks that the network is sure of, as it is of this one: to
-        those that it gave the same class, and to others; NaN where there are none.
+        Gives two mean distances, if the network is sure of the sample, to marks that it is sure of
+        too: to those of the same class, and to others; NaN where there are none.
         """
         n = len(self.said)
         pairs = zip((self.rows[:n] @ row).tolist(), self.said, strict=True)
@@ -100,7 +100,7 @@ class Past:
 
     def unlike(self, distance: float) -> float:
         """Where a distance lies: 0 as samples of one class were, 1 as those of different ones."""
-        # Of many classes hardly two samples were of one: half as far apart, until more is known.
+        # Among many classes pairs of one are rare: assume half the distance until more are seen.
         near = (self.near * self.n_near + self.far / 2 * _KNOWN) / (self.n_near + _KNOWN)
         return (distance - near) / max(self.far - near, 1e-6)
 
@@ -110,14 +110,14 @@ def _mean(values: list[float]) -> float:
 
 
 def sketch(x: Floats) -> tuple[Floats, list[float]]:
-    """Rows of length one whose cosines are about those of the features [N, d]; their lengths."""
+    """Rows of unit length with about the cosines of features [N, d]; their lengths before that."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows: Floats = fold(x.astype(np.float32), WIDTH)
         lengths = np.sqrt(np.vecdot(rows, rows))
     known = lengths.tolist()
     if not all(0 < length < math.inf for length in known):
         fine = (lengths > 0) & (lengths < math.inf)
-        rows[~fine], lengths[~fine] = 0, 1  # beyond what float32 holds: like nothing
+        rows[~fine], lengths[~fine] = 0, 1  # zero, or beyond what float32 holds: like nothing
         known = [length if ok else 0.0 for length, ok in zip(known, fine.tolist(), strict=True)]
     rows /= lengths[:, None]
     return rows, known

@@ -125,10 +125,9 @@ class Monitor:
             From the first byte to the last.
         """
         watched = self._watched.get(model)
-        name = watched.name if watched else ""
-        count, time = self._counters.of_request(name, int(status))
-        count.inc()
-        time.observe(seconds)
+        counter, histogram = self._counters.of_request(model if watched else "", int(status))
+        counter.inc()
+        histogram.observe(seconds)
         if watched:
             watched.finished(status, seconds)
 

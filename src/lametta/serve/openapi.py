@@ -60,7 +60,7 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 def _path(
     summary: str, content: Mapping[str, object], *errors: int, **more: object
 ) -> dict[str, Any]:
-    """The options of a route that say all of its answers; FastAPI would guess others."""
+    """The options of a route, with all of its answers: FastAPI would guess others."""
     from fastapi import Response
 
     known = {

@@ -30,21 +30,21 @@ logger = logging.getLogger("lametta.serve")
 def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "Application":
     """Make a Ray Serve application of a plan, for those who run Ray Serve themselves.
 
-    Each replica makes the server's application from the plan. It holds no truth: a request is
-    committed to the store under the version of its stream, so that whichever replica gets the next
-    one loads what it lacks. That the store cannot be reached is no reason to end a replica: it
-    answers 503 until it can. Limits on rate, queue and memory hold for each replica. Bodies wait in
-    Ray's proxies until a replica has looked at their head.
+    Each replica makes the server's application from the plan. States are in the store: a request
+    is committed there under the version of its stream, so that whichever replica gets the next one
+    loads what it lacks. A replica that cannot reach the store stays up, and answers 503 until it
+    can. Limits on rate, queue and memory hold for each replica. Bodies wait in Ray's proxies until
+    a replica has looked at their head.
 
     Parameters
     ----------
     plan : Plan
-        What to serve. All nodes need what it names: lametta, the model's file. Its tokens are known
-        to the cluster.
+        What to serve. All nodes need lametta and the model's file. The cluster gets to know its
+        tokens.
     replicas : int
         How many.
     log_level : str
-        What the replicas log, to the files of their error streams.
+        What the replicas log, to the files of their standard error.
 
     Examples
     --------

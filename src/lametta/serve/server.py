@@ -52,7 +52,7 @@ def log_to_stderr(level: str) -> None:
 def protocol(patience: float) -> type[HttpToolsProtocol]:
     """HTTP for connections whose client sends a request's head within ``patience`` seconds.
 
-    uvicorn waits for ever for the rest of a head that has begun.
+    uvicorn waits forever for the rest of a head that has begun.
     """
 
     class Patient(HttpToolsProtocol):
@@ -92,7 +92,7 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
         app,
         host=host,
         port=port,
-        loop="uvloop" if find_spec("uvloop") else "asyncio",  # there is none for Windows
+        loop="uvloop" if find_spec("uvloop") else "asyncio",  # Windows has no uvloop
         http=protocol(manners.patience),
         ws="none",
         log_config=None,
@@ -111,7 +111,7 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
 
 
 class _Server(uvicorn.Server):
-    """One that says where it listens: with port 0 the system chooses."""
+    """Logs where it listens: with port 0 the system chooses."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,4 +1,4 @@
-"""What a request asks, computed: from the bytes of a request to the bytes of its answer."""
+"""From the bytes of a request to the bytes of its answer."""
 
 import json
 import threading
@@ -63,7 +63,7 @@ class Service:
     ) -> tuple[bytes, int | None]:
         """Answer a request to a model, which came when `time.monotonic` was ``begun``.
 
-        Gives the answer's bytes, and how many of them are JSON if not all.
+        Gives the answer's bytes, and how many of them are JSON; None if all are.
         """
         keeper = self.find(name)
         request = self._decode(body, header_length)
@@ -71,7 +71,7 @@ class Service:
         if time.monotonic() >= deadline:
             raise DeadlineError("the request waited until its deadline")
         stream, start, end = _sequence(request)
-        for wanted in request.outputs or ():  # what is refused must not have been counted
+        for wanted in request.outputs or ():  # refused before the stream moves on
             check_choice("outputs of the request", wanted[:100], OUTPUTS)
         features, probs = self._inputs(request)
         samples = Samples(features, probs, request.id, start, end)
@@ -115,7 +115,7 @@ class Service:
 def _predicted(
     network: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """What the network says of tensors as its graph takes them, or of images."""
+    """Features and probabilities from the network, of tensors as its graph takes them or images."""
     x: object = inputs
     if len(network.metadata.inputs) == len(inputs) == 1:
         (x,) = inputs.values()  # whatever the client calls it
@@ -156,7 +156,7 @@ def _timeout(request: InferRequest) -> float:
 def _outputs(
     source: NDArray[np.floating], prediction: Prediction
 ) -> tuple[dict[str, NDArray[np.generic]], dict[str, float]]:
-    """What is answered, and what the corrector tells of itself."""
+    """The outputs, and what else the corrector says of itself."""
     probs = to_numpy(prediction.probs)
     outputs = {"probs": probs, "label": probs.argmax(axis=1), "source_label": source.argmax(axis=1)}
     told = {name: float(value) for name, value in prediction.info.items()}

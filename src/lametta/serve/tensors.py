@@ -208,7 +208,7 @@ def _parameters(entry: _Object, where: str) -> dict[str, Any]:
 
 
 def _get(entry: _Object, key: str, kind: type[T], where: str, default: T | None = None) -> T:
-    """A field that has to be of a type; one that is null is not there."""
+    """A field, which must be of this type; null counts as missing."""
     value = entry.get(key)
     if type(value) is kind:  # as it nearly always is
         return value
@@ -245,12 +245,12 @@ def encode(
     -------
     tuple
         The bytes, and the length of their JSON if any output is binary, else None. In JSON,
-        what is not finite becomes null.
+        numbers that are not finite become null.
 
     Raises
     ------
     BadRequest
-        If what is not text is wanted in JSON.
+        If bytes that are not text are wanted in JSON.
 
     Examples
     --------

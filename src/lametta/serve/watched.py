@@ -18,8 +18,8 @@ from lametta.serve.marks import Floats
 from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-_TOGETHER = 16  # answers that are looked at one after the other, which takes half as long for each
-_LARGE = 2**14  # probabilities of an answer that is not kept for that
+_TOGETHER = 16  # answers that are taken in together, which takes half as long for each
+_LARGE = 2**14  # probabilities of an answer that does not wait for others
 _SAID = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
 
 
@@ -45,7 +45,7 @@ class Counters:
         self._of_request: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def of_request(self, model: str, status: int) -> tuple[Counter, Histogram]:
-        """The counter and the histogram of such requests; finding them takes longer than use."""
+        """The counter and the histogram of such requests; finding takes longer than using them."""
         status = status if 100 <= status < 600 else 0
         key = model, status
         if key not in self._of_request:
@@ -71,7 +71,7 @@ class Watched:
         self.name, self.clock = name, clock
         self.lock = threading.Lock()
         self.course, self.alarms = Course(), Alarms()
-        self.waiting: deque[_Answered] = deque()  # seen when it is asked for, or together
+        self.waiting: deque[_Answered] = deque()  # taken in together, or when numbers are asked for
         self.samples = counters.samples.labels(name)
         self.changed = counters.changed.labels(name)
         self.iterations = counters.iterations.labels(name)
@@ -85,7 +85,7 @@ class Watched:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """See what waits; a caller waits for another that does so, since it may be read next."""
+        """Take in what waits; if another thread does so, wait for it: its numbers are read next."""
         with self.lock:
             while self.waiting:
                 self._see(self.waiting.popleft())

@@ -14,7 +14,7 @@ _QUICK = 0.003  # seconds that all others may have to wait for what is computed 
 _SLOW = 10 * _QUICK  # what takes less is tried at once now and then: it may have become quick
 _RETRY = 64  # requests between two such tries
 _LATELY = 16  # requests that an average goes back
-_SMALL = 2**16  # bytes of a request that is believed to be quick until it was seen
+_SMALL = 2**16  # bytes of a request that counts as quick until one was timed
 
 
 class Kind(NamedTuple):
@@ -64,7 +64,7 @@ class Workers:
         )
 
     async def do(self, kind: Kind, job: Callable[[], T]) -> T:
-        """Do a job, to its end: who has gone away may have been counted already."""
+        """Do a job to its end, even if the client has gone: its stream may have moved on."""
         if self.computes_at_once(kind):
             return self.timed(kind, job)
         is_slow = not self._is_quick(kind)
@@ -78,7 +78,7 @@ class Workers:
             await asyncio.wait([future])
             raise
         finally:
-            del future  # or a failure's trace would hold it, and it the failure, with all its data
+            del future  # else it and a failure's traceback hold each other, with all the data
             self._n_running -= 1
             self._n_slow -= is_slow
 
@@ -89,7 +89,7 @@ class Workers:
             return job()
         finally:
             seconds = max(time.perf_counter() - begun, 1e-9)  # some clocks stand still for longer
-            if not (others or self._n_running > 1):  # else the clock says how many took turns
+            if not (others or self._n_running > 1):  # else this is not its own time
                 before = self._seconds.get(kind, seconds)
                 # The geometric mean, to which a single stall of the machine matters little.
                 self._seconds[kind] = before * (seconds / before) ** (1 / _LATELY)

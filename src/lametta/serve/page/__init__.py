@@ -1,8 +1,8 @@
 """The live page: plain files, no host but this one.
 
-They hold nothing of anyone's and may be given without a token: the page asks for one where
-``status.json`` is refused with 401. All its addresses are relative, and it needs no more of a
-Content-Security-Policy than ``default-src 'self'``.
+They hold no data and may be given without a token: the page asks for one where ``status.json`` is
+refused with 401. All its addresses are relative, and ``default-src 'self'`` is all that it needs of
+a Content-Security-Policy.
 """
 
 from importlib.resources import files

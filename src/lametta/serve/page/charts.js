@@ -42,7 +42,7 @@ function frame(figure, now, times, low, high, format) {
   return { drawing, width, minutes, x, y };
 }
 
-/** Put a drawing into its figure, with a text that says it and one for the pointer's place. */
+/** Put a drawing into its figure, with a text for it and one for the point under the pointer. */
 function show(figure, { drawing, width, minutes, x }, now, times, label, read) {
   const caption = figure.querySelector("figcaption span");
   const cursor = svg("line", { class: "cursor", y1: 6, y2: HEIGHT, visibility: "hidden" });

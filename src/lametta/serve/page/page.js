@@ -37,7 +37,7 @@ const byId = (id) => document.getElementById(id);
 const parts = new Map(); // the elements of each model
 const open = new Set(); // streams that were clicked, as "model\nstream"
 let classes = null;
-let since = null; // when the server was last heard, once it is not
+let since = null; // when the server could not be reached any more; null while it can
 
 function make(tag, className, text) {
   const element = document.createElement(tag);
@@ -119,7 +119,7 @@ function drawMix(part, now, history) {
 function drawCourses(part, now, history, model) {
   const { time, span } = history;
   const has = history.evidence.some((value) => value !== null);
-  part.figures.evidence.hidden = !has; // first of all: the others have its room
+  part.figures.evidence.hidden = !has; // before the others are drawn, which share its room
   const shares = history.changed.map((count, i) => (history.samples[i] ? count / history.samples[i] : null));
   lines(part.figures.changed, now, time, span, [shares], {
     least: 0.05, format: percent, label: `${percent(model.signals.changed)} of the last samples`,

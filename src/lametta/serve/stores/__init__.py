@@ -1,8 +1,8 @@
 """Where the state of streams survives: memory, a folder, or Redis.
 
-A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame costs
-the frame and not a state. Its version grows with each request: who adds the next one has to name
-the version it was made for, and of two who name the same one comes too late.
+A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame
+writes the frame and not the state. Its version grows with each request. Who adds a request names
+the version that it was made for; of two who name the same, the second comes too late.
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ logger = logging.getLogger("lametta.serve")
 
 _HEAD = struct.Struct("<QII")  # of a record: version, length, checksum of both and of the content
 _SWEEP = 60.0  # seconds between two looks for streams to forget
-_LOCK_WAIT = 5.0  # seconds that a server before may take to end
+_LOCK_WAIT = 5.0  # seconds that the server before may take to end
 
 
 class _Known(NamedTuple):

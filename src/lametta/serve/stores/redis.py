@@ -18,7 +18,7 @@ from lametta.types import LamettaError
 logger = logging.getLogger("lametta.serve")
 
 _TIMEOUT = 2.0  # seconds for an answer
-_PAUSE = 1.0  # seconds before the next one asks where there was none
+_PAUSE = 1.0  # seconds until it is asked again, where no answer came
 _PREFIX = "{lametta}:"  # the braces keep all keys in one slot of a cluster
 _INDEX = _PREFIX + "streams"  # when each stream came last
 
@@ -104,7 +104,7 @@ class RedisStore:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """What goes wrong is for the log; while Redis is silent, not all wait for it in turn."""
+        """Log what goes wrong; while Redis is silent, fail at once: not all wait for it in turn."""
         try:
             if time.monotonic() < self._silent_until:
                 raise redis.TimeoutError("it was silent a moment ago")
@@ -119,7 +119,7 @@ class RedisStore:
         try:
             safe = self._redis.info("persistence").get("aof_enabled")
         except redis.RedisError:
-            return  # not there yet; requests will say so
+            return  # not there yet, as requests will say
         if not safe:
             logger.warning(
                 "Redis keeps no log (appendonly yes, appendfsync always): streams may be lost "
