@@ -78,7 +78,7 @@ def progress_bar(*, transient: bool = True) -> Progress:
 class _Lines(Progress):
     """Progress for a file or a pipe: a line every ten seconds, and one at the end of a task.
 
-    A brief one prints no end of tasks that it printed nothing of before.
+    With ``brief``, a task that printed nothing before ends silently.
     """
 
     def __init__(self, *, brief: bool) -> None:

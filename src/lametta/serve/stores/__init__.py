@@ -1,7 +1,7 @@
 """Where the state of streams survives: memory, a folder, or Redis.
 
 A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame
-writes the frame and not the state. Its version grows with each request. Who adds a request names
+writes itself alone and not the state. Its version grows with each request. Who adds a request names
 the version that it was made for; of two who name the same, the second comes too late.
 """
 

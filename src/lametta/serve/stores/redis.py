@@ -104,7 +104,7 @@ class RedisStore:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Log what goes wrong; while Redis is silent, fail at once: not all wait for it in turn."""
+        """Log what goes wrong; while Redis is silent, fail at once rather than wait in turn."""
         try:
             if time.monotonic() < self._silent_until:
                 raise redis.TimeoutError("it was silent a moment ago")
