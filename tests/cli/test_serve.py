@@ -61,8 +61,9 @@ def test_tokens(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("\n  a-token-of-enough-letters \n\nanother-token-too\n")
     assert _tokens(path) == ("a-token-of-enough-letters", "another-token-too")
-    for content in ("", "short\n", "a-token-of-enough-l\u00e4tters"):
-        path.write_text(content)
+    letters = "a-token-of-enough-l\u00e4tters"
+    for content in (b"", b"short\n", letters.encode(), letters.encode("latin-1")):
+        path.write_bytes(content)
         with pytest.raises(LamettaError, match="--token-file must have tokens of 16 ASCII"):
             _tokens(path)
 

@@ -210,7 +210,8 @@ def _served(specs: Sequence[str]) -> "dict[str, Served]":
 def _tokens(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
-    tokens = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
+    text = path.read_text(encoding="utf-8", errors="replace")
+    tokens = tuple(filter(None, map(str.strip, text.splitlines())))
     if not tokens or any(len(token) < _SHORTEST or not token.isascii() for token in tokens):
         raise LamettaError(
             f"--token-file must have tokens of {_SHORTEST} ASCII characters or more, one a line, "
