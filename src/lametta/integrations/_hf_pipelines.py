@@ -1,8 +1,9 @@
-"""What of a transformers pipeline a correction uses, whatever it classifies."""
+"""The parts of a transformers pipeline that a correction uses, whatever it classifies."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,10 +13,13 @@ from lametta.torch.head import find_head
 from lametta.torch.model import Classifier, Inputs
 from lametta.types import LamettaError, Output
 
+if TYPE_CHECKING:
+    from transformers import Pipeline, PreTrainedModel
+
 TASKS = ("image", "audio", "text", "video", "zero-shot-image")
 ZERO_SHOT = "zero-shot-image"
 
-# By the name of the network's input: what is classified, and a pipeline's word for a processor.
+# By the name of the network's input: what is classified, and the pipeline's name of its processor.
 _INPUTS = {
     "pixel_values": ("image", "image_processor"),
     "input_values": ("audio", "feature_extractor"),
@@ -24,12 +28,12 @@ _INPUTS = {
 }
 
 
-def transformers() -> Any:
-    """The library, or say what to install."""
+def transformers() -> ModuleType:
+    """Import the library, or say what to install."""
     return package("transformers", "'lametta[hf]'", "lametta.integrations.hf")
 
 
-def task_of(pipeline: Any) -> str:
+def task_of(pipeline: object) -> str:
     """What a pipeline classifies."""
     hf = transformers()
     for task in TASKS:
@@ -42,8 +46,8 @@ def task_of(pipeline: Any) -> str:
     )
 
 
-def as_pipeline(model: Any, processor: Any) -> Any:
-    """The pipeline that was given, or the one of a model and its processor."""
+def as_pipeline(model: object, processor: object) -> "Pipeline":
+    """Return the pipeline that was given, or make one of a model and its processor."""
     hf = transformers()
     if isinstance(model, hf.Pipeline):
         if processor is not None:
@@ -74,13 +78,13 @@ def as_pipeline(model: Any, processor: Any) -> Any:
             f"{name}: give a pipeline"
         )
     task, word = _INPUTS[name]
-    # Both a tokenizer and a processor that has one.
+    # The processor may be the tokenizer, say, or have it.
     part = getattr(processor, word, processor)
     kind = getattr(hf, f"{task.title()}ClassificationPipeline")
     return kind(model=model, device=model.device, **{word: part})
 
 
-def _check_one_of_many(pipeline: Any) -> None:
+def _check_one_of_many(pipeline: "Pipeline") -> None:
     """Raise unless the pipeline chooses one of several classes."""
     config = pipeline.model.config
     chosen = pipeline._postprocess_params.get("function_to_apply")
@@ -100,14 +104,14 @@ def _check_one_of_many(pipeline: Any) -> None:
         raise LamettaError("model must give scores after a softmax, got function_to_apply='none'")
 
 
-def network(pipeline: Any, head: nn.Module | str | None) -> Classifier:
+def network(pipeline: "Pipeline", head: nn.Module | str | None) -> Classifier:
     """The pipeline's network as a `lametta.Model`; it has to choose one of several classes."""
     _check_one_of_many(pipeline)
     model = pipeline.model
     return Classifier(model, _last_layer(model) if head is None else head)
 
 
-def _last_layer(net: Any) -> nn.Module:
+def _last_layer(net: "PreTrainedModel") -> nn.Module:
     """The layer that gives as many numbers as there are classes, outside of the base model."""
     n_classes, base = net.config.num_labels, getattr(net, "base_model_prefix", "")
     layers: dict[str, nn.Module] = {
@@ -124,10 +128,10 @@ def _last_layer(net: Any) -> nn.Module:
             f"{error}. Was the model loaded with its head, as AutoModelFor...Classification does?"
         ) from None
     inside = [layer for layer in layers.values() if any(layer is m for m in head.modules())]
-    return inside[-1] if inside else head  # such as a layer before the last of the same width
+    return inside[-1] if inside else head  # the last of several that fit
 
 
-def collated(pipeline: Any, ready: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def collated(pipeline: "Pipeline", ready: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """One batch from preprocessed samples, padded to the longest, on the network's device."""
     if len(ready) > 1:
         other = pipeline.feature_extractor or pipeline.image_processor
@@ -135,13 +139,13 @@ def collated(pipeline: Any, ready: Sequence[Mapping[str, Any]]) -> dict[str, Any
         batch = collate(list(ready))
     else:
         batch = dict(ready[0])
-    placed: dict[str, Any] = pipeline.ensure_tensor_on_device(**batch)
+    placed: dict[str, object] = pipeline.ensure_tensor_on_device(**batch)
     return placed
 
 
-def forward(model: Classifier, batch: dict[str, Any]) -> Output:
+def forward(model: Classifier, batch: dict[str, object]) -> Output:
     """Features and logits of one batch."""
-    # A cache is for texts that go on.
+    # A cache would only help to generate text.
     if "use_cache" in inspect.signature(model.net.forward).parameters:
         batch["use_cache"] = False
     return model(Inputs((), batch))
@@ -153,11 +157,13 @@ def joined(outputs: Iterable[Output]) -> Output:
     return Output(torch.cat(features), torch.cat(logits))
 
 
-def parameters(pipeline: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of preprocessing and of the scores, those of the pipeline among them."""
+def parameters(
+    pipeline: "Pipeline", options: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Options of preprocessing and of scoring: those given, and else the pipeline's own."""
     if "function_to_apply" in options:
         raise LamettaError("function_to_apply must be left out: scores are probabilities")
-    # Probabilities are handed to the pipeline as scores that are ready.
+    # The pipeline will get probabilities as its scores, and must not take a softmax of them.
     done = {} if task_of(pipeline) == ZERO_SHOT else {"function_to_apply": "none"}
     try:
         before, _, after = pipeline._sanitize_parameters(**options, **done)
@@ -167,10 +173,13 @@ def parameters(pipeline: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def scores_of(
-    pipeline: Any, labels: Sequence[str], probs: torch.Tensor, shown: Mapping[str, Any]
-) -> list[Any]:
-    """The labels and scores of each row, in the form of the pipeline's own."""
-    if task_of(pipeline) == ZERO_SHOT:  # it would take a softmax of them
+    pipeline: "Pipeline",
+    labels: Sequence[str],
+    probs: torch.Tensor,
+    shown: Mapping[str, int | None],
+) -> list[object]:
+    """The labels and scores of each row, in the form in which the pipeline gives its own."""
+    if task_of(pipeline) == ZERO_SHOT:  # whose own scoring would take a softmax
         ranked = (
             sorted(zip(row, labels, strict=True), key=lambda one: -one[0]) for row in probs.tolist()
         )

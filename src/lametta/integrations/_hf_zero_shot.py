@@ -1,7 +1,7 @@
 """CLIP and its kind: classes are texts, whose embeddings are made once."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,21 +9,25 @@ from lametta.integrations._hf_pipelines import collated
 from lametta.torch.model import check_ready
 from lametta.types import LamettaError, Output
 
+if TYPE_CHECKING:
+    from transformers import Pipeline
+    from transformers.utils import ModelOutput
+
 
 class ZeroShot:
-    """A network that compares images with texts, as a model of the classes that these describe.
+    """A network that compares images with texts, as a model whose classes are the texts.
 
-    The embeddings of the texts, ``prototypes`` [K, d], are made with the first images. Later ones
-    take a single text along, which the network insists on.
+    The embeddings of the texts, ``prototypes`` [K, d], are made with the first images. Later
+    images come with a single text, since the network insists on one.
     """
 
-    def __init__(self, pipeline: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, pipeline: "Pipeline", options: Mapping[str, object]) -> None:
         self.pipeline = pipeline
         self.options = dict(options)
         self.labels = _checked(options.get("candidate_labels"))
         self.prototypes: torch.Tensor | None = None
 
-    def __call__(self, images: Sequence[Any]) -> Output:
+    def __call__(self, images: Sequence[object]) -> Output:
         """Return embeddings [N, d] and logits [N, K] of images."""
         net = self.pipeline.model
         check_ready(net)
@@ -34,7 +38,7 @@ class ZeroShot:
             del sample["candidate_labels"]
         batch = collated(self.pipeline, ready)
         prototypes = self.prototypes
-        if prototypes is None:  # also where the logits are not those of prototypes
+        if prototypes is None:  # always so if the logits are not those of prototypes
             texts = self.pipeline.preprocess(images[0], **self.options)["text_inputs"]
         with torch.no_grad():
             returned = net(**self.pipeline.ensure_tensor_on_device(**texts[0]), **batch)
@@ -46,8 +50,8 @@ class ZeroShot:
                     self.prototypes = returned.text_embeds
         return Output(returned.image_embeds, returned.logits_per_image)
 
-    def _logits(self, prototypes: torch.Tensor, returned: Any) -> torch.Tensor:
-        """Cosines on the scale that was learned, computed in the order of the networks."""
+    def _logits(self, prototypes: torch.Tensor, returned: "ModelOutput") -> torch.Tensor:
+        """Cosines on the learned scale, computed in the order in which the networks do it."""
         net = self.pipeline.model
         logits = torch.matmul(prototypes, returned.image_embeds.t()) * net.logit_scale.exp()
         bias = getattr(net, "logit_bias", None)

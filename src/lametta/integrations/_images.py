@@ -1,10 +1,11 @@
-"""Images as a network's input, by Pillow and NumPy alone."""
+"""Turn images into a network's input, with Pillow and NumPy alone."""
 
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from lametta._checks import check_choice, check_flag, explained, is_number
 from lametta._packages import package
 from lametta.integrations._onnx_session import Input
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _FORMATS = ("JPEG", "PNG")
@@ -75,13 +79,13 @@ class Images:
         check_choice("interpolation", self.interpolation, _INTERPOLATIONS)
         check_flag("bgr", self.bgr)
 
-    def __call__(self, images: Iterable[Any], dtype: np.dtype[Any], /) -> npt.NDArray[Any]:
+    def __call__(self, images: Iterable[object], dtype: np.dtype, /) -> npt.NDArray[np.number]:
         """Make a batch of encoded images or of uint8 arrays [H, W, 3], red first.
 
         An array of the size that the network sees is not resized. Pixels for a network that takes
         uint8 stay as they are.
         """
-        ready: list[npt.NDArray[Any]] = []
+        ready: list[npt.NDArray[np.uint8]] = []
         for i, image in enumerate(images):
             pixels = self._pixels(i, image)
             if ready and pixels.shape != ready[0].shape:
@@ -90,19 +94,20 @@ class Images:
                     f"got {ready[0].shape[:2]} and {pixels.shape[:2]}: give a crop"
                 )
             ready.append(pixels)
-        batch = np.stack(ready)
-        batch = batch[..., ::-1] if self.bgr else batch
-        batch = self._standardized(batch) if dtype.kind == "f" else batch
+        pixels = np.stack(ready)
+        pixels = pixels[..., ::-1] if self.bgr else pixels
+        batch = self._standardized(pixels) if dtype.kind == "f" else pixels
         if self.layout == "NCHW":
             batch = batch.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(batch, dtype=dtype)
 
-    def _standardized(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _standardized(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
         x = pixels.astype(np.float32)
         x = x / np.float32(255) if self.scale == 1 else x
-        return (x - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+        return (x - mean) / std
 
-    def _pixels(self, i: int, image: Any) -> npt.NDArray[Any]:
+    def _pixels(self, i: int, image: object) -> npt.NDArray[np.uint8]:
         pil = package("PIL.Image", "pillow", "an image")
         if isinstance(image, np.ndarray):
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -129,7 +134,7 @@ class Images:
             return self.size[::-1]
         ratio = (self.size or 1) / min(width, height)
         width, height = int(width * ratio + 0.5), int(height * ratio + 0.5)
-        if width * height > _MOST_PIXELS:  # of a line, however small its file
+        if width * height > _MOST_PIXELS:  # a thin line, however small its file
             raise LamettaError(
                 f"x must hold images that stay small, got {width} x {height} pixels after resizing"
             )
@@ -145,8 +150,8 @@ def _are_sides(side: object) -> bool:
     return all(type(n) is int and 1 <= n <= _LONGEST_SIDE for n in sides)
 
 
-def _decoded(pil: Any, i: int, data: Any) -> Any:
-    """Decode a JPEG or PNG file, turned as its EXIF tag says, to RGB."""
+def _decoded(pil: ModuleType, i: int, data: object) -> "Image":
+    """Decode a JPEG or PNG file to RGB, turned as its EXIF tag says."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise LamettaError(f"x must hold encoded images as bytes, got {type(data).__name__} at {i}")
     try:
@@ -154,7 +159,7 @@ def _decoded(pil: Any, i: int, data: Any) -> Any:
             if image.width * image.height > _MOST_PIXELS:  # known before they are decoded
                 raise LamettaError(f"it has {image.width} x {image.height} pixels, too many")
             image.load()
-            turned = package("PIL.ImageOps", "pillow", "an image").exif_transpose(image)
+            turned: Image = package("PIL.ImageOps", "pillow", "an image").exif_transpose(image)
             return turned.convert("RGB")
     except Exception as error:  # a broken file may raise anything
         unknown = type(error).__name__ == "UnidentifiedImageError"
@@ -162,22 +167,23 @@ def _decoded(pil: Any, i: int, data: Any) -> Any:
         raise LamettaError(f"x must hold images that can be read, got at {i}: {reason}") from error
 
 
-def are_images(x: Any, takes_pixels: bool) -> bool:
-    """Whether these are images and no tensor: pixels are one where a graph takes uint8."""
+def are_images(x: object, takes_pixels: bool) -> TypeGuard[Iterable[object]]:
+    """Whether these are images, not a tensor; a uint8 array is one if the graph takes pixels."""
     if isinstance(x, list | tuple) or (isinstance(x, np.ndarray) and x.dtype == object):
         first = x[0] if len(x) else None
         is_pixels = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3
         return is_pixels or isinstance(first, bytes | bytearray | memoryview)
-    is_array = isinstance(x, np.ndarray) and x.dtype == np.uint8
-    return is_array and x.ndim == 4 and x.shape[3] == 3 and len(x) > 0 and not takes_pixels
+    if takes_pixels or not isinstance(x, np.ndarray) or x.dtype != np.uint8:
+        return False
+    return x.ndim == 4 and x.shape[3] == 3 and len(x) > 0
 
 
 def images_for(
-    inputs: Sequence[Input], known: Mapping[str, str], options: Mapping[str, Any] | None
+    inputs: Sequence[Input], known: Mapping[str, str], options: Mapping[str, object] | None
 ) -> Images | None:
     """How images become the input of a graph; None if it takes none.
 
-    The options win, then what the file's metadata say, then what the input's shape says.
+    The options come first, then the file's metadata, then the shape of the input.
     """
     kinds = ("uint8", "float16", "float32", "float64")
     channels = [put.shape[1:] for put in inputs if len(put.shape) == 4 and put.dtype in kinds]

@@ -14,7 +14,7 @@ from lametta._packages import package
 from lametta.affinity import Affinity, knn
 from lametta.integrations._onnx_graph import find_head, free_prefix, with_outputs
 from lametta.integrations._onnx_lame import Nodes, add_lame
-from lametta.integrations._onnx_outputs import columns
+from lametta.integrations._onnx_outputs import columns, pooled_axes
 from lametta.integrations._onnx_session import (
     MOST_BYTES,
     fixed_batch,
@@ -59,7 +59,7 @@ def export(
     Parameters
     ----------
     path : path
-        Where to; a file that is there is replaced, at one go.
+        The file to write. One that exists is replaced, whole or not at all.
     affinity : knn, rbf or linear
         As for `lametta.lame`.
     weight : float
@@ -67,8 +67,8 @@ def export(
     iterations : int
         How many updates the graph makes, up to 1000.
     model : path, optional
-        The ``.onnx`` file of a classifier. Its external data are taken into the new file, or shared
-        with it where both lie in one folder.
+        The ``.onnx`` file of a classifier. Its external data are copied into the new file, or
+        shared with it if both are in one folder.
     features, logits, probabilities
         As for `OnnxModel`, of the model.
 
@@ -166,12 +166,12 @@ def _behind(
             f"path must be in the model's folder, to share its external data, got another and "
             f"{size} bytes, where a file has {MOST_BYTES} at most"
         )
-    session(model, path.parent, _CPU, 1)  # or say why it does not run
+    session(model, path.parent, _CPU, 1)  # raises if the graph does not run
     return model
 
 
 def _rename(model: "ModelProto") -> None:
-    """Make the outputs' names free, which may be tensors' of the model."""
+    """Rename tensors of the model that are called as the new outputs will be."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for put in model.graph.input:
         if put.name in _OUTPUTS and put.name not in weights:
@@ -196,14 +196,11 @@ def _pooled(g: Nodes, features: str, n_axes: int, channels_first: bool | None) -
         raise LamettaError("features must name a tensor [N, d, ...], got one of unknown shape")
     if n_axes == 2:
         return features
-    if channels_first is None:
-        channels_first = n_axes > 3
-    first = 2 if channels_first else 1
-    return g.reduce("ReduceMean", features, list(range(first, first + n_axes - 2)), keep=False)
+    return g.reduce("ReduceMean", features, list(pooled_axes(n_axes, channels_first)), keep=False)
 
 
 def _probs(g: Nodes, logits: str, n_columns: int | None, probabilities: bool) -> str:
-    """Probabilities [N, K], as `lametta.integrations.onnx.OnnxModel` has them by way of logits."""
+    """Probabilities [N, K]: the softmax of the logits of `lametta.integrations.onnx.OnnxModel`."""
     if n_columns is None:
         logits = g("Flatten", logits, axis=1)
     else:
@@ -219,7 +216,7 @@ def _probs(g: Nodes, logits: str, n_columns: int | None, probabilities: bool) ->
 def _add(
     model: "ModelProto", g: Nodes, x: str, q: str, lame: _Lame, shape: tuple[_Side, _Side]
 ) -> None:
-    """Append LAME and its outputs to a model, and what it computes to the metadata."""
+    """Append LAME and its outputs to a model, and LAME's options to the metadata."""
     onnx = package("onnx", "onnx", "export")
     z = add_lame(g, x, q, *lame)
     corrected, label = _OUTPUTS

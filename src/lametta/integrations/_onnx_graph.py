@@ -11,7 +11,7 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-# What makes logits of features.
+# Operators that make logits from features.
 _DENSE = {"Gemm", "MatMul", "FusedGemm", "FusedMatMul", "MatMulInteger", "QLinearMatMul", "QGemm"}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 _QUANTIZED = ("QLinearMatMul", "QGemm", "QLinearConv")  # scale and zero point follow the data
@@ -28,18 +28,18 @@ _CONSTANTS = {"Identity", "Cast", "DequantizeLinear", "QuantizeLinear", "Transpo
 
 @dataclass(frozen=True)
 class Head:
-    """Where features and logits are in a graph: a tensor each, or one with scale and zero point."""
+    """The tensors of features and logits; a quantized one comes with scale and zero point."""
 
     features: tuple[str, ...]
     logits: tuple[str, ...]
     channels_first: bool | None = None  # of features with more than two axes; None: unknown
-    probabilities: bool = False  # what the logits' tensor holds in truth
+    probabilities: bool = False  # whether the tensor of logits holds probabilities
     d: int | None = None  # as the weights say
     n_classes: int | None = None
 
 
 class _Way(NamedTuple):
-    """What lies on the way back from an output."""
+    """The nodes on the way back from an output, and which of them may be heads."""
 
     heads: "list[NodeProto]"
     nodes: "list[NodeProto]"
@@ -81,7 +81,7 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
 
 
 def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
-    """Make features and logits, as float32, the only outputs; give their names."""
+    """Make features and logits, as float32, the only outputs; return their names."""
     onnx = package("onnx", "onnx", "OnnxModel")
     prefix, names = free_prefix(model, "lametta."), []
     del model.graph.output[:]
@@ -107,7 +107,7 @@ def free_prefix(model: "ModelProto", prefix: str) -> str:
 
 
 class _Graph:
-    """Who makes each tensor, and which tensors are constants."""
+    """Which node makes each tensor, and which tensors are constants."""
 
     def __init__(self, model: "ModelProto") -> None:
         self.makers = {name: node for node in model.graph.node for name in node.output if name}
@@ -167,7 +167,7 @@ class _Graph:
         return (output,)
 
     def _chain(self, name: str, kinds: Iterable[str]) -> "Iterator[NodeProto]":
-        """The nodes of these kinds, one before the other, that a tensor comes from."""
+        """Walk back from a tensor along first inputs, as long as the nodes are of these kinds."""
         for _ in range(len(self.makers)):
             node = self.makers.get(name)
             if node is None or node.op_type not in kinds or not node.input:
@@ -176,7 +176,7 @@ class _Graph:
             name = node.input[0]
 
     def _data(self, node: "NodeProto") -> tuple[str, ...]:
-        """What goes into a head; nothing where it cannot be had as numbers."""
+        """What goes into a head; () where the graph has it as integers of unknown scale alone."""
         if node.op_type in _QUANTIZED:
             return tuple(node.input[:3])
         if node.op_type in _INTEGER:
@@ -200,7 +200,7 @@ class _Graph:
         return (shape[0], shape[1]) if _integer(node, "transB", 0) else (shape[1], shape[0])
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a constant, also if it is dequantized or transposed; None of others."""
+        """The shape of a constant, dequantized or transposed or not; None for other tensors."""
         nodes = list(self._chain(name, _CONSTANTS))
         first = nodes[-1].input[0] if nodes else name
         shape = self.constants.get(first)

@@ -1,9 +1,10 @@
 """LAME as the nodes of an ONNX graph: `lametta.lame` with ``tol=0``, whatever N, d and K are."""
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from lametta._packages import package
 from lametta.affinity import Affinity, knn, linear, rbf
@@ -12,15 +13,15 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-Value: TypeAlias = Any
-"""The name of a tensor, or a constant as NumPy has it."""
+Value: TypeAlias = str | np.generic | npt.NDArray[np.generic]
+"""The name of a tensor, or a constant."""
 
 
 class Nodes:
-    """Nodes under way: a call appends one, and gives the name of what it makes.
+    """The nodes of a graph in the making: a call appends one and returns its output's name.
 
-    Constants are nodes too, since old graphs would want other ones as inputs. All of it is valid
-    from opset 11 on.
+    Constants are nodes too, since old graphs expect initializers among their inputs. All nodes are
+    valid from opset 11 on.
     """
 
     def __init__(self, opset: int, prefix: str) -> None:
@@ -28,15 +29,15 @@ class Nodes:
         self._opset, self._prefix = opset, prefix
         self.all: list[NodeProto] = []
 
-    def __call__(self, kind: str, *inputs: Value, outputs: int = 1, **attributes: Any) -> str:
-        """Append a node; of several outputs, the last is given."""
+    def __call__(self, kind: str, *inputs: Value, outputs: int = 1, **attributes: object) -> str:
+        """Append a node; return the name of its last output."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         made = [f"{self._prefix}{len(self.all)}{'_' * i}" for i in range(outputs)]
         node = self._onnx.helper.make_node(kind, names, made, name=made[0], **attributes)
         self.all.append(node)
         return made[-1]
 
-    def _constant(self, value: Any) -> str:
+    def _constant(self, value: Value) -> str:
         return self("Constant", value=self._onnx.numpy_helper.from_array(np.asarray(value)))
 
     def reduce(self, kind: str, x: str, axes: list[int], *, keep: bool = True) -> str:
@@ -49,20 +50,20 @@ class Nodes:
         """Append a Cast to FLOAT, DOUBLE, BOOL or INT64."""
         return self("Cast", x, to=getattr(self._onnx.TensorProto, kind))
 
-    def without_zeros(self, x: str, dtype: type[np.floating[Any]]) -> tuple[str, str]:
-        """Append what puts 1 in place of 0; give that, and 1 where it is so and 0 elsewhere."""
+    def without_zeros(self, x: str, dtype: type[np.floating]) -> tuple[str, str]:
+        """Append what replaces 0 by 1; return the result, and a mask with 1 where it did so."""
         kind = "DOUBLE" if dtype is np.float64 else "FLOAT"
         zero = self.cast(self("Equal", x, dtype(0)), kind)
         return self("Add", x, zero), zero
 
     def count(self, rows: str, add: int, most: int) -> str:
-        """Append the number of rows, plus something, cut off at 0 and at most; as an int64 [1]."""
+        """Append the number of rows plus ``add``, clipped to 0..``most``, as an int64 [1]."""
         n = self("Gather", self("Shape", rows), np.array([0]))
         n = self.cast(self("Add", n, np.array([add])), "FLOAT")  # old Clips take no integers
         return self.cast(self("Clip", n, np.float32(0), np.float32(most)), "INT64")
 
     def filled(self, like: str, value: float) -> str:
-        """Append what makes a tensor of one value, in float32, of the shape of another."""
+        """Append a float32 tensor of one value, in the shape of another."""
         tensor = self._onnx.numpy_helper.from_array(np.array([value], np.float32))
         return self("ConstantOfShape", self("Shape", like), value=tensor)
 
@@ -70,10 +71,10 @@ class Nodes:
 def add_lame(
     g: Nodes, features: str, probs: str, affinity: Affinity, weight: float, iterations: int
 ) -> str:
-    """Append z <- softmax(log q + W z), as often as asked, to features and probs of float32.
+    """Append ``iterations`` updates z <- softmax(log q + W z); features and probs are float32.
 
-    The updates stand one after another: three nodes each take less room than what a Loop needs
-    around them, and engines without control flow run them too.
+    The updates stand one after another: three nodes each take less room than a Loop around them,
+    and engines without control flow run them too.
     """
     w = _weights(g, features, affinity)
     if weight != 1:
@@ -106,16 +107,16 @@ def _products(g: Nodes, rows: str) -> str:
     return g("Gemm", rows, rows, transB=1)
 
 
-def _lengths(g: Nodes, x: str, dtype: type[np.floating[Any]]) -> tuple[str, str]:
-    """Length [N, 1] of each row, 1 for rows of zeros, and which those are."""
+def _lengths(g: Nodes, x: str, dtype: type[np.floating]) -> tuple[str, str]:
+    """Length [N, 1] of each row, 1 for rows of zeros, and a mask of those rows."""
     return g.without_zeros(g("Sqrt", g.reduce("ReduceSum", g("Mul", x, x), [1])), dtype)
 
 
 def _in_range(g: Nodes, x: str) -> tuple[str, str, str]:
-    """Rows that are scaled so that their squares stay in range, and what `_lengths` says of them.
+    """Rows scaled so that their squares stay in range, and what `_lengths` returns for them.
 
-    Powers of 2 round nothing: samples that are equally near to another one for the core are so
-    here.
+    Scaling by powers of 2 rounds nothing, so that ties between neighbors are those of
+    `lametta.lame`.
     """
     peak, _ = g.without_zeros(g.reduce("ReduceMax", g("Abs", x), [1]), np.float32)
     power = g("Floor", g("Mul", g("Log", peak), np.float32(1 / math.log(2))))
@@ -127,8 +128,8 @@ def _neighbors(g: Nodes, x: str, k: int) -> str:
     """W of `lametta.knn`, with the ties of NumPy's: the first of several comes first."""
     rows, lengths, zero = _in_range(g, x)
     closeness = g("Mul", _products(g, rows), g("Transpose", g("Reciprocal", lengths)))
-    # A row of zeros is at distance 1 from other rows, as one at 60 degrees is, and nearer to its
-    # like than to these.
+    # A row of zeros is at distance 1 from other rows, as one at 60 degrees is, and nearer to other
+    # rows of zeros.
     sixty = g("Mul", g("Mul", lengths, np.float32(0.5)), g("Transpose", zero))
     closeness = g("Add", closeness, sixty)
     closeness = g("Where", _itself(g, closeness), np.float32(-np.inf), closeness)
@@ -157,7 +158,7 @@ def _itself(g: Nodes, matrix: str) -> str:
     return g.cast(g("EyeLike", matrix), "BOOL")
 
 
-def _with_row_sum(g: Nodes, w: str, row_sum: float | None, dtype: type[np.floating[Any]]) -> str:
+def _with_row_sum(g: Nodes, w: str, row_sum: float | None, dtype: type[np.floating]) -> str:
     if row_sum is None:
         return w
     w = g("Relu", g("Where", _itself(g, w), dtype(0), w))

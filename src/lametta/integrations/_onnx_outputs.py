@@ -1,27 +1,33 @@
-"""Features and logits as matrices, from what a graph gave."""
+"""Features and logits as matrices, from a graph's outputs."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from lametta.types import LamettaError
 
+Floats: TypeAlias = npt.NDArray[np.float32]
 
-def pooled(x: npt.NDArray[Any], n: int, channels_first: bool | None) -> npt.NDArray[Any]:
+
+def pooled(x: Floats, n: int, channels_first: bool | None) -> Floats:
     """Features [N, d], averaged over places or tokens."""
     if x.ndim == 1 and n == 1:
         x = x[None]
     if x.ndim < 2 or len(x) != n:
         raise LamettaError(f"features must have a row for each of {n} samples, got {x.shape}")
-    if channels_first is None:
-        channels_first = x.ndim > 3  # three axes: tokens [N, T, d]
-    first = 2 if channels_first else 1
-    return x.mean(axis=tuple(range(first, first + x.ndim - 2))) if x.ndim > 2 else x
+    return x.mean(axis=pooled_axes(x.ndim, channels_first)) if x.ndim > 2 else x
 
 
-def matrix(logits: npt.NDArray[Any], n: int, columns: int | None) -> npt.NDArray[Any]:
+def pooled_axes(n_axes: int, channels_first: bool | None) -> tuple[int, ...]:
+    """The axes of places or tokens; without more knowledge, three axes are tokens [N, T, d]."""
+    first = 2 if (n_axes > 3 if channels_first is None else channels_first) else 1
+    return tuple(range(first, first + n_axes - 2))
+
+
+def matrix(logits: Floats, n: int, columns: int | None) -> Floats:
     """Logits [N, K] without the axes of length 1 that they may have."""
     columns = columns or logits.size // n
     if logits.size != n * columns or (n > 1 and len(logits) != n) or not columns:
@@ -29,7 +35,7 @@ def matrix(logits: npt.NDArray[Any], n: int, columns: int | None) -> npt.NDArray
     return logits.reshape(n, columns)
 
 
-def check_kind(rows: npt.NDArray[Any], probabilities: bool) -> None:
+def check_kind(rows: Floats, probabilities: bool) -> None:
     """Raise if these are rows of probabilities and should be logits, or the other way round."""
     fit = bool((rows >= 0).all() and (abs(rows.sum(axis=1) - 1) < 1e-3).all())
     if fit != probabilities:
@@ -43,13 +49,13 @@ def check_kind(rows: npt.NDArray[Any], probabilities: bool) -> None:
 
 
 def width(shape: Sequence[int | str | None]) -> int | None:
-    """Columns of features of such a shape, where that is known."""
+    """The number of features in a tensor of this shape; None where the shape leaves it open."""
     side = shape[2 if len(shape) == 3 else 1] if len(shape) > 1 else None
     return side if isinstance(side, int) and side > 0 else None
 
 
 def columns(shape: Sequence[int | str | None], n_classes: int | None) -> int | None:
-    """Columns of logits of such a shape, where that is known, which the head's weights agree on."""
+    """The number of classes, by the head's weights and the logits' shape; None if both are open."""
     sides = [side for side in shape[1:] if isinstance(side, int) and side > 0]
     known = math.prod(sides) if 0 < len(sides) == len(shape) - 1 else None
     if n_classes is not None and known not in (None, n_classes):

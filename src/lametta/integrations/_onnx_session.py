@@ -1,11 +1,12 @@
-"""An ONNX file read, its graph as a session of ONNX Runtime, and what that takes."""
+"""Read an ONNX file, start a session of ONNX Runtime with its graph, and see what that takes."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from onnxruntime import InferenceSession
 
-Provider: TypeAlias = str | tuple[str, dict[str, Any]]
+Provider: TypeAlias = str | tuple[str, Mapping[str, object]]
 
 MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
 _NATIVE = {"float": "float32", "double": "float64"}  # other types have NumPy's names
@@ -28,7 +30,7 @@ _EXTERNAL = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True)
 class Input:
-    """What a graph takes: a tensor's name, its shape with None for what is open, its dtype.
+    """A tensor that a graph takes: its name, its shape with None for open sides, and its dtype.
 
     The shape is () where the graph leaves even the number of axes open.
 
@@ -46,10 +48,10 @@ class Input:
         sides = ["any" if side is None else str(side) for side in self.shape]
         return f"{self.dtype} [{', '.join(['N', *sides[1:]] if sides else ['N', '...'])}]"
 
-    def tensor(self, x: Any) -> npt.NDArray[Any]:
-        """Give an array as this input takes it, or say what is wrong with it."""
+    def tensor(self, x: object) -> npt.NDArray[np.generic]:
+        """Convert an array to what this input takes, or say what is wrong with it."""
         try:
-            array: npt.NDArray[Any] = to_numpy(x)
+            array: npt.NDArray[np.generic] = to_numpy(x)
         except ValueError:  # lists of several lengths
             array = np.empty(0, object)
         wanted = np.dtype(self.dtype)
@@ -75,7 +77,7 @@ class Input:
 
 @contextmanager
 def reading(path: Path, argument: str = "path") -> Iterator[None]:
-    """Say of any error in here which file it is about, and which argument named that."""
+    """Name, in any error of the block, the file and the argument that it comes from."""
     try:
         yield
     except LamettaError as error:
@@ -108,7 +110,7 @@ def parsed(path: Path, argument: str = "path") -> "ModelProto":
 
 def session(
     model: "ModelProto", folder: Path, providers: Sequence[Provider] | None, threads: int | None
-) -> Any:
+) -> "InferenceSession":
     """Start a session, with external data from a folder."""
     ort = package("onnxruntime", "onnxruntime", "OnnxModel")
     options = ort.SessionOptions()
@@ -121,7 +123,7 @@ def session(
     return started
 
 
-def inputs_of(session: Any) -> tuple[Input, ...]:
+def inputs_of(session: "InferenceSession") -> tuple[Input, ...]:
     """What a session takes."""
     found = []
     for put in session.get_inputs():
@@ -153,7 +155,7 @@ def reason(error: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])[:500]
 
 
-def _providers(ort: Any, providers: Sequence[Provider] | None) -> list[Provider]:
+def _providers(ort: ModuleType, providers: Sequence[Provider] | None) -> list[Provider]:
     available = ort.get_available_providers()
     if providers is None:
         return [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in available]

@@ -1,10 +1,10 @@
 """Classifiers of Hugging Face's transformers, corrected along their streams."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import EllipsisType, GeneratorType
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 from torch.utils.data import Dataset
@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from lametta._checks import check_integer
 from lametta.adapters import Source
 from lametta.correctors import Prudent, Streams
+from lametta.correctors.streams import Id
 from lametta.integrations._hf_pipelines import (
     ZERO_SHOT,
     as_pipeline,
@@ -26,9 +27,10 @@ from lametta.integrations._hf_pipelines import (
 from lametta.integrations._hf_zero_shot import ZeroShot
 from lametta.types import Corrector, LamettaError, Prediction
 
-__all__ = ["Classified", "Corrected"]
+if TYPE_CHECKING:
+    from transformers import Pipeline, PreTrainedModel
 
-Id: TypeAlias = str | int
+__all__ = ["Classified", "Corrected"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Classified:
     source : Prediction
         The frozen model's own prediction, with the features that it was made from.
     corrected : Prediction
-        The corrected one, with what the corrector tells in ``info``.
+        The corrected one, with the corrector's ``info``.
 
     Examples
     --------
@@ -61,8 +63,8 @@ class Corrected:
     """A transformers pipeline for classification whose scores are corrected along streams.
 
     It is called as the pipeline is, with one input, a list, a dataset or a generator, and returns
-    what that returns: the same labels and the same form, with corrected scores. The samples of a
-    stream (a camera, a user, a track) are told by ``stream``; streams are never mixed.
+    what that returns: the same labels and the same form, with corrected scores. ``stream`` says
+    which stream (a camera, a user, a track) a sample belongs to; streams are never mixed.
 
     Parameters
     ----------
@@ -70,20 +72,20 @@ class Corrected:
         A pipeline for image, audio, video, text or zero-shot-image classification, or a model of
         that kind with its ``processor``. It is not changed.
     processor : callable, optional
-        The image processor, feature extractor or tokenizer of a model that comes without pipeline,
-        or a processor that has them.
+        The image processor, feature extractor or tokenizer of a model that comes without a
+        pipeline, or a processor that has them.
     corrector : Corrector or Streams, optional
-        What corrects; by default `lametta.Prudent`, which needs no tuning. A `lametta.Streams` says
-        beside it how many streams are remembered, and for how long.
+        What corrects; by default `lametta.Prudent`, which needs no tuning. A `lametta.Streams` also
+        says how many streams are remembered, and for how long.
     head : torch.nn.Module or str, optional
-        The layer that makes the logits, where it is not found. What goes into it are the features.
+        The layer that makes the logits, if it is not found. Its inputs are the features.
 
     Attributes
     ----------
     pipeline : transformers.Pipeline
-        What was given, or was made of the model and the processor.
+        The one that was given, or that was made of the model and the processor.
     streams : Streams
-        What remembers the streams.
+        The memory of the streams.
 
     Notes
     -----
@@ -102,8 +104,8 @@ class Corrected:
 
     def __init__(
         self,
-        model: Any,
-        processor: Any = None,
+        model: "Pipeline | PreTrainedModel",
+        processor: object = None,
         corrector: Corrector | Streams | None = None,
         *,
         head: nn.Module | str | None = None,
@@ -121,26 +123,26 @@ class Corrected:
 
     def __call__(
         self,
-        inputs: Any,
+        inputs: object,
         *,
         stream: Id | Iterable[Id] = "default",
         top_k: int | EllipsisType | None = ...,
         batch_size: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Any:
         """Classify what the pipeline could, and return what it would.
 
         Parameters
         ----------
         inputs
-            One input, or a list of them, which the corrector sees as one batch. Of a dataset or a
+            One input, or a list of them, which the corrector sees as one batch. For a dataset or a
             generator, the results come one after the other, corrected ``batch_size`` at a time.
         stream : str or int, or an iterable of these
             The stream of all inputs, or that of each. The inputs of a stream come in their order.
         top_k : int or None
-            How many labels; without it as many as the pipeline gives.
+            How many labels; by default as many as the pipeline gives.
         batch_size : int, optional
-            How many samples go through the network together; without it the pipeline's own, or 1.
+            How many samples go through the network together; by default the pipeline's own, or 1.
         **options
             What else the pipeline takes: ``candidate_labels``, ``truncation``, ``timeout``, ...
         """
@@ -155,18 +157,18 @@ class Corrected:
         rows = scores_of(self.pipeline, found.labels, found.corrected.probs, shown)
         if isinstance(inputs, list | tuple):
             return rows
-        # For one text the pipeline gives a list of one, unless it was asked for some number.
+        # For one text, the pipeline returns a list of one result unless it is given a top_k.
         return rows if self.task == "text" and isinstance(inputs, str) and not shown else rows[0]
 
     def predict(
         self,
-        inputs: Any,
+        inputs: object,
         *,
         stream: Id | Iterable[Id] = "default",
         batch_size: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Classified:
-        """Give the probabilities of all classes, the model's own and corrected; as for a call."""
+        """Return the probabilities of all classes, before and after; arguments are as in a call."""
         items = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if not items:
             raise LamettaError("inputs must hold a sample, got none")
@@ -201,9 +203,9 @@ class Corrected:
         inputs: Any,
         stream: Id | Iterable[Id],
         batch_size: int | None,
-        options: dict[str, Any],
-        shown: dict[str, Any],
-    ) -> Iterator[Any]:
+        options: Mapping[str, object],
+        shown: Mapping[str, int | None],
+    ) -> Iterator[object]:
         samples = (inputs[i] for i in range(len(inputs))) if hasattr(inputs, "__len__") else inputs
         samples, size = iter(samples), self._batch_size(batch_size)
         ids = iter(stream) if _one_for_each(stream) else None
@@ -218,7 +220,7 @@ class Corrected:
         check_integer("batch_size", given, 1)
         return given
 
-    def _prompted(self, options: dict[str, Any]) -> ZeroShot:
+    def _prompted(self, options: Mapping[str, object]) -> ZeroShot:
         asked = ZeroShot(self.pipeline, options)
         if self._zero_shot is None:
             self._zero_shot = asked

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from lametta._files import PathLike
 from lametta.integrations._images import are_images, images_for
 from lametta.integrations._onnx_export import export
 from lametta.integrations._onnx_graph import find_head, with_outputs
-from lametta.integrations._onnx_outputs import check_kind, columns, matrix, pooled, width
+from lametta.integrations._onnx_outputs import Floats, check_kind, columns, matrix, pooled, width
 from lametta.integrations._onnx_session import (
     Input,
     Provider,
@@ -30,7 +30,7 @@ from lametta.types import LamettaError, Output
 
 __all__ = ["Input", "Metadata", "OnnxModel", "export"]
 
-_Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
+_Feeds: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Metadata:
     inputs : tuple of Input
         What the graph takes.
     features, logits : str
-        The tensors of the graph that they come from.
+        The names of their tensors in the graph.
     d, n_classes : int or None
-        Columns of features and of logits; None where the graph leaves that open.
+        How many features and classes there are; None where the graph leaves that open.
     classes : tuple of str or None
-        Their names, if the file has them as JSON under ``classes`` or ``names``.
+        The names of the classes, if the file has them as JSON under ``classes`` or ``names``.
     batch : int or None
         The only number of samples that the graph takes; None where it takes any.
 
@@ -79,10 +79,10 @@ class OnnxModel:
     path : path
         The ``.onnx`` file; files of external data lie beside it.
     features, logits : str, optional
-        Names of tensors in the graph, where they are not found or are others. ``logits`` may name
-        a softmax's output too.
+        Names of tensors in the graph, if the ones above are not found or not the right ones.
+        ``logits`` may also name the output of a softmax.
     probabilities : bool, optional
-        Whether the outputs are probabilities; without it the graph says so by its softmax.
+        Whether the outputs are probabilities; by default, a softmax in the graph tells.
     providers : sequence of str or of (str, options), optional
         ONNX Runtime's execution providers, by default CUDA's where there is one, then the CPU's.
     threads : int, optional
@@ -116,7 +116,7 @@ class OnnxModel:
         probabilities: bool | None = None,
         providers: Sequence[Provider] | None = None,
         threads: int | None = None,
-        preprocess: Mapping[str, Any] | None = None,
+        preprocess: Mapping[str, object] | None = None,
     ) -> None:
         if probabilities is not None:
             check_flag("probabilities", probabilities)
@@ -136,7 +136,7 @@ class OnnxModel:
             batch = fixed_batch(inputs)
         self._channels_first = head.channels_first
         self.probabilities = head.probabilities if probabilities is None else probabilities
-        self._looked = False  # at whether the outputs are what they are said to be
+        self._is_checked = False  # whether outputs are the logits or probabilities expected
         n_classes = 2 if self._columns == 1 else self._columns
         self.metadata = Metadata(
             inputs,
@@ -152,7 +152,7 @@ class OnnxModel:
                 "%s takes batches of %d alone, and is run as often as that needs", self.path, batch
             )
 
-    def __call__(self, x: Any, /) -> Output:
+    def __call__(self, x: object, /) -> Output:
         """Return features [N, d] and logits [N, K] of a batch.
 
         The batch is a tensor as the graph takes it, or a mapping of names to tensors where it takes
@@ -170,14 +170,14 @@ class OnnxModel:
             features, logits = (np.concatenate(part)[:n] for part in zip(*parts, strict=True))
         return Output(features, self._as_logits(logits))
 
-    def _run(self, feeds: _Feeds, n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _run(self, feeds: _Feeds, n: int) -> tuple[Floats, Floats]:
         try:
             features, logits = self._session.run(self._names, feeds)
         except Exception as error:  # of ONNX Runtime's own kinds, with no common base
             raise LamettaError(f"x must be what the graph can run: {reason(error)}") from error
         return pooled(features, n, self._channels_first), matrix(logits, n, self._columns)
 
-    def _feeds(self, x: Any) -> _Feeds:
+    def _feeds(self, x: object) -> _Feeds:
         inputs = self.metadata.inputs
         given = x if isinstance(x, Mapping) else {inputs[0].name: x} if len(inputs) == 1 else {}
         if set(given) != {put.name for put in inputs}:
@@ -190,7 +190,7 @@ class OnnxModel:
             raise LamettaError(f"x must have as many samples in each tensor, got {got}")
         return feeds
 
-    def _tensor(self, put: Input, x: Any) -> npt.NDArray[Any]:
+    def _tensor(self, put: Input, x: object) -> npt.NDArray[np.generic]:
         if isinstance(x, bytes | bytearray | memoryview):
             x = [x]
         takes_pixels = np.dtype(put.dtype) == np.uint8
@@ -200,13 +200,13 @@ class OnnxModel:
             raise LamettaError(f"x must be {put} for the graph's input {put.name!r}, got images")
         return self._images(x, np.dtype(put.dtype))
 
-    def _as_logits(self, logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _as_logits(self, logits: Floats) -> Floats:
         if logits.shape[1] == 1:  # of a binary classifier
             other = 1 - logits if self.probabilities else np.zeros_like(logits)
             logits = np.concatenate([other, logits], axis=1)
-        if not self._looked:
+        if not self._is_checked:
             check_kind(logits, self.probabilities)
-            self._looked = True
+            self._is_checked = True
         if self.probabilities:
             logits = np.log(np.maximum(logits, np.finfo(np.float32).tiny))
         return logits
@@ -219,14 +219,14 @@ class OnnxModel:
 
 
 def _parts(feeds: _Feeds, n: int, batch: int) -> Iterator[_Feeds]:
-    """Parts of a fixed size; the last sample fills up the last of them."""
+    """Cut a batch into parts of a fixed size; copies of the last sample fill up the last part."""
     for start in range(0, n, batch):
         rows = np.minimum(np.arange(start, start + batch), n - 1)
         yield {name: x[rows] for name, x in feeds.items()}
 
 
 def _classes(known: Mapping[str, str], n_classes: int | None) -> tuple[str, ...] | None:
-    """Names of classes in a file's metadata, a list or a dict by index; JSON alone is read."""
+    """The names of classes in a file's metadata, as a JSON list or a JSON object by index."""
     for key in ("lametta.classes", "classes", "names"):
         try:
             names = json.loads(known.get(key, "null"))
