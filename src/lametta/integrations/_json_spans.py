@@ -1,16 +1,16 @@
-"""JSON that is read with the places of some of its values, so that the rest keeps its bytes."""
+"""Read JSON and where some of its values are, to replace these and keep all other bytes."""
 
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _value = json.JSONDecoder().raw_decode
 _space = re.compile(r"[ \t\n\r]*").match
 
 
 class Span(NamedTuple):
-    """Where a member of an object stands in the text: its name, and its value from start to end."""
+    """Where a member of an object is in the text: its name, and its value from start to end."""
 
     name: int
     start: int
@@ -21,10 +21,10 @@ Path = tuple[str | int, ...]
 Spans = dict[Path, Span]
 
 
-def parse(text: str, *paths: Path) -> tuple[Any, Spans]:
+def parse(text: str, *paths: Path) -> tuple[object, Spans]:
     """Read a text, and where the members at these paths are; ``-1`` stands for any item.
 
-    Raises ValueError for what is no JSON.
+    Raises ValueError if the text is not JSON.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def parse(text: str, *paths: Path) -> tuple[Any, Spans]:
     spans: Spans = {}
     start = _after(text, 1 if text.startswith("\ufeff") else 0)
     try:
-        document, end = _read(text, start, (), paths, spans)
+        document, end = _read(text, start, (), list(paths), spans)
     except IndexError:
         raise ValueError(f"it ends too early, at character {len(text)}") from None
     if _after(text, end) != len(text):
@@ -47,7 +47,7 @@ def parse(text: str, *paths: Path) -> tuple[Any, Spans]:
 
 
 def replaced(text: str, edits: Iterable[tuple[Span, str]]) -> str:
-    """The text with members, from name to end, replaced by others."""
+    """Replace members, from the name to the end of the value."""
     parts, at = [], 0
     for span, new in sorted(edits):
         parts += [text[at : span.name], new]
@@ -56,17 +56,17 @@ def replaced(text: str, edits: Iterable[tuple[Span, str]]) -> str:
 
 
 def between(text: str, span: Span) -> str:
-    """What to put between this member and another one after it: a comma, and the same space."""
+    """What to put between this member and a new one: a comma, and the space before this one."""
     end = span.name
     while end and text[end - 1] in " \t\n\r":
         end -= 1
     return "," + (text[end : span.name] or " ")
 
 
-def _read(text: str, at: int, here: Path, paths: tuple[Path, ...], spans: Spans) -> tuple[Any, int]:
-    """Read a value by hand where paths go on inside it, and else by the json module."""
+def _read(text: str, at: int, here: Path, paths: list[Path], spans: Spans) -> tuple[object, int]:
+    """Read a value: member by member if a path leads into it, else by the json module."""
     if paths and text[at] == "{":
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
 
         def member(at: int) -> int:
             if text[at] != '"':
@@ -77,7 +77,7 @@ def _read(text: str, at: int, here: Path, paths: tuple[Path, ...], spans: Spans)
                 raise ValueError(f"a colon is missing at character {colon}")
             start = _after(text, colon + 1)
             below = [path[1:] for path in paths if path[0] == name]
-            deeper = tuple(path for path in below if path)
+            deeper = [path for path in below if path]
             found[name], end = _read(text, start, (*here, name), deeper, spans)
             if len(deeper) < len(below):
                 spans[*here, name] = Span(at, start, end)
@@ -85,8 +85,8 @@ def _read(text: str, at: int, here: Path, paths: tuple[Path, ...], spans: Spans)
 
         return found, _items(text, at, "}", member)
     if paths and text[at] == "[":
-        items: list[Any] = []
-        inside = tuple(path[1:] for path in paths if path[0] == -1)
+        items: list[object] = []
+        inside = [path[1:] for path in paths if path[0] == -1]
 
         def item(at: int) -> int:
             value, end = _read(text, at, (*here, len(items)), inside, spans)

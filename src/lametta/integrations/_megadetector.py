@@ -1,4 +1,4 @@
-"""What a file of MegaDetector's results has to hold, and where its classifications stand."""
+"""Read a file of MegaDetector's results, and check what it holds."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ Place = tuple[int, int]  # of an image, and of a detection in it
 
 
 def read_text(path: Path) -> tuple[dict[str, Any], str, Spans]:
-    """Read a file: what it holds, its text, and where that stands."""
+    """Read a file: what it holds, its text, and where in it are the values that may change."""
     try:
         text = path.read_bytes().decode("utf-8")
         document, spans = parse(
@@ -28,8 +28,8 @@ def read_text(path: Path) -> tuple[dict[str, Any], str, Spans]:
     return document, text, spans
 
 
-def images_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The images, each an object with a file and a list of detections, if any."""
+def images_of(document: Mapping[str, object]) -> list[dict[str, Any]]:
+    """The images, each an object with a file and perhaps a list of detections."""
     images = document.get("images")
     if not isinstance(images, list):
         raise LamettaError(f"images must be a list, got {_kind(images)}")
@@ -45,9 +45,9 @@ def images_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def listed_in(
-    document: Mapping[str, Any], images: list[dict[str, Any]]
-) -> Iterator[tuple[Place, list[Any]]]:
-    """What detections list, where they list anything."""
+    document: Mapping[str, object], images: list[dict[str, Any]]
+) -> Iterator[tuple[Place, dict[str, float]]]:
+    """The categories that detections list, with their confidences; not of those that list none."""
     categories = document.get(CATEGORIES)
     if categories is not None and not isinstance(categories, dict):
         raise LamettaError(f"{CATEGORIES} must be an object, got {_kind(categories)}")
@@ -58,11 +58,10 @@ def listed_in(
                 raise LamettaError(f"{where} must be an object, got {_kind(detection)}")
             if not (listed := detection.get(LISTED)):
                 continue
-            _check(f"{where}.{LISTED}", listed, categories or {})
-            yield (i, j), listed
+            yield (i, j), _checked(f"{where}.{LISTED}", listed, categories or {})
 
 
-def _check(where: str, listed: Any, categories: Mapping[str, Any]) -> None:
+def _checked(where: str, listed: object, categories: Mapping[str, object]) -> dict[str, float]:
     if not isinstance(listed, list):
         raise LamettaError(f"{where} must be a list, got {_kind(listed)}")
     for place, pair in enumerate(listed):
@@ -76,6 +75,7 @@ def _check(where: str, listed: Any, categories: Mapping[str, Any]) -> None:
             raise LamettaError(f"{where}[{place}] must have a conf in 0..1, got {pair[1]!r}")
     if len({pair[0] for pair in listed}) < len(listed):
         raise LamettaError(f"{where} must list each category once, got {listed!r:.80}")
+    return dict(listed)
 
 
 def _kind(value: object) -> str:

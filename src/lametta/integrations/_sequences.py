@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 from lametta._checks import explained
 
 BY = ("sequence", "location")
 
 
-def sequences(images: Mapping[int, Mapping[str, Any]], by: str, gap: float) -> list[list[int]]:
-    """The positions of the images of each stream, in the order of time; images come by position.
+def sequences(images: Mapping[int, Mapping[str, object]], by: str, gap: float) -> list[list[int]]:
+    """Group images, which come by position, into streams of positions in the order of time.
 
     Examples
     --------
@@ -24,33 +23,32 @@ def sequences(images: Mapping[int, Mapping[str, Any]], by: str, gap: float) -> l
     """
     streams: dict[tuple[object, ...], list[int]] = {}
     times = {i: _time(i, image) for i, image in images.items()}
+    known = {i: (times[i], image.get("frame_num")) for i, image in images.items()}
     for i, image in images.items():
         streams.setdefault(_stream(i, image, by), []).append(i)
     found = []
     for key, members in streams.items():
-        ordered = _ordered(members, images, times)
+        ordered = _ordered(members, known)
         cut = by == "sequence" and len(key) == 1
         found += _cut(ordered, times, gap) if cut else [ordered]
     return found
 
 
-def is_timed(image: Mapping[str, Any]) -> bool:
+def is_timed(image: Mapping[str, object]) -> bool:
     """Whether an image tells which others belong to its sequence."""
     known = image.get("seq_id") is not None or image.get("datetime") is not None
     return known or "frames_processed" in image
 
 
-def place_of(image: Mapping[str, Any]) -> str:
+def _place(image: Mapping[str, object]) -> str:
     """Where an image was taken: its location, or the folder of its file."""
-    location = image.get("location")
-    if location is not None:
-        return str(location)
-    return str(image["file"]).replace("\\", "/").rpartition("/")[0]
+    folder = str(image["file"]).replace("\\", "/").rpartition("/")[0]
+    return folder if image.get("location") is None else str(image["location"])
 
 
-def _stream(i: int, image: Mapping[str, Any], by: str) -> tuple[object, ...]:
-    """What names a stream; a single name, a place, is to be cut by time."""
-    place = place_of(image)
+def _stream(i: int, image: Mapping[str, object], by: str) -> tuple[object, ...]:
+    """What identifies a stream; one that is identified by its place alone may be cut by time."""
+    place = _place(image)
     if by == "location":
         return (place,)
     if image.get("seq_id") is not None:
@@ -58,12 +56,8 @@ def _stream(i: int, image: Mapping[str, Any], by: str) -> tuple[object, ...]:
     return (place, "video", i) if "frames_processed" in image else (place,)
 
 
-def _ordered(
-    members: list[int], images: Mapping[int, Mapping[str, Any]], times: Mapping[int, float | None]
-) -> list[int]:
-    """By frame_num or datetime, if all have it; else as they are listed."""
-    frames = {i: images[i].get("frame_num") for i in members}
-    known = {i: (times[i], frames[i]) for i in members}
+def _ordered(members: list[int], known: Mapping[int, tuple[object, object]]) -> list[int]:
+    """Sort by time and frame_num, or by the one that all images have; else keep their order."""
     for parts in ((0, 1), (0,), (1,)):
         keys = {i: tuple(known[i][part] for part in parts) for i in members}
         if all(isinstance(x, int | float) for key in keys.values() for x in key):
@@ -72,7 +66,7 @@ def _ordered(
 
 
 def _cut(members: list[int], times: Mapping[int, float | None], gap: float) -> list[list[int]]:
-    """Where more time passed than the gap; not at all where some images have none."""
+    """Cut where more time passed than the gap; not at all if an image has no time."""
     parts = [members[:1]]
     known = all(times[i] is not None for i in members)
     for before, i in pairwise(members):
@@ -82,8 +76,8 @@ def _cut(members: list[int], times: Mapping[int, float | None], gap: float) -> l
     return parts
 
 
-def _time(i: int, image: Mapping[str, Any]) -> float | None:
-    """Seconds, from ISO 8601 or as EXIF writes it, 2024:05:01 08:00:00."""
+def _time(i: int, image: Mapping[str, object]) -> float | None:
+    """Seconds since 1970, from ISO 8601 or from EXIF's form, 2024:05:01 08:00:00."""
     text = image.get("datetime")
     if text is None:
         return None

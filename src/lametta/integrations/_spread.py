@@ -1,17 +1,16 @@
 """Probabilities of all classes from those of the likeliest few."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def spread(n_classes: int, classes: Sequence[int], shares: Sequence[float]) -> NDArray[Any]:
+def spread(n_classes: int, classes: Sequence[int], shares: Sequence[float]) -> NDArray[np.float64]:
     """A row [K] from the probabilities of some classes; the others share the rest equally.
 
-    No class that is not listed is likelier than the least likely one that is: a list holds the
-    likeliest classes. Rows sum to 1, whatever the shares were rounded to.
+    The listed classes are the likeliest, so no other class gets more than the least likely of
+    them. Rows sum to 1, however the shares were rounded.
 
     Examples
     --------

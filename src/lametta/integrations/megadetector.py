@@ -1,8 +1,8 @@
-"""Camera traps: the classifications in a file of results as MegaDetector's tools write it."""
+"""Camera traps: correct the classifications in a file of results of MegaDetector's tools."""
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -33,7 +33,7 @@ __all__ = ["Corrected", "Results", "correct"]
 SOURCE = "source_classifications"
 _DIGITS = 4  # of a probability that is written
 _SAME = 1e-6  # a row that moved by less stays as it was written
-_Rows = NDArray[Any]
+_Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +43,11 @@ class Corrected:
     Attributes
     ----------
     document : dict
-        The results with corrected classifications; it shares with those given all that is the same.
+        The results with corrected classifications; unchanged parts are shared with those given.
     detections, streams : int
-        How many detections have classifications, and how many streams they are.
+        How many detections have classifications, and how many streams they form.
     changed : int
-        How many of them have another class first than before.
+        How many detections have another first class than before.
 
     Examples
     --------
@@ -75,15 +75,15 @@ def correct(
 ) -> Corrected:
     """Correct the classifications of images that belong together.
 
-    Rows of probabilities are made of the classes that a detection lists, and all others share the
-    rest. The file has no features; the square roots of the rows take their place.
+    A detection's row of probabilities has the classes that it lists; all others share the rest. The
+    file has no features; the square roots of the rows take their place.
 
     Parameters
     ----------
     document : mapping
         Results in MegaDetector's format. Nothing in it is changed.
     corrector : Corrector
-        Each stream gets it anew, and is seen in the order of time.
+        What corrects. It starts anew for each stream, which it sees in the order of time.
     by : {"sequence", "location"}
         What a stream is. A location is that of the image, or the folder of its file. A sequence is
         the images of a location with one ``seq_id``; the frames of a video; or images of which
@@ -98,12 +98,12 @@ def correct(
     batch_size : int
         Detections that are corrected together; 0 for all of a stream.
     class_map : ClassMap, optional
-        From the categories, in the order of ``classification_categories``, onto others, which
-        probabilities are pooled by first. The document then has its targets as categories.
+        A map of the categories, in the order of ``classification_categories``, onto targets.
+        Probabilities are pooled by it first, and the document gets the targets as categories.
     keep_source : bool
         Keep what a detection listed before under ``source_classifications``.
     progress : callable, optional
-        Called with the number of detections that are done.
+        Called after each stream with the number of its detections.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def correct(
         new |= _mapped(document, categories, class_map)
     streams = sequences({i: images[i] for i, _ in listed}, by, gap)
     own = copy.deepcopy(corrector)
-    changes, changed = dict[Place, list[Any]](), 0
+    changes, changed = dict[Place, list[object]](), 0
     for stream in streams:
         places = _in_order(stream, images, listed)
         before = _rows(column, [listed[place] for place in places])
@@ -152,7 +152,7 @@ def correct(
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """A file of results, which keeps its bytes where nothing changes.
+    """A file of results; what is written keeps its bytes where nothing changed.
 
     Attributes
     ----------
@@ -177,14 +177,12 @@ class Results:
 
     @property
     def is_timed(self) -> bool:
-        """Whether all images with classifications tell their sequence, their time or their frames.
+        """Whether all images with classifications have a sequence, a time or frames.
 
-        Where some do not, a folder would be taken for one sequence.
+        If some do not, a folder would be taken for one sequence.
         """
         images = images_of(self.document)
-        return all(
-            is_timed(images[i]) for i in {i for (i, _), _ in listed_in(self.document, images)}
-        )
+        return all(is_timed(images[i]) for i, _ in dict(listed_in(self.document, images)))
 
     def write(self, path: PathLike, document: Mapping[str, Any]) -> None:
         """Write what `correct` made of the document, whole or not at all."""
@@ -201,7 +199,7 @@ class Results:
 
 
 def _edit(
-    text: str, span: Span, old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[Any, ...]
+    text: str, span: Span, old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[object, ...]
 ) -> Iterator[tuple[Span, str]]:
     _, i, _, j, _ = path
     before, after = (side["images"][i]["detections"][j] for side in (old, new))
@@ -213,7 +211,7 @@ def _edit(
 
 
 def _in_order(
-    stream: list[int], images: list[dict[str, Any]], listed: Mapping[Place, Any]
+    stream: list[int], images: list[dict[str, Any]], listed: Container[Place]
 ) -> list[Place]:
     """The detections of a stream; those of a video by their frames."""
     places = []
@@ -227,34 +225,34 @@ def _in_order(
     return places
 
 
-def _rows(column: Mapping[str, int], lists: list[Any]) -> _Rows:
+def _rows(column: Mapping[str, int], lists: list[dict[str, float]]) -> _Rows:
     n = len(column)
-    return np.array([spread(n, [column[k] for k, _ in one], [x for _, x in one]) for one in lists])
+    return np.array([spread(n, [column[k] for k in one], [*one.values()]) for one in lists])
 
 
 def _apply(corrector: Corrector, rows: _Rows, passes: int, size: int) -> _Rows:
     corrector.reset()
     after = rows
     alone = len(rows) == 1 or not getattr(corrector, "stateful", False)
-    for _ in range(1 if alone else passes):  # once more would teach nothing
+    for _ in range(1 if alone else passes):  # alone, a second pass would teach nothing
         parts = (rows[start : start + size] for start in range(0, len(rows), size))
         after = np.concatenate([corrector.correct(np.sqrt(x), x).probs for x in parts])
     return after
 
 
-def _list(targets: list[str], row: _Rows, n: int) -> list[Any]:
+def _list(targets: list[str], row: _Rows, n: int) -> list[object]:
     best = np.argsort(-row, kind="stable")[:n]
     return [[targets[k], round(float(row[k]), _DIGITS)] for k in best]
 
 
 def _with(
-    images: list[dict[str, Any]], changes: Mapping[Place, list[Any]], keep_source: bool
+    images: list[dict[str, Any]], changes: Mapping[Place, list[object]], keep_source: bool
 ) -> list[dict[str, Any]]:
     new = list(images)
     for (i, j), listed in changes.items():
         if new[i] is images[i]:
             new[i] = {**images[i], "detections": list(images[i]["detections"])}
-        detection: dict[str, Any] = {}
+        detection: dict[str, object] = {}
         for key, value in images[i]["detections"][j].items():
             detection[key] = listed if key == LISTED else value
             if key == LISTED and keep_source and SOURCE not in images[i]["detections"][j]:
@@ -264,15 +262,15 @@ def _with(
 
 
 def _mapped(
-    document: Mapping[str, Any], categories: list[str], class_map: ClassMap
-) -> dict[str, Any]:
-    """The targets as categories; what is said of all of its members is said of a target."""
+    document: Mapping[str, object], categories: list[str], class_map: ClassMap
+) -> dict[str, object]:
+    """The targets as categories, each described by what its members' descriptions share."""
     if class_map.room > len(categories):
         raise LamettaError(
             f"class_map must be of the {len(categories)} categories of {CATEGORIES}, got one of "
             f"{class_map.room}"
         )
-    new: dict[str, Any] = {CATEGORIES: {str(i): name for i, name in enumerate(class_map.names)}}
+    new: dict[str, object] = {CATEGORIES: {str(i): name for i, name in enumerate(class_map.names)}}
     if isinstance(texts := document.get(TEXTS), dict):
         new[TEXTS] = {
             str(i): _shared([str(texts.get(categories[k], "")) for k in group])
