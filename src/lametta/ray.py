@@ -1,6 +1,6 @@
-"""Lakes of cached features: the streams of a Ray Data dataset, each corrected on its own."""
+"""Correct the streams of a Ray Data dataset, such as a lake of cached features, each on its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ def correct(
     """Correct the predictions of a dataset, each stream by its own copy of a corrector.
 
     Nothing is computed before the result is asked for. The rows of a stream come back in the order
-    of time, one stream after the other. A stream has to fit into the memory of one task, some four
-    times; how many streams there are does not matter.
+    of time, one stream after the other. A stream has to fit into the memory of one task about four
+    times over; the number of streams does not matter.
 
     Parameters
     ----------
@@ -45,20 +45,19 @@ def correct(
         The columns that say which stream a sample belongs to, and when it came. No two samples of a
         stream may have come at the same time.
     corrector : Corrector, optional
-        What each stream gets a copy of; only its options count. `lametta.correctors.Prudent` if not
-        given.
+        What each stream gets a copy of, without its memory; by default `lametta.Prudent`.
     features, probs : str
         The columns with vectors [d] and the source's probabilities [K], floating-point numbers.
     logits : str, optional
         The column with the source's logits [K], in place of ``probs``.
     batch_size : int
-        How many samples of a stream are corrected together; the last may be fewer.
+        How many samples of a stream are corrected together; the last batch may be smaller.
 
     Returns
     -------
     ray.data.Dataset
         All columns, with ``probs``, ``label`` and ``source_label`` added or replaced: the corrected
-        probabilities, their class, and the class by the source.
+        probabilities, their class, and the class of the source's probabilities.
 
     Examples
     --------
@@ -74,7 +73,7 @@ def correct(
     Streams(corrector)  # for its checks
     predicted = {"probs": probs} if logits is None else {"logits": logits}
     columns = {"stream": stream, "order": order, "features": features, **predicted}
-    known = dataset.schema(fetch_if_missing=False)  # to fetch it might take as long as the rest
+    known = dataset.schema(fetch_if_missing=False)  # fetching it may take as long as the rest
     if known is not None:
         _check_columns(columns, known.names)
     step = partial(_correct_stream, columns, corrector, batch_size)
@@ -84,7 +83,7 @@ def correct(
 def _correct_stream(
     columns: Mapping[str, str], corrector: Corrector, batch_size: int, rows: _Columns
 ) -> dict[str, NDArray[Any]]:
-    """Add what a corrector says of one stream to its rows."""
+    """Add the corrected predictions of one stream to its rows."""
     _check_columns(columns, rows)
     name = rows[columns["stream"]][0]
     if name is None or name != name:  # NaN
@@ -95,8 +94,7 @@ def _correct_stream(
         features = _matrix(columns["features"], rows[columns["features"]])
         source = _source(columns, rows)
         own = fresh(corrector)
-        starts = range(0, len(source), batch_size)
-        cuts = [slice(start, start + batch_size) for start in starts]
+        cuts = [slice(i, i + batch_size) for i in range(0, len(source), batch_size)]
         parts = [to_numpy(own.correct(features[cut], source[cut]).probs) for cut in cuts]
     except LamettaError as error:
         raise LamettaError(f"stream {name}: {error}") from error
@@ -105,7 +103,7 @@ def _correct_stream(
     return {**rows, "probs": probs, **labels}
 
 
-def _check_columns(columns: Mapping[str, str], known: Any) -> None:
+def _check_columns(columns: Mapping[str, str], known: Collection[str]) -> None:
     for argument, column in columns.items():
         if column not in known:
             raise LamettaError(
@@ -128,7 +126,7 @@ def _in_order(name: str, times: NDArray[Any]) -> NDArray[np.intp]:
     return rows
 
 
-def _source(columns: Mapping[str, str], rows: _Columns) -> NDArray[Any]:
+def _source(columns: Mapping[str, str], rows: _Columns) -> NDArray[np.floating]:
     """The source's probabilities."""
     if "probs" in columns:
         return _matrix(columns["probs"], rows[columns["probs"]])
@@ -136,7 +134,7 @@ def _source(columns: Mapping[str, str], rows: _Columns) -> NDArray[Any]:
     return probabilities(name, _matrix(name, rows[name]))
 
 
-def _matrix(name: str, column: NDArray[Any]) -> NDArray[Any]:
+def _matrix(name: str, column: NDArray[Any]) -> NDArray[np.floating]:
     if column.dtype == object and len({np.shape(row) for row in column}) == 1:
         column = np.stack(list(column))
     if column.ndim != 2 or column.dtype.kind != "f":

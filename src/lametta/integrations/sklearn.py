@@ -1,7 +1,8 @@
 """A scikit-learn classifier whose probabilities are corrected: a meta-estimator."""
 
 import copy
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import sklearn
@@ -10,28 +11,30 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags
+from sklearn.utils import Tags, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
 from lametta._checks import check_integer
 from lametta.correctors import LAME
-from lametta.types import Corrector, LamettaError
+from lametta.types import Array, Corrector, LamettaError
 
 __all__ = ["CorrectedClassifier"]
+
+_Transform: TypeAlias = BaseEstimator | Callable[[Any], Array]
 
 
 class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier with a corrector on top.
 
     The rows of a call to ``predict_proba`` or ``predict`` are one batch, or batches of
-    ``batch_size``: what is said of a row depends on the rows beside it. A corrector with memory,
-    such as `lametta.Prudent`, goes on from one call to the next, each of which is the next part of
-    the stream; ``reset`` begins a new one.
+    ``batch_size``: the prediction for a row depends on the rows beside it. A corrector with memory,
+    such as `lametta.Prudent`, takes each call as the next part of one stream; ``reset`` begins a
+    new one.
 
-    An estimator that is fitted already needs no call of ``fit``. So that a ``clone``, a grid search
-    or ``fit`` leave it as it is, put it into a ``sklearn.frozen.FrozenEstimator``. For many
-    streams, take a ``clone`` for each: they share a frozen estimator, and remember apart.
+    An estimator that is fitted already needs no call of ``fit``. Put it into a
+    ``sklearn.frozen.FrozenEstimator`` to keep a ``clone``, a grid search or ``fit`` from changing
+    it. For many streams, take a ``clone`` for each: they share a frozen estimator, not the memory.
 
     Parameters
     ----------
@@ -69,10 +72,10 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
 
     def __init__(
         self,
-        estimator: Any,
+        estimator: BaseEstimator,
         corrector: Corrector | None = None,
         *,
-        features: Any = None,
+        features: _Transform | None = None,
         batch_size: int | None = None,
     ) -> None:
         self.estimator = estimator
@@ -80,10 +83,10 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         self.features = features
         self.batch_size = batch_size
 
-    def fit(self, X: Any, y: Any, **params: Any) -> Self:  # noqa: N803 - as scikit-learn has it
+    def fit(self, X: object, y: object, **params: object) -> Self:  # noqa: N803 - scikit-learn's
         """Fit a clone of the estimator, and one of the features' transformer; forget the stream.
 
-        Further parameters, ``sample_weight`` say, go to the estimator's ``fit``.
+        Further parameters, such as ``sample_weight``, go to the estimator's ``fit``.
         """
         if sklearn.get_config()["enable_metadata_routing"]:
             params = process_routing(self, "fit", **params).estimator.fit
@@ -93,23 +96,21 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             features = clone(features).fit(X, y)
         return self._begin(estimator, features)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:  # noqa: N803
+    def predict_proba(self, X: object) -> NDArray[np.floating]:  # noqa: N803
         """Corrected probabilities [N, K] of the next rows."""
         if not hasattr(self, "estimator_"):
             check_is_fitted(self.estimator)
             self._begin(self.estimator, self.features)
         features, probs = self._source(X)
         size = self.batch_size or max(len(probs), 1)
-        corrected = [
-            self.corrector_.correct(_rows(features, rows), probs[rows]).probs
-            for rows in (slice(start, start + size) for start in range(0, len(probs), size))
-        ]
-        return np.concatenate(corrected)
+        cuts = [slice(i, i + size) for i in range(0, len(probs), size)]
+        correct = self.corrector_.correct
+        return np.concatenate([correct(_rows(features, cut), probs[cut]).probs for cut in cuts])
 
-    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+    def predict(self, X: object) -> NDArray[np.generic]:  # noqa: N803
         """The likeliest class [N] of each of the next rows; a call is a step in the stream, too."""
         probs = self.predict_proba(X)
-        labels: NDArray[Any] = self.classes_[probs.argmax(axis=1)]
+        labels: NDArray[np.generic] = self.classes_[probs.argmax(axis=1)]
         return labels
 
     def reset(self) -> None:
@@ -117,7 +118,7 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         if hasattr(self, "corrector_"):
             self.corrector_.reset()
 
-    def _begin(self, estimator: Any, features: Any) -> Self:
+    def _begin(self, estimator: BaseEstimator, features: _Transform | None) -> Self:
         if not hasattr(estimator, "predict_proba"):
             raise LamettaError(
                 f"estimator must have predict_proba, got {estimator!r}: "
@@ -134,17 +135,17 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         self.estimator_, self.features_, self.corrector_ = estimator, features, corrector
         return self
 
-    def _source(self, X: Any) -> tuple[Any, NDArray[Any]]:  # noqa: N803
-        """Features and probabilities, as yet uncorrected."""
+    def _source(self, X: object) -> tuple[object, NDArray[np.floating]]:  # noqa: N803
+        """The features, and the estimator's own probabilities."""
         frozen, features = self.estimator_, self.features_
         estimator = frozen.estimator if isinstance(frozen, FrozenEstimator) else frozen
         if features is None and isinstance(estimator, Pipeline) and len(estimator.steps) > 1:
             X = estimator[:-1].transform(X)  # noqa: N806
             return X, estimator[-1].predict_proba(X)
-        probs: NDArray[Any] = frozen.predict_proba(X)  # first, since it checks X
+        probs: NDArray[np.floating] = frozen.predict_proba(X)  # first, since it checks X
         if features is None:
             return X, probs
-        return (features.transform if hasattr(features, "transform") else features)(X), probs
+        return getattr(features, "transform", features)(X), probs
 
     @property
     def classes_(self) -> Any:
@@ -159,11 +160,11 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return self._fitted.feature_names_in_
 
     @property
-    def _fitted(self) -> Any:
+    def _fitted(self) -> BaseEstimator:
         return getattr(self, "estimator_", self.estimator)
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """What goes where, if scikit-learn's routing of metadata is switched on."""
+        """Which parameters go where, if scikit-learn's routing of metadata is switched on."""
         fit = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         return router.add(estimator=self.estimator, method_mapping=fit)
@@ -175,7 +176,7 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             return False
         return True
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
         tags.input_tags, tags.classifier_tags = inner.input_tags, inner.classifier_tags
         tags.classifier_tags.multi_label = False
@@ -183,14 +184,13 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return tags
 
 
-def _rows(features: Any, rows: slice) -> NDArray[Any]:
+def _rows(x: object, rows: slice) -> NDArray[np.floating]:
     """Some rows of features, which may be sparse or a frame, as an array of floats."""
-    x = features.tocsr()[rows].toarray() if hasattr(features, "tocsr") else features
-    x = x if x is not features else np.asarray(features)[rows]
+    part = x.tocsr()[rows].toarray() if hasattr(x, "tocsr") else np.asarray(x)[rows]
     try:
-        return x if x.dtype.kind == "f" else x.astype(np.float64)
+        return part if part.dtype.kind == "f" else part.astype(np.float64)
     except (TypeError, ValueError):
         raise LamettaError(
-            f"features must be numbers [N, d], got {x.dtype}: give a transformer or a callable "
+            f"features must be numbers [N, d], got {part.dtype}: give a transformer or a callable "
             "that makes them of X"
         ) from None

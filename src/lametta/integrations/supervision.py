@@ -12,7 +12,7 @@ from lametta._arrays import to_numpy
 from lametta._checks import check_integer, check_number
 from lametta.correctors import Streams, Track
 from lametta.integrations._spread import spread
-from lametta.types import Corrector, LamettaError
+from lametta.types import Array, Corrector, LamettaError
 
 if TYPE_CHECKING:
     from supervision import Detections
@@ -25,7 +25,7 @@ _SOURCE = "source_"
 
 @dataclass
 class ClassSmoother:
-    """Correct the class of each tracked object by what was said of it before.
+    """Correct the class of each tracked object by its classes in the frames before.
 
     A companion of ``supervision.DetectionsSmoother``, which smooths boxes: call it once a frame,
     after the tracker. Every track is a stream of its own, corrected one frame at a time: an answer
@@ -41,9 +41,9 @@ class ClassSmoother:
         The names of the classes, for ``data["class_name"]``. Without them, names are those that
         came with each class so far, and a class that had none is called by its number.
     lost : int
-        Frames after which a track that did not come again is forgotten.
+        How many frames in a row a track may be missing before it is forgotten.
     most : int
-        How many tracks are remembered; one more, and the least recently seen is forgotten.
+        How many tracks are remembered; beyond that, the least recently seen is forgotten.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class ClassSmoother:
     most: int = 10_000
     _streams: Streams = field(init=False, repr=False, compare=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _names: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _names: dict[int, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frame: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,29 +81,28 @@ class ClassSmoother:
             )
 
     def update_with_detections(
-        self, detections: "Detections", *, probs: Any = None, features: Any = None
+        self, detections: "Detections", *, probs: Array | None = None, features: Array | None = None
     ) -> "Detections":
         """Correct the classes of the next frame.
 
         Parameters
         ----------
         detections : supervision.Detections
-            With ``tracker_id``; detections whose id is negative belong to no track yet and stay as
-            they are, as do all of a frame without ids, of which a warning tells.
+            With ``tracker_id``. Detections whose id is negative belong to no track yet and stay as
+            they are; a frame without ids stays as it is, with a warning.
         probs : array [n, n_classes], optional
-            The probabilities of all classes; else those in ``data["class_probs"]``. Where there are
-            none, ``confidence`` is that of ``class_id``, and the other classes share the rest.
+            The probabilities of all classes, by default ``data["class_probs"]``. Without either,
+            ``class_id`` has its ``confidence``, and the other classes share the rest.
         features : array [n, d], optional
-            What the corrector compares detections by; else ``data["features"]``. Where there are
-            none, the probabilities are taken: the default corrector needs no features.
+            What the corrector compares detections by, by default ``data["features"]``. Without
+            either, the probabilities are used: the default corrector needs no features.
 
         Returns
         -------
         supervision.Detections
             The same detections in the same order, with the corrected ``class_id``, ``confidence``
-            and, if it was there, ``data["class_name"]``; what they were is kept in ``data`` under
-            ``source_class_id``, ``source_confidence`` and ``source_class_name``. All else is as
-            it was.
+            and, if it was there, ``data["class_name"]``. ``data`` keeps the former values under
+            ``source_class_id``, ``source_confidence`` and ``source_class_name``.
         """
         n, ids = len(detections), detections.tracker_id
         if n and ids is None:
@@ -134,7 +133,7 @@ class ClassSmoother:
         return [int(track) for track in self._streams.ids]
 
     def _age(self, tracks: list[int]) -> None:
-        """Go on to the next frame, and forget those who were not seen for long."""
+        """Count a frame, and forget tracks that were missing for too long."""
         self._frame += 1
         self._seen.update(dict.fromkeys(tracks, self._frame))
         for track in [one for one, at in self._seen.items() if self._frame - at > self.lost]:
@@ -142,8 +141,8 @@ class ClassSmoother:
             self._streams.forget(track)
 
     def _given(
-        self, name: str, detections: "Detections", key: str, given: Any
-    ) -> NDArray[Any] | None:
+        self, name: str, detections: "Detections", key: str, given: Array | None
+    ) -> NDArray[np.floating] | None:
         found = detections.data.get(key) if given is None else given
         if found is None:
             return None
@@ -155,8 +154,8 @@ class ClassSmoother:
             )
         return rows
 
-    def _spread(self, detections: "Detections", tracked: NDArray[np.intp]) -> NDArray[Any]:
-        """Rows from the class and its confidence alone."""
+    def _spread(self, detections: "Detections", tracked: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Rows of probabilities from the class and its confidence alone."""
         classes, shares = detections.class_id, detections.confidence
         if classes is None or shares is None:
             missing = "class_id" if classes is None else "confidence"
@@ -174,9 +173,9 @@ class ClassSmoother:
     def _corrected(
         self,
         detections: "Detections",
-        given: NDArray[Any] | None,
+        given: NDArray[np.floating] | None,
         tracked: NDArray[np.intp],
-        answers: NDArray[Any],
+        answers: NDArray[np.floating],
     ) -> "Detections":
         data: dict[str, Any] = dict(detections.data)
         changed: dict[str, Any] = {}
@@ -198,7 +197,7 @@ class ClassSmoother:
             data[NAME] = np.array(own) if isinstance(names, np.ndarray) else own
         return replace(detections, **changed, data=data)
 
-    def _name(self, one: int) -> Any:
+    def _name(self, one: int) -> object:
         if self.class_names is not None:
             return self.class_names[one]
         return self._names.get(one, str(one))
