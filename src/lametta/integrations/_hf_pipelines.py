@@ -78,8 +78,7 @@ def as_pipeline(model: object, processor: object) -> "Pipeline":
             f"{name}: give a pipeline"
         )
     task, word = _INPUTS[name]
-    # The processor may be the tokenizer, say, or have it.
-    part = getattr(processor, word, processor)
+    part = getattr(processor, word, processor)  # it may be the tokenizer, say, or have it
     kind = getattr(hf, f"{task.title()}ClassificationPipeline")
     return kind(model=model, device=model.device, **{word: part})
 
@@ -133,12 +132,11 @@ def _last_layer(net: "PreTrainedModel") -> nn.Module:
 
 def collated(pipeline: "Pipeline", ready: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """One batch from preprocessed samples, padded to the longest, on the network's device."""
+    batch = dict(ready[0])
     if len(ready) > 1:
         other = pipeline.feature_extractor or pipeline.image_processor
         collate = transformers().pipelines.base.pad_collate_fn(pipeline.tokenizer, other)
         batch = collate(list(ready))
-    else:
-        batch = dict(ready[0])
     placed: dict[str, object] = pipeline.ensure_tensor_on_device(**batch)
     return placed
 

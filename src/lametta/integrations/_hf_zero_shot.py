@@ -11,7 +11,6 @@ from lametta.types import LamettaError, Output
 
 if TYPE_CHECKING:
     from transformers import Pipeline
-    from transformers.utils import ModelOutput
 
 
 class ZeroShot:
@@ -43,29 +42,25 @@ class ZeroShot:
         with torch.no_grad():
             returned = net(**self.pipeline.ensure_tensor_on_device(**texts[0]), **batch)
             if prototypes is not None:
-                return Output(returned.image_embeds, self._logits(prototypes, returned))
+                logits = self._logits(prototypes, returned.image_embeds)
+                return Output(returned.image_embeds, logits)
             if returned.text_embeds.ndim == 2:
-                logits = self._logits(returned.text_embeds, returned)
+                logits = self._logits(returned.text_embeds, returned.image_embeds)
                 if torch.allclose(logits, returned.logits_per_image, rtol=1e-4, atol=1e-4):
                     self.prototypes = returned.text_embeds
         return Output(returned.image_embeds, returned.logits_per_image)
 
-    def _logits(self, prototypes: torch.Tensor, returned: "ModelOutput") -> torch.Tensor:
+    def _logits(self, prototypes: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """Cosines on the learned scale, computed in the order in which the networks do it."""
         net = self.pipeline.model
-        logits = torch.matmul(prototypes, returned.image_embeds.t()) * net.logit_scale.exp()
+        logits: torch.Tensor = torch.matmul(prototypes, images.t()) * net.logit_scale.exp()
         bias = getattr(net, "logit_bias", None)
-        shifted: torch.Tensor = logits if bias is None else logits + bias
-        return shifted.t()
+        return (logits if bias is None else logits + bias).t()
 
 
 def _checked(labels: object) -> list[str]:
     listed = list(labels) if isinstance(labels, list | tuple) else []
-    if (
-        not all(isinstance(x, str) for x in listed)
-        or len(listed) < 2
-        or len(set(listed)) < len(listed)
-    ):
+    if not all(isinstance(x, str) for x in listed) or not 2 <= len(set(listed)) == len(listed):
         raise LamettaError(
             f"candidate_labels must be two or more different texts, got {labels!r:.200}"
         )

@@ -168,7 +168,7 @@ def _decoded(pil: ModuleType, i: int, data: object) -> "Image":
 
 
 def are_images(x: object, takes_pixels: bool) -> TypeGuard[Iterable[object]]:
-    """Whether these are images, not a tensor; a uint8 array is one if the graph takes pixels."""
+    """Whether these are images, no tensor; a uint8 array is a tensor if the graph takes pixels."""
     if isinstance(x, list | tuple) or (isinstance(x, np.ndarray) and x.dtype == object):
         first = x[0] if len(x) else None
         is_pixels = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3

@@ -114,11 +114,8 @@ class _Lame(NamedTuple):
 
 def _alone(lame: _Lame) -> "ModelProto":
     onnx = package("onnx", "onnx", "export")
-    value = onnx.helper.make_tensor_value_info
-    inputs = [
-        value(name, onnx.TensorProto.FLOAT, ["N", side])
-        for name, side in (("features", "d"), ("probs", "K"))
-    ]
+    value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    inputs = [value("features", kind, ["N", "d"]), value("probs", kind, ["N", "K"])]
     graph = onnx.helper.make_graph([], "lame", inputs, [])
     opsets = [onnx.helper.make_opsetid("", _OPSET)]
     model: ModelProto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR)

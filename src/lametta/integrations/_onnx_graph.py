@@ -187,12 +187,11 @@ class _Graph:
 
     def _widths(self, node: "NodeProto") -> tuple[int, int] | None:
         """Classes and features of a head, by its weights; None if it cannot be one."""
-        convolves = node.op_type in _CONVOLUTIONS
         place = 3 if node.op_type in _QUANTIZED else 1  # of the weights, among the inputs
         shape = self._shape(node.input[place]) if place < len(node.input) else None
         if shape is None or min(shape, default=0) < 1:
             return None
-        if convolves:
+        if node.op_type in _CONVOLUTIONS:
             fits = len(shape) > 2 and set(shape[2:]) == {1} and _integer(node, "group", 1) == 1
             return (shape[0], shape[1]) if fits else None
         if len(shape) != 2 or _integer(node, "transA", 0):

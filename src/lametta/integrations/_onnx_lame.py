@@ -33,8 +33,7 @@ class Nodes:
         """Append a node; return the name of its last output."""
         names = [x if isinstance(x, str) else self._constant(x) for x in inputs]
         made = [f"{self._prefix}{len(self.all)}{'_' * i}" for i in range(outputs)]
-        node = self._onnx.helper.make_node(kind, names, made, name=made[0], **attributes)
-        self.all.append(node)
+        self.all.append(self._onnx.helper.make_node(kind, names, made, name=made[0], **attributes))
         return made[-1]
 
     def _constant(self, value: Value) -> str:

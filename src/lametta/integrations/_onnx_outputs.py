@@ -39,11 +39,9 @@ def check_kind(rows: Floats, probabilities: bool) -> None:
     """Raise if these are rows of probabilities and should be logits, or the other way round."""
     fit = bool((rows >= 0).all() and (abs(rows.sum(axis=1) - 1) < 1e-3).all())
     if fit != probabilities:
-        expected, got = (
-            ("probabilities", "others") if probabilities else ("logits", "rows of sum 1")
-        )
+        wanted, got = ("probabilities", "others") if probabilities else ("logits", "rows of sum 1")
         raise LamettaError(
-            f"logits must name a tensor of {expected}, got {got}: name another, or say "
+            f"logits must name a tensor of {wanted}, got {got}: name another, or say "
             f"probabilities={not probabilities}"
         )
 

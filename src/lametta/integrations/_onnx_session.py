@@ -103,8 +103,7 @@ def parsed(path: Path, argument: str = "path") -> "ModelProto":
     if not model.graph.node:
         raise LamettaError(f"{argument} must be an ONNX model, got {path}, which has no graph")
     if model.functions:
-        inliner = package("onnx.inliner", "onnx", "OnnxModel")
-        model = inliner.inline_local_functions(model)
+        model = package("onnx.inliner", "onnx", "OnnxModel").inline_local_functions(model)
     return model
 
 

@@ -130,7 +130,7 @@ class Corrected:
         batch_size: int | None = None,
         **options: object,
     ) -> Any:
-        """Classify what the pipeline could, and return what it would.
+        """Classify the inputs that the pipeline takes, and return results in its form.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class Corrected:
         batch_size: int | None = None,
         **options: object,
     ) -> Classified:
-        """Return the probabilities of all classes, before and after; arguments are as in a call."""
+        """Like a call, but return the probabilities of all classes, source and corrected."""
         items = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if not items:
             raise LamettaError("inputs must hold a sample, got none")

@@ -193,8 +193,7 @@ class OnnxModel:
     def _tensor(self, put: Input, x: object) -> npt.NDArray[np.generic]:
         if isinstance(x, bytes | bytearray | memoryview):
             x = [x]
-        takes_pixels = np.dtype(put.dtype) == np.uint8
-        if not are_images(x, takes_pixels):
+        if not are_images(x, takes_pixels=put.dtype == "uint8"):
             return put.tensor(x)
         if self._images is None:
             raise LamettaError(f"x must be {put} for the graph's input {put.name!r}, got images")
