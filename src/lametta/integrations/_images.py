@@ -134,7 +134,7 @@ class Images:
             return self.size[::-1]
         ratio = (self.size or 1) / min(width, height)
         width, height = int(width * ratio + 0.5), int(height * ratio + 0.5)
-        if width * height > _MOST_PIXELS:  # a thin line, however small its file
+        if width * height > _MOST_PIXELS:  # a thin line may, however small its file
             raise LamettaError(
                 f"x must hold images that stay small, got {width} x {height} pixels after resizing"
             )

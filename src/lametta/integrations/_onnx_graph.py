@@ -176,7 +176,7 @@ class _Graph:
             name = node.input[0]
 
     def _data(self, node: "NodeProto") -> tuple[str, ...]:
-        """What goes into a head; () where the graph has it as integers of unknown scale alone."""
+        """What goes into a head; () if the graph has it only as integers of unknown scale."""
         if node.op_type in _QUANTIZED:
             return tuple(node.input[:3])
         if node.op_type in _INTEGER:

@@ -136,7 +136,7 @@ class OnnxModel:
             batch = fixed_batch(inputs)
         self._channels_first = head.channels_first
         self.probabilities = head.probabilities if probabilities is None else probabilities
-        self._is_checked = False  # whether outputs are the logits or probabilities expected
+        self._is_checked = False  # that outputs are logits or probabilities, as expected
         n_classes = 2 if self._columns == 1 else self._columns
         self.metadata = Metadata(
             inputs,
