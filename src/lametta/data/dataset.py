@@ -81,10 +81,10 @@ class Dataset:
 
     name: str
     samples: Samples
-    labels: NDArray[Any]
+    labels: NDArray[np.integer]
     classes: tuple[str, ...]
     keys: tuple[str, ...]
-    groups: NDArray[Any] | None = None
+    groups: NDArray[np.generic] | None = None
     class_map: ClassMap | None = None
     skipped: tuple[str, ...] = ()
     differs: str = ""
@@ -193,12 +193,12 @@ class Dataset:
 @dataclass(frozen=True)
 class _Taken:
     samples: Samples
-    index: NDArray[Any]
+    index: NDArray[np.integer]
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, i: int, /) -> Any:
+    def __getitem__(self, i: int, /) -> object:
         return self.samples[int(self.index[i])]
 
     def stamps(self) -> tuple[str, ...] | None:

@@ -1,7 +1,6 @@
 """Labels of one list of classes in terms of another, and what all arrays have to be."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,10 @@ from lametta.types import LamettaError
 
 
 def match_labels(
-    labels: NDArray[Any], classes: Sequence[str], class_map: ClassMap, n_outputs: int | None = None
+    labels: NDArray[np.integer],
+    classes: Sequence[str],
+    class_map: ClassMap,
+    n_outputs: int | None = None,
 ) -> NDArray[np.int64]:
     """Labels that count in some classes, as they count in the targets of a class map.
 
@@ -60,7 +62,7 @@ def is_numbered(names: Sequence[str]) -> bool:
     return list(names) == [str(i) for i in range(len(names))]
 
 
-def check_range(name: str, x: NDArray[Any], n: int) -> None:
+def check_range(name: str, x: NDArray[np.integer], n: int) -> None:
     """Raise unless all integers lie in 0..n - 1."""
     if len(x) and not 0 <= x.min() <= x.max() < n:
         raise LamettaError(f"{name} must lie in 0..{n - 1}, got {x.min()}..{x.max()}")

@@ -51,10 +51,10 @@ class Batch:
     (2, ())
     """
 
-    index: NDArray[Any]
+    index: NDArray[np.int64]
     x: "torch.Tensor"
-    y: NDArray[Any]
-    group: NDArray[Any] | None = None
+    y: NDArray[np.integer]
+    group: NDArray[np.generic] | None = None
     failed: tuple[Failure, ...] = ()
 
     def __len__(self) -> int:
@@ -143,13 +143,13 @@ class _Reader:
     dataset: Dataset
     transform: Transform | None
 
-    def __getitem__(self, positions: NDArray[Any], /) -> Batch | LamettaError:
+    def __getitem__(self, positions: NDArray[np.intp], /) -> Batch | LamettaError:
         try:
             return self._read(positions)
         except LamettaError as error:
             return LamettaError(str(error))  # to be raised without the traceback of a worker
 
-    def _read(self, positions: NDArray[Any]) -> Batch:
+    def _read(self, positions: NDArray[np.intp]) -> Batch:
         index, rows, failed = [], [], []
         for i in positions.tolist():
             try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,8 +54,8 @@ class Bank:
 
     features: Rows
     logits: Rows
-    labels: NDArray[Any] | None = None
-    groups: NDArray[Any] | None = None
+    labels: NDArray[np.integer] | None = None
+    groups: NDArray[np.generic] | None = None
     keys: tuple[str, ...] = ()
     header: Header = field(default_factory=dict)
     classes: ClassMap | None = None

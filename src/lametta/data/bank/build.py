@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,17 @@ from lametta._checks import check_integer
 from lametta._files import PathLike, locked
 from lametta.data.bank.known import Known
 from lametta.data.bank.shards import Shards
-from lametta.data.bank.store import Header, read_layout
+from lametta.data.bank.store import Arrays, Header, read_layout
 from lametta.data.dataset import Dataset, stamps_of
 from lametta.data.loader import Transform, load_batches
 from lametta.types import LamettaError
 
+Wait: TypeAlias = Callable[[], Arrays]
+"""Waits for the rows of each array, and gives them."""
+
 if TYPE_CHECKING:
     import torch
 
-    Wait: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
     Compute: TypeAlias = Callable[[torch.Tensor], Wait]
 
 _AHEAD = 8  # batches whose rows may wait while others are written
@@ -110,7 +112,9 @@ def _fill(
     under_way = deque[tuple[int, Future[None]]]()
     last: Future[None] | None = None
 
-    def write(before: Future[None] | None, part: range, index: NDArray[Any], rows: "Wait") -> None:
+    def write(
+        before: Future[None] | None, part: range, index: NDArray[np.int64], rows: Wait
+    ) -> None:
         if before is not None:
             before.result()  # raises: a gap would pass for images that cannot be read
         shards.add(part.stop, *known.merged(part, index, rows()))

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,10 @@ from lametta._arrays import check_matrix, namespace, to_numpy, widen
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.data.bank.bank import Bank
-from lametta.data.bank.build import OnProgress, build, name_of
+from lametta.data.bank.build import OnProgress, Wait, build, name_of
 from lametta.data.dataset import Dataset
 from lametta.data.loader import Transform
-from lametta.types import LamettaError, Model, Output
+from lametta.types import Array, LamettaError, Model, Output
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +28,8 @@ _FORMAT = "lametta.Bank/1"
 class _InTwo(Protocol):
     """A transform such as ``Preprocess``, whose second half can run where the model does."""
 
-    def pixels(self, image: Any, /) -> NDArray[np.uint8]: ...
-    def standardize(self, pixels: Any, /) -> Any: ...
+    def pixels(self, image: object, /) -> NDArray[np.uint8]: ...
+    def standardize(self, pixels: "torch.Tensor", /) -> "torch.Tensor": ...
 
 
 def extract(
@@ -118,18 +118,18 @@ def extract(
     said = {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype}
     said.setdefault("preprocess", name_of(transform))
     early: Transform | None = transform
-    late: Callable[[Any], Any] | None = None
+    late: Callable[[torch.Tensor], torch.Tensor] | None = None
     if on_gpu and isinstance(transform, _InTwo):
         early, late = transform.pixels, transform.standardize
 
-    def whole(x: Any) -> Output:
+    def whole(x: "torch.Tensor") -> Output:
         return model(x if late is None else late(x))
 
     # As a ``Classifier`` says of itself.
     is_replayable = on_gpu and getattr(model, "replayable", False) is True
     forward = _Replayed(whole, batch_size) if is_replayable else whole
 
-    def begin(x: Any) -> Callable[[], dict[str, NDArray[Any]]]:
+    def begin(x: "torch.Tensor") -> Wait:
         return _begin(forward, x if device is None else x.to(device, non_blocking=True), dtype)
 
     file = build(
@@ -239,7 +239,7 @@ def _waits(work: Callable[[], object]) -> bool:
     return any("called a synchronizing" in str(warning.message) for warning in seen)
 
 
-def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str, NDArray[Any]]]:
+def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Wait:
     """Run the model on a batch, and give a function that waits for its rows."""
     output = model(x)
     if not isinstance(output, Output):
@@ -255,7 +255,7 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Callable[[], dict[str
     return lambda: {name: _stored(name, copy(), dtype) for name, copy in copies.items()}
 
 
-def begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
+def begin_copy(array: Array) -> Callable[[], NDArray[np.floating]]:
     """Begin to copy an array to the host, and give a function that waits for the copy."""
     if not getattr(array, "is_cuda", False):
         rows = to_numpy(array).copy()  # now, since a model may use the memory again for the next
@@ -267,15 +267,15 @@ def begin_copy(array: Any) -> Callable[[], NDArray[Any]]:
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(array.device))
 
-    def wait() -> NDArray[Any]:
+    def wait() -> NDArray[np.floating]:
         done.synchronize()
-        copied: NDArray[Any] = to_numpy(copy)
+        copied: NDArray[np.floating] = to_numpy(copy)
         return copied
 
     return wait
 
 
-def _stored(name: str, wide: NDArray[Any], dtype: str) -> NDArray[Any]:
+def _stored(name: str, wide: NDArray[np.floating], dtype: str) -> NDArray[np.floating]:
     try:
         with np.errstate(over="raise"):
             return wide.astype(dtype, copy=False)

@@ -4,7 +4,6 @@ import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -44,8 +43,8 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
 
 
 def map_labels(
-    labels: NDArray[Any] | None, header: Header, classes: ClassMap, n_outputs: int
-) -> NDArray[Any] | None:
+    labels: NDArray[np.integer] | None, header: Header, classes: ClassMap, n_outputs: int
+) -> NDArray[np.integer] | None:
     """Labels of a bank as they count in the targets of a class map, or an error that says why not.
 
     They are indices into the ``classes`` of the header. Where that names none, they count as
@@ -74,7 +73,7 @@ def map_labels(
     return targets
 
 
-def check_finite(name: str, x: NDArray[Any], rows: NDArray[np.intp] | None = None) -> None:
+def check_finite(name: str, x: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> None:
     """Raise unless all numbers of a matrix are finite, and name the first that is not.
 
     Its rows are those of a file, or some of them: ``rows`` says which.
@@ -145,7 +144,7 @@ def _load(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:
 
 def _claim(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo
-) -> tuple[tuple[int, ...], np.dtype[Any]]:
+) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     """The shape and the type that an array of an archive says it has."""
     with archive.open(info) as file:
         read_header = {
@@ -158,7 +157,7 @@ def _claim(
     return shape, dtype
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> NDArray[np.generic]:
     """Read an array of an archive, unless it claims to be larger than its bytes can be."""
     shape, dtype = _claim(archive, info)
     least = math.prod(shape) * dtype.itemsize
@@ -166,6 +165,6 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> NDAr
     if least > most:
         raise ValueError(f"{info.filename} must have {least} bytes for {dtype} {shape}, got {most}")
     with archive.open(info) as file:
-        x: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+        x: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
     wide = x.dtype.kind == "f" and x.dtype.itemsize > 8
     return x.astype(np.float64 if wide else x.dtype.newbyteorder("="), copy=False)

@@ -12,7 +12,7 @@ from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.build import OnProgress, build
 from lametta.data.bank.files import check_header
-from lametta.data.bank.store import decode_columns, read_layout
+from lametta.data.bank.store import Arrays, decode_columns, read_layout
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
 
@@ -127,8 +127,8 @@ def open_images(path: PathLike) -> Dataset:
         ) from None
 
 
-def _rows(x: "torch.Tensor") -> dict[str, NDArray[Any]]:
-    rows: NDArray[Any] = x.numpy()
+def _rows(x: "torch.Tensor") -> Arrays:
+    rows: NDArray[np.uint8] = x.numpy()
     if rows.dtype != "uint8" or rows.ndim != 4 or rows.shape[-1] != 3:
         raise LamettaError(
             f"pixels must give uint8 [H, W, 3], got {rows.dtype} of shape {rows.shape[1:]}"

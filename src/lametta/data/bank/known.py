@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta.data.bank.shards import DATA, check_same, check_shape
-from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
+from lametta.data.bank.store import Arrays, Header, Rows, decode_columns, read_layout
 
 _COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
 _FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not known
@@ -66,8 +66,8 @@ class Known:
         return [i for i in positions if self.row_of[i] == _MISSING]
 
     def merged(
-        self, positions: range, index: NDArray[Any], rows: Mapping[str, NDArray[Any]]
-    ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
+        self, positions: range, index: NDArray[np.int64], rows: Arrays
+    ) -> tuple[NDArray[np.int64], Arrays]:
         """The rows of the samples at these positions, those that are new put between the others."""
         kept = np.array([i for i in positions if self.row_of[i] >= 0], np.int64)
         if not len(kept):

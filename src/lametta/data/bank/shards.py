@@ -6,13 +6,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta._files import delete_leftovers, renamed
 from lametta.data.bank.store import (
+    Arrays,
     Header,
     MappedArray,
     Rows,
@@ -49,7 +49,7 @@ class Shards:
         self.folder, self.header, self.stamps = folder, header, stamps
         self.done = 0
         self._written: list[dict[str, MappedArray]] = []
-        self._waiting: dict[str, list[NDArray[Any]]] = {}
+        self._waiting: dict[str, list[NDArray[np.generic]]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._stop = 0
         self._since = time.monotonic()
@@ -73,7 +73,7 @@ class Shards:
         while self.done in stops:
             self._count_in(stops[self.done])
 
-    def add(self, stop: int, index: NDArray[Any], rows: Mapping[str, NDArray[Any]]) -> None:
+    def add(self, stop: int, index: NDArray[np.int64], rows: Arrays) -> None:
         """Take the next rows, of the samples from the last call up to ``stop``.
 
         Those of them that could be read are ``index`` [M]. The rows [M, ...] of some calls are
@@ -98,7 +98,7 @@ class Shards:
         self,
         path: Path,
         keys: Sequence[str],
-        columns: Mapping[str, Sequence[object] | NDArray[Any] | None],
+        columns: Mapping[str, Sequence[object] | NDArray[np.generic] | None],
     ) -> None:
         """Write one file, whole or not there, with a row for each sample that could be read.
 
@@ -177,7 +177,7 @@ class Shards:
             self.folder.rmdir()
 
 
-def check_shape(name: str, x: NDArray[Any], shape: tuple[int, ...] | None) -> None:
+def check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | None) -> None:
     """Raise unless rows have the shape of those before them."""
     if x.shape[1:] != shape:
         raise LamettaError(f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}")

@@ -40,7 +40,7 @@ class MappedArray:
     """
 
     path: Path
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     offset: int  # where in the file the array begins, in bytes
     changed: int | None = None  # when the file was, in nanoseconds, if that is to be checked
@@ -58,7 +58,7 @@ class MappedArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any, /) -> NDArray[Any]:
+    def __getitem__(self, index: Any, /) -> NDArray[np.generic]:
         """Read what the index asks for; what comes back is in memory and may be written to."""
         if self.changed not in (None, self.path.stat().st_mtime_ns):
             raise LamettaError(f"{self.path} must stay as it is while it is read, got it changed")
@@ -69,16 +69,18 @@ class MappedArray:
         if self.shape and _is_run(index, len(self)):
             return self._read(int(index[0]), (len(index), *self.shape[1:]))
         mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
-        rows: NDArray[Any] = np.asarray(mapped)[index]
+        rows: NDArray[np.generic] = np.asarray(mapped)[index]
         return rows if rows.flags.owndata else rows.copy()
 
-    def _read(self, start: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _read(self, start: int, shape: tuple[int, ...]) -> NDArray[np.generic]:
         """Rows that follow each other; a plain read of them is several times faster."""
         at = self.offset + start * math.prod(shape[1:]) * self.dtype.itemsize
         rows = np.fromfile(self.path, self.dtype, math.prod(shape), offset=at)
         return rows.reshape(shape)
 
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.generic]:
         if copy is False:
             raise ValueError("an array in a file cannot be seen without a copy")
         return np.asarray(self[...], dtype)
@@ -92,7 +94,10 @@ def _is_run(index: object, n: int) -> bool:
     return 0 <= first <= n - len(index) and np.array_equal(index, first + np.arange(len(index)))
 
 
-Rows: TypeAlias = NDArray[Any] | MappedArray
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+"""Arrays in memory, by name."""
+
+Rows: TypeAlias = NDArray[np.generic] | MappedArray
 """An array in memory or in a file."""
 
 
@@ -160,10 +165,10 @@ def _place(
 
 
 def encode_columns(
-    columns: Mapping[str, Sequence[object] | NDArray[Any] | None],
-) -> dict[str, NDArray[Any]]:
+    columns: Mapping[str, Sequence[object] | NDArray[np.generic] | None],
+) -> dict[str, NDArray[np.generic]]:
     """Make arrays of numbers from columns, of numbers or of strings; None is left out."""
-    encoded = {}
+    encoded: dict[str, NDArray[np.generic]] = {}
     for name, column in columns.items():
         if column is None:
             continue

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Digit(NamedTuple):
     """A digit as an image [8, 8]: its name, its class and its group."""
 
     key: str
-    image: NDArray[Any]
+    image: shifts.Pixels
     label: int
     group: str | None = None
 
