@@ -8,7 +8,7 @@ running statistics decide. `reset` gives the network back bit for bit.
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
@@ -80,7 +80,7 @@ class NetworkAdapter:
         """What takes the gradient steps; None to adapt the statistics of batches alone."""
         return None
 
-    def step(self, x: Any, /) -> Prediction:
+    def step(self, x: Sized, /) -> Prediction:
         """Update the network on this batch, then predict it.
 
         A batch with NaN or infinity is refused before anything changes, since it would poison the
@@ -101,7 +101,7 @@ class NetworkAdapter:
         with turn, torch.inference_mode(False):  # in which autograd cannot be on
             return self._step(_recordable(x))
 
-    def _step(self, x: Any) -> Prediction:
+    def _step(self, x: Sized) -> Prediction:
         if self._started is None:
             self._started = _start(self, x)
         started, clock = self._started, Clock(next(self.model.net.parameters()).device)
@@ -120,7 +120,7 @@ class NetworkAdapter:
         return Prediction(probs, output.features.detach(), info)
 
     def _update(
-        self, x: Any, started: "_Started", clock: Clock
+        self, x: Sized, started: "_Started", clock: Clock
     ) -> tuple[Output, torch.Tensor | None]:
         optimizer = started.optimizer
         with started.updating(self.bn_momentum, alone=len(x) == 1):
@@ -195,7 +195,7 @@ known_finite = ContextVar("known_finite", default=False)
 """Whether the caller of `step` has looked for NaN and infinity, when the host need not wait."""
 
 
-def check_finite(x: Any) -> None:
+def check_finite(x: object) -> None:
     """Raise where a batch has NaN or infinity; the host waits for the device."""
     tensor = first_tensor(x)
     if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not len(tensor):
@@ -223,7 +223,7 @@ def _length(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> torch.Ten
     return length
 
 
-def _start(adapter: NetworkAdapter, x: Any) -> _Started:
+def _start(adapter: NetworkAdapter, x: object) -> _Started:
     net, choose = adapter.model.net, as_selector(adapter.layers)
     modules = [layer.module for layer in layers_of(net, x) if choose(layer)]
     parameters = _parameters(modules)

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,11 +26,18 @@ _PASS: ContextVar[tuple[nn.Module, list[torch.Tensor]] | None] = ContextVar("pas
 class Inputs:
     """A batch that is more than one positional argument, for networks that take several."""
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
 
     def __len__(self) -> int:
-        return len(first_tensor(self))
+        return len(self.first_tensor())
+
+    def first_tensor(self) -> torch.Tensor:
+        """The first of the arguments that is a tensor."""
+        for value in (*self.args, *self.kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                return value
+        raise LamettaError("x must hold a tensor, got none among the arguments of the network")
 
 
 class Classifier:
@@ -85,7 +92,7 @@ class Classifier:
         self.classes = classes
         self.output = output
         self.probabilities = probabilities
-        self.returns: Callable[..., Any] | None = None  # the kind of output, if it has logits
+        self.returns: Callable[..., object] | None = None  # the kind of output, if it has logits
         self._looked = False  # at whether the outputs are what they are said to be
         self._watch()
 
@@ -94,19 +101,19 @@ class Classifier:
         self._release = weakref.finalize(self, _detach, self.head)
         self._release.atexit = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_release"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         self._watch()
 
-    def __call__(self, x: Any, /) -> Output:
+    def __call__(self, x: object, /) -> Output:
         """Return features [N, d] and logits [N, K] of a batch, without gradients."""
         with torch.no_grad():
             return self.forward(x)
 
-    def forward(self, x: Any, /) -> Output:
+    def forward(self, x: object, /) -> Output:
         """Do the same, and let autograd record it."""
         check_ready(self.net, x)
         seen, returned = self._pass(x)
@@ -127,7 +134,7 @@ class Classifier:
             logits = self.classes.pool_logits(logits)
         return Output(features, logits)
 
-    def _pass(self, x: Any) -> tuple[torch.Tensor, Any]:
+    def _pass(self, x: object) -> tuple[torch.Tensor, object]:
         """What went into the head, and what the network returned."""
         seen: list[torch.Tensor] = []
         token = _PASS.set((self.head, seen))
@@ -165,7 +172,7 @@ _watchers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _attaching = threading.RLock()  # re-entrant: garbage may be collected, and so detached, meanwhile
 
 
-def _see(head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _see(head: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> None:
     current = _PASS.get()
     if current is not None and current[0] is head:
         current[1].append(args[0] if args else next(iter(kwargs.values())))
@@ -214,22 +221,17 @@ def unwrapped(net: nn.Module) -> nn.Module:
     return net
 
 
-def call(net: nn.Module, x: Any) -> Any:
+def call(net: nn.Module, x: object) -> object:
     """Call a network on a batch."""
     return net(*x.args, **x.kwargs) if isinstance(x, Inputs) else net(x)
 
 
-def first_tensor(x: Any) -> Any:
+def first_tensor(x: object) -> object:
     """The first tensor of a batch, which says how many samples it has and where they are."""
-    if not isinstance(x, Inputs):
-        return x
-    tensors = [v for v in (*x.args, *x.kwargs.values()) if isinstance(v, torch.Tensor)]
-    if not tensors:
-        raise LamettaError("x must hold a tensor, got none among the arguments of the network")
-    return tensors[0]
+    return x.first_tensor() if isinstance(x, Inputs) else x
 
 
-def check_ready(net: nn.Module, x: Any = None) -> None:
+def check_ready(net: nn.Module, x: object = None) -> None:
     """Raise unless the network is in eval mode, and on the device of ``x`` where that is given."""
     if net.training:
         raise LamettaError("net must be in eval mode, got training mode: call net.eval()")

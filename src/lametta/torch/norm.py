@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -55,7 +55,7 @@ def batch_statistics(
             norm.momentum = own
 
 
-def _prepare(norm: nn.Module, args: tuple[Any, ...]) -> None:
+def _prepare(norm: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
     """Let a layer use the statistics of one sample where it sees several positions of it."""
     x = args[0]
     if x.ndim == 2 and len(x) == 1:

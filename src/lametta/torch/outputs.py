@@ -12,11 +12,11 @@ Pick: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None
 """Which part of what a network returns is the logits: a name, a place, or a function."""
 
 
-def pick_logits(returned: Any, output: Pick, n: int) -> torch.Tensor:
+def pick_logits(returned: object, output: Pick, n: int) -> torch.Tensor:
     """Find the logits [N, K] of n samples in what a network returned."""
     try:
         if callable(output):
-            found: Any = output(returned)
+            found: object = output(returned)
         elif isinstance(output, int):
             found = tuple(_parts(returned).values())[output]
         elif output is not None:
@@ -34,7 +34,7 @@ def pick_logits(returned: Any, output: Pick, n: int) -> torch.Tensor:
     return found
 
 
-def _only_logits(returned: Any) -> Any:
+def _only_logits(returned: object) -> object:
     parts = _parts(returned)
     if "logits" in parts:
         return parts["logits"]
@@ -47,7 +47,7 @@ def _only_logits(returned: Any) -> Any:
     return next(iter(matrices.values()))
 
 
-def _parts(returned: Any) -> dict[str, Any]:
+def _parts(returned: object) -> dict[str, object]:
     """What a network returned, by name or place; nothing for a tensor."""
     if isinstance(returned, torch.Tensor):
         return {}

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -145,7 +144,7 @@ def as_selector(layers: "Selector | str") -> Selector:
     return NAMES[layers]
 
 
-def layers_of(net: nn.Module, x: Any) -> list[Layer]:
+def layers_of(net: nn.Module, x: object) -> list[Layer]:
     """The layers with parameters, in the order in which a forward pass of ``x`` calls them.
 
     One pass tells for all batches to come, unless layers come or go.
@@ -177,7 +176,7 @@ def layers_of(net: nn.Module, x: Any) -> list[Layer]:
 _orders: WeakKeyDictionary[nn.Module, tuple[set[str], list[str]]] = WeakKeyDictionary()
 
 
-def _order(net: nn.Module, modules: dict[str, nn.Module], x: Any) -> list[str]:
+def _order(net: nn.Module, modules: dict[str, nn.Module], x: object) -> list[str]:
     """The names of those modules that a pass calls, in the order of their first calls."""
     names = {module: name for name, module in modules.items()}
     order: dict[str, None] = {}

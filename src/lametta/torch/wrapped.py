@@ -44,7 +44,7 @@ class Wrapped(nn.Module):
         self.adapter = adapter
         self.prediction: Prediction | None = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Predict one batch: probabilities [N, K], without gradients.
 
         Called with keywords, as Hugging Face's pipelines call a model, a network whose own output
