@@ -78,11 +78,10 @@ def corrupt(
     check_choice("severity", severity, range(1, 6))
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
-    samples = _Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size)
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=samples,
+        samples=_Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size),
         labels=np.tile(dataset.labels, len(names)),
         keys=tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
         groups=np.repeat(np.array(names), len(dataset)),

@@ -54,12 +54,11 @@ class _Block(nn.Module):
         self.stride, self.missing = stride, outputs - inputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        y: torch.Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
         shortcut = x[:, :, :: self.stride, :: self.stride]
         if self.missing:  # channels of zeros, half of them before the others
             shortcut = functional.pad(shortcut, (0, 0, 0, 0, self.missing // 2, self.missing // 2))
-        output: torch.Tensor = (y + shortcut).relu()
-        return output
+        return (y + shortcut).relu()
 
 
 class _ResNet(nn.Module):

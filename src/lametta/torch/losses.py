@@ -7,8 +7,7 @@ logits. Each is computed in float32 at least.
 import math
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 def entropy(log_probs: Tensor) -> Tensor:

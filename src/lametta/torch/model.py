@@ -235,7 +235,7 @@ def check_ready(net: nn.Module, x: object = None) -> None:
     """Raise unless the network is in eval mode, and on the device of ``x`` where that is given."""
     if net.training:
         raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
-    parameter, tensor = next(net.parameters(), None), None if x is None else first_tensor(x)
+    tensor, parameter = first_tensor(x), next(net.parameters(), None)
     if not isinstance(tensor, torch.Tensor) or parameter is None:
         return
     if tensor.device != parameter.device:

@@ -24,7 +24,6 @@ from lametta.torch.model import call
 from lametta.torch.norm import is_batch_norm
 
 _OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm)
-_CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _either(one: Selector, other: Selector, layer: Layer) -> bool:
 
 
 def _is_conv(layer: Layer) -> bool:
-    return isinstance(layer.module, _CONVOLUTIONS)
+    return isinstance(layer.module, nn.modules.conv._ConvNd)
 
 
 def _is_in_half(half: int, layer: Layer) -> bool:

@@ -62,8 +62,7 @@ class Bank:
     _whole: Self | None = field(default=None, repr=False)  # the bank that `mapped` was called on
 
     def __post_init__(self) -> None:
-        names = ("features", "logits", "labels", "groups")
-        arrays = {name: getattr(self, name) for name in names}
+        arrays = {name: getattr(self, name) for name in ("features", "logits", "labels", "groups")}
         for name, x in arrays.items():
             optional = x is None and name in ("labels", "groups")
             if not optional and not (hasattr(x, "ndim") and hasattr(x, "dtype")):

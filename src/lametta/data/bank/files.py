@@ -61,9 +61,8 @@ def map_labels(
     check_range("labels", labels, len(classes if names is None else names))
     if names is None:
         return labels
-    targets = match_labels(
-        labels, names, classes, n_outputs if header.get("class_map") is None else None
-    )
+    n_source = n_outputs if header.get("class_map") is None else None
+    targets = match_labels(labels, names, classes, n_source)
     if (targets < 0).any():
         lost = [names[i] for i in np.unique(labels[targets < 0])]
         raise LamettaError(

@@ -32,13 +32,13 @@ class Known:
         A file of a data set without stamps, or of a version of lametta that stored none, has to be
         of the same samples; whether these were changed is not known.
         """
-        nothing = np.full(len(keys), _MISSING)
+        row_of = np.full(len(keys), _MISSING)
         if not path.exists():
-            return cls({}, nothing)
+            return cls({}, row_of)
         arrays, stored = read_layout(path)
         if stamps is None or "stamps" not in arrays:
             check_same(path, stored, header)
-            return cls({}, nothing, whole=True)
+            return cls({}, row_of, whole=True)
         check_same(path, stored, header, DATA)
         columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
         names = np.asarray(decode_columns(columns)["keys"]).tolist()
@@ -48,7 +48,6 @@ class Known:
         found |= {key: (_FAILED, stamp) for key, stamp in failed}
         if not found.keys() & set(keys):  # not one: another data set altogether
             check_same(path, stored, header)
-        row_of = nothing.copy()
         for i, (key, now) in enumerate(zip(keys, stamps.tolist(), strict=True)):
             row, stamp = found.get(key, (_MISSING, None))
             if stamp == now:
@@ -79,6 +78,5 @@ class Known:
             check_shape(name, x, old[name].shape[1:] if name in old else None)
         both = np.concatenate([kept, index])
         order = np.argsort(both)
-        return both[order], {
-            name: np.concatenate([old[name], x])[order] for name, x in rows.items()
-        }
+        merged = {name: np.concatenate([old[name], x])[order] for name, x in rows.items()}
+        return both[order], merged

@@ -43,9 +43,8 @@ def check_labels(folder: Path) -> None:
 def flat_folder(folder: Path, name: str) -> Dataset:
     """Images in one folder, in the order and with the keys that folders of synsets would give."""
     file, synset_of = _read_labels(folder.parent)
-    images = list_images(folder)
     paths = {}
-    for image in images:
+    for image in list_images(folder):
         stem = image.rpartition(".")[0]
         if stem not in synset_of:
             raise LamettaError(f"{file} must tell the class of every image, got none for {image}")

@@ -51,7 +51,7 @@ def image_folder(
     folders = [image.partition("/")[0] for image in paths]
     check_filled(root, set(folders))
     names, labels = number_classes(root, folders, classes, n_classes)
-    return image_dataset(name or _name(root), root, paths, labels, names)
+    return image_dataset(name or root_name(root), root, paths, labels, names)
 
 
 def video_folder(
@@ -103,7 +103,7 @@ def video_folder(
             raise LamettaError(f"labels must name every video, got none for {unlabeled[0]!r}")
         named = [str(labels[video]) for video in groups]
     names, numbers = number_classes(root, named, classes, n_classes)
-    return image_dataset(name or _name(root), root, paths, numbers, names, groups)
+    return image_dataset(name or root_name(root), root, paths, numbers, names, groups)
 
 
 def number_classes(
@@ -149,7 +149,8 @@ def _existing(path: PathLike) -> Path:
     return root
 
 
-def _name(root: Path) -> str:
+def root_name(root: Path) -> str:
+    """What tables call the data set in a folder or a file."""
     return root.stem if root.is_file() else root.resolve().name
 
 

@@ -190,8 +190,7 @@ ENTRIES = {
 
 def _compared(data: Dataset, published: int) -> Dataset:
     """The data set, with a word on how many images it has if others were published."""
-    differs = difference({"images": len(data)}, {"images": published})
-    return replace(data, differs=differs)
+    return replace(data, differs=difference({"images": len(data)}, {"images": published}))
 
 
 def _read_c(

@@ -10,7 +10,7 @@ import numpy as np
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import Dataset, Samples
-from lametta.data.readers.folders import check_filled, number_classes, video_folder
+from lametta.data.readers.folders import check_filled, number_classes, root_name, video_folder
 from lametta.data.readers.images import SUFFIXES, ImageFiles, check_names, list_files
 from lametta.data.readers.videos import SUFFIXES as VIDEOS
 from lametta.data.readers.videos import VideoFrames, video_frames
@@ -80,8 +80,7 @@ def open_path(
         samples = ImageFiles(root, tuple(files))
         keys, groups = samples.paths, None
     names = samples.paths
-    name = Path(path).stem if Path(path).is_file() else Path(path).resolve().name
-    folders = [file.rpartition("/")[0] for file in names]
+    name, folders = root_name(Path(path)), [file.rpartition("/")[0] for file in names]
     if "" in folders:  # not all in folders
         if groups is None and set(folders) != {""}:
             groups = tuple(folders)
