@@ -33,9 +33,9 @@ class Description(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Whether a data set is there: its name, whether all that it needs is, and where.
+    """Whether a data set is there: its name, whether all of it was found, and where.
 
-    Where it is not, or cannot be read as it lies there, ``why`` says what is missing.
+    If it was not, or cannot be read as it lies there, ``why`` says what is missing.
     """
 
     name: str
@@ -127,7 +127,7 @@ def published(name: str, /) -> int | None:
 
 
 def differs(name: str, data: Dataset, /) -> str:
-    """Say in what a data set, as `load` gave it, is not what was published; nothing if it is.
+    """Say how a data set that `load` gave differs from the published one; empty if it does not.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def _family(name: str) -> str:
 
 
 def _plugins() -> dict[str, str]:
-    """The readers of other packages, not yet imported; a name of this package stays its own."""
+    """The readers of other packages, not yet imported; they cannot take a name of lametta's own."""
     found = plugins(_GROUP)
     return {name: f"python:{found[name]}" for name in sorted(found.keys() - _ENTRIES.keys())}
 

@@ -30,7 +30,7 @@ SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST}
 """The paper's corruptions for validation and for the test, and all 19."""
 
 _SEEDED = ("glass_blur", "impulse_noise")  # the others draw from NumPy's global state
-_LEAST = 32  # pixels, which the package asks for
+_LEAST = 32  # pixels a side, the least that the package takes
 
 
 def corrupt(
@@ -43,9 +43,9 @@ def corrupt(
 ) -> Dataset:
     """Every image under every corruption, one corruption after the other.
 
-    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. What is
-    random depends on the seed, the corruption, the severity and the key alone, not on the order or
-    the process that images are read in. Needs imagecorruptions-imaug.
+    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Random
+    numbers depend on the seed, the corruption, the severity and the key alone, not on the order in
+    which images are read, nor on the process. Needs imagecorruptions-imaug.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ def corrupt(
     seed : int
         Another one gives other noise.
     size : int, optional
-        Side of the square that is cut from the middle first, once the shorter side is 256 / 224 of
-        it. Corruptions are defined in pixels, and ImageNet-C's are of squares of 224. None
-        corrupts images as large as they are.
+        First resize the shorter side to 256 / 224 of this, and cut a square of this side from the
+        middle. Corruptions are defined in pixels, and ImageNet-C's are of squares of 224. None
+        corrupts images at their own size.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
     severity : int
         1 to 5.
     seed : int
-        From 0 to 2**32 - 1; the same gives the same.
+        From 0 to 2**32 - 1; the same seed gives the same image.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def _square(image: "Image", side: int) -> "Image":
 
 @contextmanager
 def _global_seed(seed: int) -> Iterator[None]:
-    """Seed the state that the package draws from, and give it back as it was."""
+    """Seed NumPy's global state, which the package draws from, and restore it afterwards."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     try:
@@ -201,5 +201,5 @@ def _pillow(module: str) -> ModuleType:
 
 def _package() -> ModuleType:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # at import, of the packages that it needs
+        warnings.simplefilter("ignore")  # those of its dependencies, on import
         return package("imagecorruptions", "imagecorruptions-imaug", "a corruption")

@@ -1,4 +1,4 @@
-"""What every reader gives: samples, read when they are asked for, and what is known of them."""
+"""What every reader gives: samples, read when asked for, with their labels, keys and groups."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from lametta.data.labels import check_range, check_unmasked, match_labels, some_
 from lametta.types import LamettaError
 
 MOST_CLASSES = 10**6
-"""The most classes that are known by their numbers alone; each of them has an entry in lists."""
+"""The most classes that labels without names may have: each takes an entry in several lists."""
 
 
 class UnreadableImageError(LamettaError):
@@ -22,10 +22,10 @@ class UnreadableImageError(LamettaError):
 
 
 class Samples(Protocol):
-    """Inputs by position, read at the moment they are asked for: a list of images or an array.
+    """Inputs by position, read when asked for: a list of images or an array.
 
-    One that is broken raises `UnreadableImageError`. A method ``stamps``, where there is one, gives
-    a text for each sample that is another once the file behind it was changed, or None.
+    One that is broken raises `UnreadableImageError`. An optional method ``stamps`` gives a text for
+    each sample that changes when the file behind it does, or None.
     """
 
     def __len__(self) -> int: ...
@@ -65,12 +65,13 @@ class Dataset:
     groups : array of str [N], optional
         Where each sample comes from: its video, its corruption.
     class_map : ClassMap, optional
-        From ImageNet's 1000 classes onto ``classes``, where these are not those.
+        From ImageNet's 1000 classes onto ``classes``, if they differ.
     skipped : tuple of str
-        Keys of what the reader left out, since it is broken or no class map reaches it.
+        Keys of the samples that the reader left out: broken ones, and those that the class map has
+        no class for.
     differs : str
-        In what the reader found other counts than were published, ``"9 images where 10,000 were
-        published"``; empty where they are equal, or where none are known.
+        How its counts differ from the published ones, ``"9 images where 10,000 were published"``;
+        empty if they do not, or if none are known.
 
     Examples
     --------
@@ -132,8 +133,8 @@ class Dataset:
         Parameters
         ----------
         classes : mapping of str to sequence of int
-            The members of each super-class among the classes. The class map leads from them
-            to the super-classes.
+            The classes in each super-class, by index. The class map of what is returned leads from
+            them to the super-classes.
 
         Examples
         --------
@@ -147,10 +148,10 @@ class Dataset:
         return self._with_targets(targets_of(class_map, len(self.classes))[self.labels], class_map)
 
     def mapped(self, class_map: ClassMap, /) -> Self:
-        """The samples labeled by the targets of a class map, which then comes with them.
+        """The samples labeled by the targets of a class map, which becomes theirs.
 
-        Where the classes are called as targets are, labels are lined up by name. Where they are
-        the model's own, the map leads from them to targets, and samples without one are left out.
+        If the classes have the names of targets, labels are matched by name. If they are the
+        model's own, the map takes them to targets, and samples without a target are left out.
 
         Parameters
         ----------
@@ -207,7 +208,7 @@ class _Taken:
 
 
 def stamps_of(samples: Samples) -> tuple[str, ...] | None:
-    """A text for each sample that is another once its file was changed; None if not known."""
+    """A text for each sample that changes when its file does; None if that is not known."""
     stamps = getattr(samples, "stamps", None)
     return None if stamps is None else stamps()
 

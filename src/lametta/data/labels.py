@@ -1,4 +1,4 @@
-"""Labels of one list of classes in terms of another, and what all arrays have to be."""
+"""Labels translated from one list of classes to another, and what arrays of them must be."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,12 @@ def match_labels(
     class_map: ClassMap,
     n_outputs: int | None = None,
 ) -> NDArray[np.int64]:
-    """Labels that count in some classes, as they count in the targets of a class map.
+    """Translate labels from indices into ``classes`` to indices of the targets of a class map.
 
-    Targets of the names of the classes are meant, in whatever order. Where classes or targets have
-    numbers for names, there have to be as many of both, and their order is taken to be the same.
-    Where the model has ``n_outputs`` classes, and these are as many and not the targets by name,
-    labels go the way of the map, to -1 where it has no target.
+    Classes and targets are matched by name, in any order. If that fails and there are as many
+    classes as the model has, ``n_outputs``, they are the model's own: the map takes them to
+    targets, or to -1 where it has none. Otherwise, if the names of either are only numbers, there
+    have to be as many classes as targets, in the same order.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def targets_of(class_map: ClassMap, n: int) -> NDArray[np.int64]:
 
 
 def is_numbered(names: Sequence[str]) -> bool:
-    """Whether names are but the numbers from 0, as classes without names have them."""
+    """Whether the names are only the numbers from 0, as those of classes without names are."""
     return list(names) == [str(i) for i in range(len(names))]
 
 
@@ -69,12 +69,12 @@ def check_range(name: str, x: NDArray[np.integer], n: int) -> None:
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """The first few of some names."""
+    """The first few names, for a message."""
     return ", ".join(names[:most]) + ", ..." * (len(names) > most)
 
 
 def check_unmasked(name: str, x: object) -> None:
-    """Raise where an array has a mask, which what comes after would lose."""
+    """Raise if an array has a mask, since the code that follows would ignore it."""
     if isinstance(x, np.ma.MaskedArray):
         n = int(np.ma.getmaskarray(x).sum())
         raise LamettaError(f"{name} must be an array without a mask, got one with {n} masked")

@@ -42,7 +42,7 @@ class Batch:
     group : array of str [N] or None
         Where they come from.
     failed : tuple of Failure
-        What was asked for and is not in the batch, since it could not be read.
+        The samples that are missing from the batch, since they could not be read.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def load_batches(
 ) -> Iterator[Batch]:
     """Read a data set in the order of a stream.
 
-    Batches come in the order they are asked for, the same whatever the number of workers.
+    Batches come in the order they are asked for, whatever the number of workers.
 
     Parameters
     ----------
@@ -88,10 +88,10 @@ def load_batches(
         The positions of each batch's samples.
     transform : callable, optional
         Makes a network's input from a sample, such as `lametta.torch.preprocess.Preprocess` from an
-        image. None leaves samples as they are, which have to be arrays of one shape then.
+        image. None leaves samples as they are; then they have to be arrays of one shape.
     workers : int
-        Processes that read ahead; with 0, this process reads when a batch is asked for, and so it
-        does where there is one batch alone, which nothing is read ahead of.
+        Processes that read ahead. With 0, or for a single batch, this process reads when a batch
+        is asked for.
     prefetch : int
         How many batches each worker reads ahead.
     pin : bool

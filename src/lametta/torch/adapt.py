@@ -98,7 +98,7 @@ class NetworkAdapter:
         if not known_finite.get():
             check_finite(x)
         turn = _turns.setdefault(self.model.net, threading.RLock())
-        with turn, torch.inference_mode(False):  # in which autograd cannot be on
+        with turn, torch.inference_mode(False):  # autograd cannot be on in that mode
             return self._step(_recordable(x))
 
     def _step(self, x: Sized) -> Prediction:
@@ -146,7 +146,7 @@ class NetworkAdapter:
 
 @dataclass
 class _Started:
-    """What there is from the first step on."""
+    """What an adapter has from its first step on: what adapts, and the source to go back to."""
 
     net: nn.Module
     modules: list[nn.Module]
@@ -192,7 +192,7 @@ class _Started:
 _turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 
 known_finite = ContextVar("known_finite", default=False)
-"""Whether the caller of `step` has looked for NaN and infinity, when the host need not wait."""
+"""Whether the caller of `step` has looked for NaN and infinity, so that `step` need not."""
 
 
 def check_finite(x: object) -> None:

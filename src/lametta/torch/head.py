@@ -43,8 +43,8 @@ def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
 def pooled(head: nn.Module, x: torch.Tensor, logits: torch.Tensor | None = None) -> torch.Tensor:
     """Features [N, d] from what goes into the head, averaged over places unless it flattens them.
 
-    Of tokens, a head may score each, and the network return the scores of one, often the last that
-    is not padding: where ``logits`` are those, the features are that token's.
+    A head may score each of the tokens, and the network return the scores of one, often the last
+    that is not padding: if ``logits`` are the scores of one token, the features are that token.
 
     Examples
     --------
@@ -64,13 +64,13 @@ def pooled(head: nn.Module, x: torch.Tensor, logits: torch.Tensor | None = None)
 
 
 def _returned(head: nn.Linear, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """The token of each row whose scores are the logits; the mean, where they are no token's."""
+    """The token of each row whose scores are the logits; the mean of tokens if there is none."""
     with torch.no_grad():
         scores = head.forward(tokens)  # past the hooks, which have seen this call
         apart, place = (scores - logits[:, None]).abs().amax(2).min(1)
         fits = apart <= 4 * torch.finfo(logits.dtype).eps * (1 + logits.abs().amax(1))
     found = tokens[torch.arange(len(tokens), device=tokens.device), place]
-    return torch.where(fits.all(), found, tokens.mean(1))  # the host need not know which
+    return torch.where(fits.all(), found, tokens.mean(1))  # an if would wait for the device
 
 
 def _candidates(net: nn.Module) -> dict[str, nn.Module]:

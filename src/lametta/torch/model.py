@@ -17,8 +17,8 @@ from lametta.torch.head import find_head, pooled
 from lametta.torch.outputs import Pick, check_kind, pick_logits
 from lametta.types import LamettaError, Output
 
-# The head of the forward pass that is under way in this thread or task, and what it saw: passes in
-# other threads, and passes inside this one, are not its own.
+# The head of the forward pass that is under way in this thread or task, and what went into it:
+# passes in other threads, and passes inside this one, have their own.
 _PASS: ContextVar[tuple[nn.Module, list[torch.Tensor]] | None] = ContextVar("pass", default=None)
 
 
@@ -44,19 +44,19 @@ class Classifier:
     """A frozen network that gives its features beside its logits.
 
     The features are what goes into the head, the part that makes the logits. They are read by a
-    hook on it, so that a batch costs one ordinary forward pass; the hook goes with the last
+    hook on it, so that a batch costs one ordinary forward pass; the hook is removed with the last
     classifier of the network. Calls from several threads, and several classifiers on one network,
     do not disturb each other.
 
     Parameters
     ----------
     net : torch.nn.Module
-        A classifier in eval mode. A ``DataParallel``, or what ``torch.compile`` gave, is taken for
-        the network inside it.
+        A classifier in eval mode. Of a ``DataParallel``, and of what ``torch.compile`` gave, the
+        network inside is taken.
     head : torch.nn.Module or str, optional
-        The head, or its dotted name. Without it, ``net.get_classifier()`` is asked (timm), then
-        the conventional attributes (``fc``, ``classifier``, ``head``, ...), then the only layer
-        that could be it is taken.
+        The head, or its dotted name. By default what ``net.get_classifier()`` gives (timm), else
+        a conventional attribute (``fc``, ``classifier``, ``head``, ...), else the only layer that
+        could be it.
     classes : ClassMap, optional
         Pools the network's classes onto those of interest.
     output : str, int or callable, optional
@@ -93,7 +93,7 @@ class Classifier:
         self.output = output
         self.probabilities = probabilities
         self.returns: Callable[..., object] | None = None  # the kind of output, if it has logits
-        self._looked = False  # at whether the outputs are what they are said to be
+        self._looked = False  # at whether the outputs are logits or probabilities, as said
         self._watch()
 
     def _watch(self) -> None:
@@ -151,7 +151,7 @@ class Classifier:
 
     @property
     def replayable(self) -> bool:
-        """Whether a call can be recorded and replayed: no hook of others would miss the calls."""
+        """Whether calls can be recorded and replayed: a replay would skip the hooks of others."""
         tables = [
             hooks for m in self.net.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)
         ]

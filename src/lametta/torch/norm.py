@@ -27,9 +27,9 @@ def batch_statistics(
 
     Their running statistics move towards those of the batch by ``momentum``: with 0 they stay as
     they are, with 1 the batch's replace them. ``alone`` is for a batch of one sample, whose
-    statistics are those of its positions: a layer that sees a single position, 1 x 1, has none and
-    normalizes by its running statistics, which stay. Vectors have no positions: that is an error,
-    and leaves all statistics as they were.
+    statistics are those of its positions. A layer that sees a single position, 1 x 1, has none: it
+    normalizes by its running statistics, and keeps them. Vectors have no positions: they are an
+    error, which leaves all statistics as they were.
     """
     norms = [module for module in modules if isinstance(module, _BatchNorm)]
     # Setting an attribute of a module takes a microsecond, which adds up over hundreds of them.

@@ -27,7 +27,7 @@ def pick_logits(returned: object, output: Pick, n: int) -> torch.Tensor:
         among = ", ".join(_parts(returned)) or type(returned).__name__
         raise LamettaError(f"output must be one of {among}, got {output!r}") from None
     if isinstance(found, torch.Tensor) and found.shape == (n,):
-        found = found[:, None]  # one logit a sample
+        found = found[:, None]  # one logit for each sample
     if not isinstance(found, torch.Tensor) or found.ndim != 2:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise LamettaError(f"net must return logits [N, K], or say which with output=, got {got}")

@@ -112,7 +112,7 @@ class Preprocess:
             )
         x = (x.flip(-1) if self.bgr else x).float()
         if self.scale == 1:
-            # By a tensor: a GPU would multiply with the inverse of a number, and round otherwise.
+            # By a tensor: a GPU would multiply by the inverse of a number, and round differently.
             x = x / _constant((255.0,), x.device)
         x = (x - _constant(tuple(self.mean), x.device)) / _constant(tuple(self.std), x.device)
         return x.movedim(-1, -3).contiguous()
@@ -128,5 +128,5 @@ class Preprocess:
 
 @lru_cache(maxsize=32)
 def _constant(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    # Kept, since copying them to a GPU would wait for all that it has to do.
+    # Kept, since copying them to a GPU would wait for all the work that it has.
     return torch.tensor(values, dtype=torch.float32, device=device)

@@ -1,6 +1,6 @@
 """The paper's rivals, methods that adapt the network itself: TENT, SHOT-IM, PseudoLabel and AdaBN.
 
-Each is the loop of `lametta.torch.adapt` with what it learns from.
+Each adds to the loop of `lametta.torch.adapt` what it learns from.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from lametta.torch.adapt import BN_MOMENTUM, NetworkAdapter
 from lametta.types import LamettaError
 
 
-# What PyTorch wraps around its optimizers is for its compiler, and takes as long to load as all
-# else in PyTorch.
+# Without what PyTorch wraps around its optimizers for its compiler, which takes as long to load as
+# all else in PyTorch.
 class _Adam(torch.optim.Adam):
     add_param_group = unwrap(torch.optim.Adam.add_param_group)
     zero_grad = unwrap(torch.optim.Adam.zero_grad)

@@ -146,7 +146,7 @@ def as_selector(layers: "Selector | str") -> Selector:
 def layers_of(net: nn.Module, x: object) -> list[Layer]:
     """The layers with parameters, in the order in which a forward pass of ``x`` calls them.
 
-    One pass tells for all batches to come, unless layers come or go.
+    The order is kept, so that later batches need no pass, unless layers were added or removed.
 
     Examples
     --------

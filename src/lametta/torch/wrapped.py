@@ -59,7 +59,7 @@ class Wrapped(nn.Module):
         return prediction.probs
 
     def __getattr__(self, name: str) -> Any:
-        """What the network has and this has not: ``config``, ``device``, ``dtype``, ..."""
+        """Look up in the network what this module lacks: ``config``, ``device``, ``dtype``, ..."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -73,7 +73,7 @@ class Wrapped(nn.Module):
         self.prediction = None
 
     def close(self) -> None:
-        """Take the hook off the network, which is then as it was given, or as it was adapted."""
+        """Take the hook off the network, and leave its weights as they are."""
         self.model.close()
 
     def train(self, mode: bool = True) -> Self:

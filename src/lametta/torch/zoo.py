@@ -27,7 +27,7 @@ class Loaded:
     preprocess : Preprocess or None
         Makes its input from a PIL image; None where samples are its input as they are.
     name : str
-        The name it was asked for by.
+        The name that was asked for.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def load(
         One of `names`. ``paper:efficientnet_b4`` and ``paper:vit_b16`` are built by timm, which
         has to be installed, and take timm's weights, not the paper's, where no file is given.
         The function of a ``torch:`` name is called without arguments and returns a network, or a
-        network and its `Preprocess`; without one it is ImageNet's usual.
+        network and its `Preprocess`, by default the usual one of ImageNet.
     weights : path, optional
         A ``.safetensors`` file, or one that ``torch.load(weights_only=True)`` reads: a state
         dict, or a dict that holds it as ``state_dict``, with or without ``module.`` before its

@@ -81,8 +81,8 @@ class Bank:
 
         It has to hold ``features`` [N, d] and ``logits`` [N, K]; ``labels``, ``groups`` and
         ``keys`` are optional. In place of logits there may be ``probs``, as ``lametta correct``
-        writes them, whose logarithms are taken. Of a ``.safetensors`` file only what has one entry
-        a sample, and probs, are read at once.
+        writes them, whose logarithms are taken. Features and logits of a ``.safetensors`` file are
+        read later, when rows are asked for.
         """
         arrays, header = read_arrays(Path(path))
         if "logits" not in arrays:
@@ -117,20 +117,20 @@ class Bank:
 
     @cached_property
     def class_map(self) -> ClassMap | None:
-        """The map from the network's classes onto those of the labels, where these are others."""
+        """The map from the network's classes onto those of the labels, if they differ."""
         packed = self.header.get("class_map")
         return None if packed is None else ClassMap.from_dict(packed)
 
     def mapped(self, classes: ClassMap | None) -> Self:
-        """The same bank with pooled logits, and labels lined up with them by the names of classes.
+        """The same bank with pooled logits, and labels matched to them by the names of classes.
 
-        Labels of the network's own classes go the way of the map. Names that do not fit are an
+        Labels of the network's own classes are taken through the map. Names that do not fit are an
         error.
 
         Parameters
         ----------
         classes : ClassMap or None
-            From the network's classes; with None, all is as the network gave it.
+            From the network's classes; None gives the bank back as it was before any mapping.
 
         Examples
         --------

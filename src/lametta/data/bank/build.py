@@ -53,12 +53,12 @@ def build(
 ) -> Path:
     """Make a file, or what is missing of it.
 
-    Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call goes
-    on after a kill. The file then comes out the same, byte for byte. The file ``<path>.lock`` keeps
-    others from making it at the same time. ``compute`` begins with a batch of inputs and gives a
-    function that waits for the rows of each array, so that a GPU has the next batches while these
-    are written; ``header`` is what the file says of itself, in addition to the data set and the
-    transform; ``pin`` is that of `load_batches`. All else is as for `extract`.
+    Until it is whole, its rows are in the folder ``<path>.partial``, from where the same call
+    continues after a kill. The file then comes out the same, byte for byte. The file
+    ``<path>.lock`` keeps others from making it at the same time. ``compute`` starts the work on a
+    batch of inputs and gives a function that waits for its rows, so that a GPU has the next batches
+    while these are written; ``header`` is what the file says of itself, in addition to the data set
+    and the transform; ``pin`` is that of `load_batches`. All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
     path = Path(path)
@@ -116,7 +116,7 @@ def _fill(
         before: Future[None] | None, part: range, index: NDArray[np.int64], rows: Wait
     ) -> None:
         if before is not None:
-            before.result()  # raises: a gap would pass for images that cannot be read
+            before.result()  # raises if it failed: a gap would look like unreadable images
         shards.add(part.stop, *known.merged(part, index, rows()))
 
     def settle(most: int) -> None:
@@ -148,7 +148,7 @@ def _join(shards: Shards, path: Path, dataset: Dataset) -> None:
 
 
 def _stamps(dataset: Dataset) -> NDArray[np.uint64] | None:
-    """Numbers that are others once a sample has another name or another file behind it."""
+    """A number for each sample that changes when its name or its file does."""
     stamps = stamps_of(dataset.samples)
     if stamps is None:
         return None

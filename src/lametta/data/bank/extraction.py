@@ -48,17 +48,17 @@ def extract(
     wait: float | None = None,
     progress: OnProgress | None = None,
 ) -> Bank:
-    """Run a model over a data set and keep what it gives.
+    """Run a model over a data set and store what it gives.
 
-    Until all is done, what was computed is in the folder ``<path>.partial``. Where a run was
-    killed, the same call goes on from there, and the file comes out the same, byte for byte; where
-    the file is there already, there is nothing to do. The disk needs room for the rows twice, since
-    the folder is deleted once the file is whole.
+    Until all is done, what was computed is in the folder ``<path>.partial``. If a run was killed,
+    the same call continues from there, and the file comes out the same, byte for byte; if the file
+    is there already, there is nothing to do. The disk needs room for the rows twice, since the
+    folder is deleted only once the file is whole.
 
-    Of image files the size and the time of the last change are kept, of those in a ``.zip`` file
-    the checksum. Where some were changed, added or removed since, the same call runs the model over
-    those that are new to it alone. Banks that have no such stamps, from arrays or from an earlier
-    version, are taken as they are.
+    The bank keeps the size and the time of the last change of each image file, or the checksum of
+    one in a ``.zip`` file. If some were changed, added or removed since, the same call runs the
+    model over the new and the changed ones alone. Banks without such stamps, made from arrays or by
+    an earlier version, are used as they are.
 
     Parameters
     ----------
@@ -70,21 +70,21 @@ def extract(
         Makes an input from a sample, such as ``lametta.torch.preprocess.Preprocess``. None takes
         samples as they are.
     path : path
-        Where to, a ``.safetensors`` file.
+        The ``.safetensors`` file to write.
     batch_size : int
         Samples that the model sees together. Rounding may depend on it.
     workers : int
-        Processes that read and prepare samples ahead of the model; 0 for none. One is best where
-        the model runs on the same cores; where it runs elsewhere, take one a core.
+        Processes that read and prepare samples ahead of the model; 0 for none. One is best if the
+        model runs on the same cores; if it runs elsewhere, take one for each core.
     device : str, optional
-        Where the model takes its inputs, such as "cuda". They are moved there, as bytes where the
-        transform is a ``Preprocess``, which then makes numbers of them there. A GPU replays the
-        passes of a ``Classifier``, where it gives the same bits so; others are called as they are.
+        Where the model takes its inputs, such as "cuda". They are moved there: to a GPU as bytes if
+        the transform is a ``Preprocess``, which standardizes them there. A GPU replays the passes
+        of a ``Classifier`` if that gives the same bits; other models are called as they are.
     dtype : {"float32", "float16"}
         How numbers are stored.
     header : mapping, optional
-        What the file shall say of itself, as JSON can hold it: ``model`` and ``weights_hash``, say.
-        A run goes on from the one before only where it is the same.
+        What to store in the header of the file, as JSON: ``model`` and ``weights_hash``, say. A run
+        continues an earlier one only if their headers are equal.
     on_error : {"raise", "report"}
         What to do about images that cannot be read: raise an error, or leave them out and name
         their keys as ``failed`` in the header.
@@ -92,14 +92,14 @@ def extract(
         Delete what is there, finished or not, and begin anew.
     wait : float, optional
         Seconds to wait for another process that writes the same file; None waits until it has
-        ended. Who waits is told for whom, through the logger ``lametta``.
+        ended. The logger ``lametta`` says which process that is.
     progress : callable, optional
-        Called with the number of samples done and of all, at first and after each batch.
+        Called with the numbers of samples done and in all, at first and after each batch.
 
     Returns
     -------
     Bank
-        What was written, opened.
+        The file that was written, opened.
 
     Examples
     --------
@@ -166,11 +166,10 @@ def weights_hash(net: "nn.Module") -> str:
 class _Replayed:
     """A model whose calls are recorded once and replayed, as a CUDA graph.
 
-    To launch the kernels of a deep network takes the host as long as they take the GPU, and longer
-    while the same process receives images; a graph is one launch. It runs the same kernels: what it
-    gives of the first batch has to be what the model gives, bit for bit. Where it is not, where the
-    model waits for the GPU, which cannot be recorded, and for batches of another size, the model is
-    called as ever.
+    Launching the kernels of a deep network takes the host as long as running them takes the GPU,
+    and longer while the same process receives images; a graph is one launch. For the first batch it
+    has to give what the model gives, bit for bit. If it does not, if the model waits for the GPU,
+    which cannot be recorded, and for batches of another size, the model is called as ever.
     """
 
     def __init__(self, model: Model, batch_size: int) -> None:
@@ -197,15 +196,15 @@ class _Replayed:
         side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            first = self.model(x)  # which also chooses kernels, and looks at what it looks at once
+            first = self.model(x)  # also chooses kernels, and makes the checks that are made once
             waits = _waits(lambda: self.model(x))
         current.wait_stream(side)
         if waits:
             return first
         graph, self.x = torch.cuda.CUDAGraph(), x.clone()
         try:
-            # Other threads pin memory meanwhile, which is no part of this. An error would leave us
-            # in the stream of the graph, but for the first of the two contexts.
+            # Other threads may pin memory meanwhile, which must not end the recording. Without the
+            # first of the two contexts, an error would leave us in the stream of the graph.
             with (
                 torch.cuda.stream(current),
                 torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"),
@@ -223,7 +222,7 @@ class _Replayed:
 def _waits(work: Callable[[], object]) -> bool:
     """Whether some work makes the host wait for the GPU, or may do so.
 
-    To record such work fails, and PyTorch's memory and random numbers do not recover from it.
+    Recording such work fails, and PyTorch's memory and random numbers do not recover from it.
     """
     import torch
 
@@ -258,7 +257,7 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Wait:
 def begin_copy(array: Array) -> Callable[[], NDArray[np.floating]]:
     """Begin to copy an array to the host, and give a function that waits for the copy."""
     if not getattr(array, "is_cuda", False):
-        rows = to_numpy(array).copy()  # now, since a model may use the memory again for the next
+        rows = to_numpy(array).copy()  # now: the next batch may use the same memory
         return lambda: rows
     import torch
 

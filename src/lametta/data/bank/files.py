@@ -16,17 +16,16 @@ from lametta.data.labels import check_range, check_unmasked, is_numbered, match_
 from lametta.types import Array, LamettaError
 
 _NAMES = ("features", "logits", "probs", "labels", "groups", "keys")
-_RATIO = 1032  # that deflate shrinks bytes by at most
+_RATIO = 1032  # the most that deflate can shrink bytes by
 _MAX_CLASSES = 2**26  # bytes that the names of classes may take up
 
 
 def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header]:
     """Read features [N, d] and logits or probs [N, K], and labels, groups and keys [N] if there.
 
-    Of a ``.safetensors`` file, arrays of two axes are not read yet. Floats are float16 to float64
-    in the machine's byte order. Whatever else a file holds is not read, but for what it says of
-    itself: its header, or the names of the ``classes`` in a ``.npz`` file. Messages call the path
-    ``name``.
+    Arrays of two axes in a ``.safetensors`` file are read later, when rows are asked for. Floats
+    are float16 to float64 in the machine's byte order. Nothing else is read but the header, or the
+    names of the ``classes`` in a ``.npz`` file. Messages call the path ``name``.
     """
     if path.suffix not in (".npz", ".safetensors"):
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
@@ -45,10 +44,10 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
 def map_labels(
     labels: NDArray[np.integer] | None, header: Header, classes: ClassMap, n_outputs: int
 ) -> NDArray[np.integer] | None:
-    """Labels of a bank as they count in the targets of a class map, or an error that says why not.
+    """Translate labels of a bank to the targets of a class map, or raise and say why not.
 
-    They are indices into the ``classes`` of the header. Where that names none, they count as
-    numbers of the targets, unless these have names. The network has ``n_outputs`` classes.
+    They are indices into the ``classes`` of the header. If it names none, they are already those of
+    the targets, which must not have names then. The network has ``n_outputs`` classes.
     """
     if labels is None:
         return None

@@ -34,10 +34,10 @@ def cache_images(
     wait: float | None = None,
     progress: OnProgress | None = None,
 ) -> Dataset:
-    """Decode the images of a data set once, and give the data set of what came out.
+    """Decode the images of a data set once, and give a data set of the decoded ones.
 
-    As with `extract`, the same call goes on where a run was killed, and a file that is there
-    already is taken as it is.
+    As with `extract`, the same call continues a run that was killed, and a file that is there
+    already is used as it is.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ def cache_images(
         ``lametta.torch.preprocess.Preprocess``. Its ``standardize`` then takes the samples of what
         comes back, one by one or in batches.
     path : path
-        Where to, a ``.safetensors`` file.
+        The ``.safetensors`` file to write.
     workers : int
         Processes that decode; 0 for none.
     header : mapping, optional
-        What the file shall say of itself. ``preprocess`` stands for ``pixels``, whose fields it
-        names by default; networks that differ in the second half alone share a file under a
-        ``preprocess`` that says as much.
+        What to store in the header of the file. ``preprocess`` describes ``pixels``, by default
+        with its fields; networks that differ in ``standardize`` alone share a file if they are
+        given the same ``preprocess``.
     on_error, restart, wait, progress
         As for `extract`.
 

@@ -1,4 +1,4 @@
-"""What a file of an earlier run still says of a data set, of which files may have changed since."""
+"""What is still true in the file of an earlier run, if samples may have changed since."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not k
 
 @dataclass(frozen=True)
 class Known:
-    """The rows of a file whose samples are what they were."""
+    """The rows of a file whose samples have not changed."""
 
     rows: Mapping[str, Rows]  # all of the file
     row_of: NDArray[np.int64]  # [N], of each sample, or one of the two above
-    whole: bool = False  # the file is just what is asked for
+    whole: bool = False  # the file is exactly what is asked for
 
     @classmethod
     def find(
@@ -61,13 +61,13 @@ class Known:
         return np.flatnonzero(self.row_of == _FAILED)
 
     def missing(self, positions: range) -> list[int]:
-        """Those of the samples that are not known."""
+        """The samples among these that are not known."""
         return [i for i in positions if self.row_of[i] == _MISSING]
 
     def merged(
         self, positions: range, index: NDArray[np.int64], rows: Arrays
     ) -> tuple[NDArray[np.int64], Arrays]:
-        """The rows of the samples at these positions, those that are new put between the others."""
+        """The rows of the samples at these positions: new rows are put among the known ones."""
         kept = np.array([i for i in positions if self.row_of[i] >= 0], np.int64)
         if not len(kept):
             return index, rows

@@ -1,4 +1,4 @@
-"""The rows of a file under way: small files, joined into one when all are there."""
+"""The rows of an unfinished file: small files, joined into one when all are there."""
 
 import re
 import reprlib
@@ -27,7 +27,7 @@ _BYTES = 2**25  # that may wait in memory
 _INDEX = "index"  # the array of a shard that says which samples its rows are of
 _STAMPS = "stamps"  # the array of a shard with the stamps of all its samples, read or not
 DATA = ("fingerprint", "classes", "class_map")
-"""What the header says of the data set as a whole; stamps say what is known of each sample."""
+"""What the header says of the data set as a whole; stamps do so for each sample."""
 
 
 class Shards:
@@ -38,9 +38,9 @@ class Shards:
     which sample all work is done. `join` makes one file of all; until `delete`, the rows take up
     twice their room on the disk.
 
-    The header says what the rows are of; shards that say something else are an error. Stamps [N]
-    tell whether a sample is still what it was. With them, shards of a data set that was changed are
-    no error: those whose samples changed are deleted, and work goes on from the first of them.
+    The header says what the rows are of; shards with another one are an error. Stamps [N] tell
+    whether a sample is still what it was. With them, shards of a data set that was changed are no
+    error: those whose samples changed are deleted, and work continues from the first of them.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Shards:
     def add(self, stop: int, index: NDArray[np.int64], rows: Arrays) -> None:
         """Take the next rows, of the samples from the last call up to ``stop``.
 
-        Those of them that could be read are ``index`` [M]. The rows [M, ...] of some calls are
-        written together.
+        Those of them that could be read are ``index`` [M], with rows [M, ...]. The rows of several
+        calls are written together.
         """
         for name, x in rows.items():
             check_shape(name, x, self._shapes.setdefault(name, x.shape[1:]))
@@ -90,7 +90,7 @@ class Shards:
             self._flush()
 
     def close(self) -> None:
-        """Write what waits, so that a later run can go on from there."""
+        """Write what waits, so that a later run can continue from there."""
         self._flush()
         self._remove_if_empty()
 
@@ -103,7 +103,7 @@ class Shards:
         """Write one file, whole or not there, with a row for each sample that could be read.
 
         ``keys`` name all samples; those without a row are ``failed`` in the header of the file,
-        which lies on the disk of the folder. ``columns`` say what else is known of the samples.
+        which has to be on the disk of the folder. ``columns`` say what else is known of samples.
         """
         kept = np.flatnonzero(self._present()).tolist()
         known = {
@@ -142,7 +142,7 @@ class Shards:
         self._waiting, self._since = {}, time.monotonic()
 
     def _count_in(self, stop: int) -> None:
-        """Take the shard that goes from where all is done up to ``stop``."""
+        """Count the samples of the next shard, up to ``stop``, as done."""
         arrays, header = read_layout(self._file(stop))
         check_same(self.folder, header, self.header, () if self.stamps is None else DATA)
         self._written.append(arrays)

@@ -1,4 +1,4 @@
-"""Safetensors files: where each array lies, its rows when they are asked for, and writing them."""
+"""Safetensors files: finding their arrays, reading rows when asked for, and writing."""
 
 import json
 import math
@@ -21,8 +21,8 @@ _TYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _MAX_HEADER = 10**8  # bytes, as for other readers of such files
-_MAX_EMPTY = 2**31  # entries of each side of an array without any
-_MAX_TEXT = 2**26  # characters that strings may take up together with the room after each
+_MAX_EMPTY = 2**31  # length of each side of an array that has no entries
+_MAX_TEXT = 2**26  # characters of all strings of an array, each padded to the longest
 _FIELD = "lametta"  # of the metadata, which takes strings alone
 _TEXT = ".utf8"  # ends the name of an array that holds strings, a NUL after each
 
@@ -43,7 +43,7 @@ class MappedArray:
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     offset: int  # where in the file the array begins, in bytes
-    changed: int | None = None  # when the file was, in nanoseconds, if that is to be checked
+    changed: int | None = None  # when the file was, in nanoseconds; None to read it regardless
 
     @property
     def ndim(self) -> int:
@@ -73,7 +73,7 @@ class MappedArray:
         return rows if rows.flags.owndata else rows.copy()
 
     def _read(self, start: int, shape: tuple[int, ...]) -> NDArray[np.generic]:
-        """Rows that follow each other; a plain read of them is several times faster."""
+        """Read rows that follow each other, several times faster than through a map."""
         at = self.offset + start * math.prod(shape[1:]) * self.dtype.itemsize
         rows = np.fromfile(self.path, self.dtype, math.prod(shape), offset=at)
         return rows.reshape(shape)
@@ -102,7 +102,7 @@ Rows: TypeAlias = NDArray[np.generic] | MappedArray
 
 
 def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Header) -> None:
-    """Write a safetensors file of arrays in blocks of rows, of which one at a time is read."""
+    """Write a safetensors file; the blocks of rows of its arrays are read one at a time."""
     types = {name: blocks[0].dtype.newbyteorder("<") for name, blocks in arrays.items()}
     content: Header = {"__metadata__": {_FIELD: json.dumps(header)}}
     # Wide numbers first, so that all are aligned.

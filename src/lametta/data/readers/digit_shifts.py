@@ -1,7 +1,6 @@
-"""What happens to the embedded digits: corruptions, a second collection, and videos.
+"""How the embedded digits are changed: corruptions, a second collection, and videos.
 
-Images are [8, 8], 0 for paper to 1 for ink. All draw from the generator given, and from nothing
-else.
+Images are [8, 8], 0 for paper to 1 for ink. Random numbers come from the given generator alone.
 """
 
 from collections.abc import Callable

@@ -112,7 +112,7 @@ def _stored() -> NDArray[np.float64]:
 
 
 def _generator(key: str) -> np.random.Generator:
-    # By its name, a sample stays the same whatever is made before it.
+    # Seeded by its key, a sample does not depend on those that are made before it.
     return np.random.default_rng(zlib.crc32(key.encode()))
 
 

@@ -14,7 +14,7 @@ from lametta.data.readers.images import ImageFiles, list_images, natural_key
 from lametta.data.readers.layout import read_text
 from lametta.types import LamettaError
 
-# What may say the labels, beside the folder of images.
+# Files that may hold the labels, beside the folder of images.
 SOLUTION = "LOC_val_solution.csv"
 SYNSETS = "imagenet_2012_validation_synset_labels.txt"
 DEVKIT = "ILSVRC2012_devkit_t12/data"

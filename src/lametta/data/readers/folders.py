@@ -18,7 +18,7 @@ from lametta.types import LamettaError
 def image_folder(
     path: PathLike, *, classes: str = "auto", n_classes: int | None = None, name: str | None = None
 ) -> Dataset:
-    """Images in one folder a class, ``<class>/**/<image>``.
+    """Images in a folder for each class, ``<class>/**/<image>``.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def video_folder(
     n_classes: int | None = None,
     name: str | None = None,
 ) -> Dataset:
-    """Frames in one folder a video, ``<class>/<video>/<frame>`` or ``<video>/<frame>``.
+    """Frames in a folder for each video, ``<class>/<video>/<frame>`` or ``<video>/<frame>``.
 
     The frames of a video come in natural order: ``2.jpg`` before ``10.jpg``. The group of a frame
     is its video.
@@ -161,7 +161,7 @@ def _check_depth(root: Path, paths: Sequence[str], least: int, layout: str) -> N
 
 
 def check_filled(root: Path, found: Collection[str]) -> None:
-    """An empty class would shift the labels of all that sort after it, without a word."""
+    """Raise for a folder without images, which would silently shift the labels after it."""
     if root.is_dir():
         for folder in sorted(root.iterdir()):
             if folder.is_dir() and folder.name not in found and not folder.name.startswith("."):

@@ -77,9 +77,9 @@ def imagenet_c(
     split : {"val", "test"}
         The paper's 9 corruptions for validation, or its 10 for the test.
     severities : int, sequence of int or "drawn"
-        1 to 5. "drawn" takes every image once a corruption, at a severity that a hash of the
-        corruption and of the image's name draws from all five, the same on every machine: as many
-        images as one severity has, of "varying intensity", as the paper says.
+        1 to 5. "drawn" takes every image once for each corruption, at one of the five severities,
+        which a hash of the corruption and the image's name draws, the same on every machine: as
+        many images as one severity has, of "varying intensity", as the paper says.
     corruptions : sequence of str, optional
         Fewer of the split's corruptions.
 
@@ -189,7 +189,7 @@ ENTRIES = {
 
 
 def _compared(data: Dataset, published: int) -> Dataset:
-    """The data set, with a word on how many images it has if others were published."""
+    """The data set, which says so if it does not have as many images as were published."""
     return replace(data, differs=difference({"images": len(data)}, {"images": published}))
 
 
@@ -239,7 +239,7 @@ def _read_c(
 
 
 def _draw(folder: Path, found: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Of each image of a corruption one severity, by a hash of the two; no random state is used."""
+    """Draw one severity for each image of a corruption, by a hash: no random state is used."""
     for same in itertools.zip_longest(*found, fillvalue=""):
         # corruption/severity/image: those of an image differ in the severity alone
         names = {tuple(path.split("/", 2)[::2]) for path in same}

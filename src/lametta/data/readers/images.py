@@ -82,7 +82,7 @@ def list_images(root: Path, below: str = "") -> list[str]:
 
 
 def list_files(root: Path, suffixes: tuple[str, ...], below: str = "") -> list[str]:
-    """Paths of the files that end so, in natural order, as `list_images` does."""
+    """Paths of the files with these suffixes, in natural order, as `list_images` does."""
     names = _in_zip(root, below) if root.is_file() else _in_folder(root, below)
     found = (name for name in names if name.lower().endswith(suffixes) and "/." not in f"/{name}")
     return check_names(sorted(found, key=natural_key), root)
@@ -108,7 +108,7 @@ def natural_key(path: str) -> list[tuple[list[str | int], str]]:
     >>> sorted(["b/10.jpg", "b/9.jpg", "a/11.jpg"], key=natural_key)
     ['a/11.jpg', 'b/9.jpg', 'b/10.jpg']
     """
-    # The name itself decides between 01 and 1, lest the files of two folders mingle.
+    # The name itself decides between 01 and 1, so that files of two folders do not mix.
     return [
         ([int(run) if i % 2 else run for i, run in enumerate(re.split("([0-9]+)", part))], part)
         for part in path.split("/")
@@ -125,11 +125,11 @@ def _in_folder(root: Path, below: str) -> Iterator[str]:
     start = str(root / below)
     for folder, folders, files in os.walk(start, onerror=_fail, followlinks=True):
         for link in filter(os.path.islink, (os.path.join(folder, name) for name in folders)):
-            # Around it on the way that led here, which may have gone through other links.
+            # The folders on the way here, which may have gone through other links.
             around = (folder, *map(str, Path(folder).absolute().parents))
             if any(os.path.realpath(link) == os.path.realpath(path) for path in around):
                 raise LamettaError(f"{root} must not hold a link to a folder around it, got {link}")
-        # By hand, since a path object a folder takes most of the time.
+        # By hand: a path object for each folder would take most of the time.
         inside = (below + folder.removeprefix(start).replace(os.sep, "/")).strip("/")
         yield from (f"{inside}/{file}" for file in files) if inside else files
 
@@ -161,7 +161,7 @@ def _archive(root: Path) -> zipfile.ZipFile:
 
 @lru_cache(maxsize=8)
 def _opened(root: Path, process: int, stamp: str) -> zipfile.ZipFile:
-    """Open an archive once a process: after a fork two would move one file position."""
+    """Open an archive once in each process: after a fork two would share one file position."""
     return zipfile.ZipFile(root)
 
 
@@ -169,6 +169,6 @@ def file_stamp(path: Path) -> str:
     """The size of a file and when it was changed; empty where there is none."""
     try:
         status = path.stat()
-    except OSError:  # to be said when it is read
+    except OSError:  # to be raised when it is read
         return ""
     return f"{status.st_size} {status.st_mtime_ns}"

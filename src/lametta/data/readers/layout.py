@@ -79,7 +79,7 @@ class Entry:
 
 
 def difference(found: Mapping[str, int], published: Mapping[str, int]) -> str:
-    """Say in which counts what was found is not what was published; nothing where it is.
+    """Say which counts differ from the published ones; empty if none do.
 
     Examples
     --------

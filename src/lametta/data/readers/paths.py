@@ -17,7 +17,7 @@ from lametta.data.readers.videos import VideoFrames, video_frames
 from lametta.types import LamettaError
 
 CountClasses: TypeAlias = Callable[[Samples], int]
-"""How many classes the model has, found out by one of the samples."""
+"""Finds out with one of the samples how many classes the model has."""
 
 
 def open_path(
@@ -27,7 +27,7 @@ def open_path(
     count_classes: CountClasses | None = None,
     fps: float | None = None,
 ) -> Dataset:
-    """Open images or videos as they lie there.
+    """Open the images or videos at a path, whichever way they are laid out.
 
     ======================================  ==================  =================================
     at the path                             labels              groups
@@ -42,9 +42,9 @@ def open_path(
     ``<class>/*.mp4``                       the folders         the videos
     ======================================  ==================  =================================
 
-    Folders are classes if they are called as ImageNet's synsets, as classes of the model by their
-    numbers, as targets of the class map, or if they are as many as the model's classes. Otherwise
-    each is taken for a video. ``folder:PATH`` of `load` always takes folders as classes.
+    Folders are classes if their names are synsets of ImageNet, numbers of the model's classes or
+    targets of the class map, or if there are as many as the model has classes. Otherwise each is
+    taken for a video. ``folder:PATH`` of `load` always takes folders as classes.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def open_path(
     targets : collection of str
         The names of classes that a class map leads to.
     count_classes : callable, optional
-        How many classes the model has. It is called where that is needed.
+        How many classes the model has. It is called only if that is needed.
     fps : float, optional
         Frames a second that are taken of video files; all by default.
 
@@ -165,7 +165,7 @@ def _classes(
 
 
 def _numbers_of(root: Path, files: Sequence[str], count_classes: CountClasses | None) -> int | None:
-    """How many classes the labels of videos count in, where they are numbers."""
+    """How many classes there are, if the labels of videos are numbers."""
     names = video_folder(root).classes
     if count_classes is None or names == IMAGENET or names != tuple(map(str, range(len(names)))):
         return None

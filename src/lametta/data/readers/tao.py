@@ -103,7 +103,7 @@ ENTRIES = {
 
 
 class _Content(NamedTuple):
-    """What is needed of a file: paths and synsets by id, and which of both belong together."""
+    """What is needed of a file: paths and synsets by id, and the pairs of ids of objects."""
 
     file: Path
     paths: dict[int, str]
@@ -125,8 +125,8 @@ def _read(file: Path) -> _Content:
 def _merge(contents: Sequence[_Content]) -> dict[str, set[str]]:
     """For each frame from LaSOT the synsets of its objects.
 
-    An id means what its own file says of it, or else what another one does: that holds whether or
-    not what has the number 7 in one is something else in the other.
+    An id is looked up in its own file first, then in the others: files may share ids, or use the
+    same ones for different things.
     """
     merged: dict[str, set[str]] = {}
     paths = {number: path for content in contents for number, path in content.paths.items()}

@@ -70,7 +70,7 @@ def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> 
 
 
 def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When the frames that are taken are shown, and their numbers."""
+    """The times at which the chosen frames are shown, and their numbers."""
     with explained("video must be readable", str(path)):
         with _open(path) as video:
             unit = float(video.streams.video[0].time_base)
@@ -97,7 +97,7 @@ def _open(path: Path) -> Any:
 
 
 class _Decoder:
-    """A video that was opened, and the frame that it is at."""
+    """An open video, and the frame that it is at."""
 
     frames: Iterator[Any]
     frame: Any
@@ -122,7 +122,7 @@ class _Decoder:
     def _begin(self) -> None:
         self.video = _open(self.path)
         codec = self.video.streams.video[0].codec_context
-        # No threads, as for the image: a fork would have none of them, and wait for their end.
+        # No threads, as for `to_image`: a fork would have none of them, and wait forever.
         codec.thread_type, codec.thread_count = "NONE", 1
         self.frames, self.frame = self.video.decode(video=0), None
 
@@ -137,5 +137,5 @@ class _Decoder:
 
 @lru_cache(maxsize=2)
 def _decoder(path: Path, process: int, stamp: str) -> _Decoder:
-    """Open a video once a process: after a fork two would move one file position."""
+    """Open a video once in each process: after a fork two would share one file position."""
     return _Decoder(path)
