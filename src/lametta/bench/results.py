@@ -13,6 +13,7 @@ from lametta.bench.columns import CELL, NEEDED, SCHEMA, STREAM, names
 from lametta.bench.experiment import Cell, Experiment, canonical, load
 from lametta.bench.select import read_selection
 from lametta.bench.specs import ModelSpec, ScenarioSpec
+from lametta.stream import as_is, iid
 from lametta.types import LamettaError
 
 
@@ -122,15 +123,15 @@ class Results:
         models, scenarios = self.experiment.models, self.experiment.scenarios
         architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
         trainings = {name: spec.training or spec.label for name, spec in models.items()}
-        made_of = {name: spec.identity() for name, spec in scenarios.items()}
-        iid = [name for name, parts in made_of.items() if parts["order"]["kind"] == "iid"]
-        shifted = [name for name, parts in made_of.items() if parts["prior"]["kind"] != "as_is"]
+        arriving = {name: spec.scenario(1, 0) for name, spec in scenarios.items()}
+        shuffled = [name for name, x in arriving.items() if isinstance(x.order, iid)]
+        shifted = [name for name, x in arriving.items() if not isinstance(x.prior, as_is)]
         return rows.with_columns(
             pl.col("model").replace(_labels(models)),
             pl.col("scenario").replace(_labels(scenarios)),
             architecture=pl.col("model").replace(architectures),
             training=pl.col("model").replace(trainings),
-            iid=pl.col("scenario").is_in(iid),
+            iid=pl.col("scenario").is_in(shuffled),
             prior_shift=pl.col("scenario").is_in(shifted),
         )
 

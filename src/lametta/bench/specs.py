@@ -164,7 +164,7 @@ class ScenarioSpec(_Spec):
             Scenario(**{str(info.field_name): value})
         return value
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Give what streams depend on, the same however it was written."""
         parameters = self.scenario(1, 0).parameters
         return {name: x for name, x in parameters.items() if name not in ("batch_size", "seed")}

@@ -108,7 +108,7 @@ class Workspace:
         _, preprocess = self.network(model)
         batches: Iterable[torch.Tensor]
         if hasattr(samples.samples, "dtype"):  # an array, whose rows are read together
-            array: Any = samples.samples
+            array: Array = samples.samples
             batches = (torch.from_numpy(array[np.asarray(index)]) for index in stream)
         elif preprocess is None:
             rows = (np.stack([samples.samples[int(i)] for i in index]) for index in stream)

@@ -1,7 +1,6 @@
-"""The labels, groups and keys that a scenario takes, and what is said of anything else."""
+"""Checks of the labels, groups and keys that a scenario takes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +9,10 @@ from lametta.stream._draws import Groups, Index
 from lametta.types import Array, LamettaError
 
 
-def _array(name: str, x: Array) -> npt.NDArray[Any]:
+def _array(name: str, x: Array) -> npt.NDArray[np.generic]:
     try:
         return np.asarray(x)
-    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or not to be seen by NumPy
+    except (RuntimeError, TypeError, ValueError) as error:  # ragged, or out of NumPy's reach
         got = f"{type(x).__name__}: {error}"
         raise LamettaError(f"{name} must be an array [N], got {got}") from None
 
@@ -30,7 +29,7 @@ def checked_labels(labels: Array) -> Index:
 
 def checked_groups(groups: Array, n: int) -> Groups:
     """Return groups as an array [N] of text or integers."""
-    array: Groups = _array("groups", groups)
+    array = _array("groups", groups)
     if array.dtype.kind not in "iuU" and all(isinstance(group, str) for group in array.flat):
         array = array.astype(str)
     if array.dtype.kind not in "iuU" or array.shape != (n,):

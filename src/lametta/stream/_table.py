@@ -1,9 +1,9 @@
 """The orders and priors by name, for files and for ``lametta list``."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import TypeVar
 
 from lametta._checks import did_you_mean
 from lametta.stream.apart import alone, few_classes, tracks
@@ -15,9 +15,9 @@ from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, rat
 from lametta.stream.shift import label_shift
 from lametta.types import LamettaError
 
-_Table: TypeAlias = Mapping[str, type[Any]]
+T = TypeVar("T")
 
-_ORDERS: _Table = {
+_ORDERS: Mapping[str, type[Order]] = {
     order.__name__: order
     for order in (
         *(iid, recorded, by_class, by_group, dirichlet),
@@ -26,7 +26,7 @@ _ORDERS: _Table = {
         *(mixed, gradual, recurring),
     )
 }
-_PRIORS: _Table = {
+_PRIORS: Mapping[str, type[Prior]] = {
     prior.__name__: prior for prior in (as_is, zipf, ratios, long_tail, effective_classes)
 }
 
@@ -61,23 +61,21 @@ def options(name: str) -> tuple[str, ...]:
     >>> options("zipf")
     ('a=2', "variant='validation'")
     """
-    known = fields({**_ORDERS, **_PRIORS}[name])
+    known = _fields({**_ORDERS, **_PRIORS}[name])
     return tuple(
-        field.name if field.default is MISSING else f"{field.name}={field.default!r}"
-        for field in known
+        option if field.default is MISSING else f"{option}={field.default!r}"
+        for option, field in known.items()
     )
 
 
 def as_order(value: Order | str | Mapping[str, object]) -> Order:
     """The order that a name, a mapping or the order itself stands for."""
-    order: Order = _parse("order", value, _ORDERS)
-    return order
+    return _parse("order", value, _ORDERS)
 
 
 def as_prior(value: Prior | str | Mapping[str, object]) -> Prior:
     """The prior that a name, a mapping or the prior itself stands for."""
-    prior: Prior = _parse("prior", value, _PRIORS)
-    return prior
+    return _parse("prior", value, _PRIORS)
 
 
 def plain(value: object) -> object:
@@ -97,11 +95,15 @@ def plain(value: object) -> object:
     raise LamettaError(f"parameters must be numbers, text, tuples or dataclasses, got {value!r}")
 
 
-def _summaries(table: _Table) -> dict[str, str]:
+def _summaries(table: Mapping[str, type]) -> dict[str, str]:
     return {name: (part.__doc__ or "").splitlines()[0] for name, part in table.items()}
 
 
-def _parse(argument: str, value: object, table: _Table) -> Any:
+def _fields(part: type) -> dict[str, Field[object]]:
+    return {field.name: field for field in fields(part)}
+
+
+def _parse(argument: str, value: T | str | Mapping[str, object], table: Mapping[str, type[T]]) -> T:
     if isinstance(value, str):
         value = {"kind": value}
     if isinstance(value, Mapping):
@@ -114,12 +116,12 @@ def _parse(argument: str, value: object, table: _Table) -> Any:
     return value
 
 
-def _build(argument: str, options: dict[str, object], table: _Table) -> Any:
+def _build(argument: str, options: dict[str, object], table: Mapping[str, type[T]]) -> T:
     kind = options.pop("kind", None)
     if not isinstance(kind, str) or kind not in table:
         near = did_you_mean(kind, table)
         raise LamettaError(f"{argument} must be of a kind in {[*table]}, got {kind!r}{near}")
-    known = {field.name: field for field in fields(table[kind])}
+    known = _fields(table[kind])
     for name in options:
         if name not in known:
             raise LamettaError(f"{argument} {kind!r} must have options in {[*known]}, got {name!r}")
@@ -130,7 +132,7 @@ def _build(argument: str, options: dict[str, object], table: _Table) -> Any:
     return table[kind](**{name: _option(argument, v, table) for name, v in options.items()})
 
 
-def _option(argument: str, value: object, table: _Table) -> object:
+def _option(argument: str, value: object, table: Mapping[str, type]) -> object:
     if isinstance(value, Mapping) and "kind" in value:  # an order inside an order
         return _parse(argument, value, table)
     return tuple(value) if isinstance(value, list) else value

@@ -51,7 +51,7 @@ class Stream:
     index: Index
     sizes: tuple[int, ...]
     ids: tuple[str, ...]
-    manifest: dict[str, Any]
+    manifest: dict[str, object]
 
     def __len__(self) -> int:
         return len(self.sizes)

@@ -131,14 +131,12 @@ def _bytes(canvas: "Canvas", kind: str, salt: str) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer, dpi = io.BytesIO(), canvas.dpi
-    page: Any = FigureCanvasSVG(canvas) if kind == "svg" else FigureCanvasPdf(canvas)
-    # The salt makes the names inside the file depend on nothing else. Not by `savefig`, which draws
-    # everything once more where there is a layout.
+    page = FigureCanvasSVG(canvas) if kind == "svg" else FigureCanvasPdf(canvas)
+    date = "Date" if kind == "svg" else "CreationDate"
+    # The salt makes the names inside the file depend on nothing else. `savefig` would do this too,
+    # but draws everything once more where there is a layout.
     with matplotlib.rc_context(RC | {"svg.hashsalt": salt}):
-        if kind == "svg":
-            page.print_svg(buffer, metadata={"Date": None})
-        else:
-            page.print_pdf(buffer, metadata={"CreationDate": None})
+        getattr(page, f"print_{kind}")(buffer, metadata={date: None})
     canvas.dpi = dpi  # which both set to points an inch
     return buffer.getvalue()
 

@@ -1,8 +1,5 @@
 """What a method may cost: the worst streams, the tail, likelihood and calibration."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import polars as pl
 
 from lametta.bench import metrics
@@ -55,7 +52,7 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
     rows = []
     for row in data.iter_rows(named=True):
         below = f"{round(row['below'] * row['streams'])} of {row['streams']}"
-        gained, changed = gain_entries(row, below), [_change(row, name) for name in shown]
+        gained, changed = gain_entries(row, below), [_change(name, row[name]) for name in shown]
         if row["method"] == source:
             gained, changed = [Entry("")] * len(gained), [Entry("")] * len(changed)
         tail = Entry(percent(row["tail_accuracy"]))
@@ -70,9 +67,8 @@ def _footnote(source: str, shown: list[str]) -> str:
     return words + (changes if shown else "")
 
 
-def _change(row: Mapping[str, Any], name: str) -> Entry:
+def _change(name: str, change: float | None) -> Entry:
     """A change over the source: less is better."""
-    change = row[name]
     if change is None:
         return Entry("")
     if name == "ece_change":
