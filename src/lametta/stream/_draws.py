@@ -39,7 +39,7 @@ def below(rng: Rng, limits: Index) -> Index:
 
 
 def weighted(draw: float, weights: Index) -> int:
-    """The position that a uniform number falls on, where each has room for its integer weight."""
+    """The position that a uniform number stands for, each as likely as its integer weight."""
     up_to = np.cumsum(weights)
     return int(np.searchsorted(up_to, int(draw * up_to[-1]), side="right"))
 

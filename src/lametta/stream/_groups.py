@@ -61,13 +61,13 @@ def places(codes: Index, names: Groups, sequence: GroupOrder, rng: Rng) -> Index
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise unless this is a number of parts that positions times it stay integers of 64 bits."""
+    """Raise unless this is a count whose products with positions fit into 64 bits."""
     check_integer(name, value, 1)
     check_number(name, value, 1, 1e9)
 
 
 def check_grouping(shuffle_inside: object, sequence: object) -> None:
-    """Raise unless these are the two options that orders of groups have in common."""
+    """Check the two options that orders of groups have in common."""
     check_flag("shuffle_inside", shuffle_inside)
     if isinstance(sequence, tuple):
         names = [str(name) for name in sequence]

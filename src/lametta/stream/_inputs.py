@@ -41,7 +41,7 @@ def checked_groups(groups: Array, n: int) -> Groups:
 
 
 def needed_groups(name: str, groups: Groups | None, what: str = "order") -> Groups:
-    """Return the groups, or say that this order or prior cannot do without them."""
+    """Return the groups, or raise since this order or prior needs them."""
     if groups is None:
         raise LamettaError(f"groups must be given for the {what} {name!r}, got None")
     return groups

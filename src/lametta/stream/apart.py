@@ -83,18 +83,18 @@ class tracks:  # noqa: N801
 class few_classes:  # noqa: N801
     """Batches of few effective classes, each a task of its own.
 
-    A task has a random number of classes and a batch of samples from all that these have left, as
-    in the batch protocol of StatA (Zanella et al. 2025). Classes are drawn by the samples that they
-    have left, and every sample comes once, so that a task is smaller where its classes have fewer
-    left than it would take, and has fewer classes where fewer are left.
+    A task draws a random number of classes, and a batch from the samples that these have left, as
+    in the batch protocol of StatA (Zanella et al. 2025). Classes are drawn in proportion to the
+    samples that they have left. Every sample comes once, so that a task is smaller where its
+    classes run out of samples, and has fewer classes where fewer are left.
 
     Parameters
     ----------
     least, most : int
-        The classes of a task: every number from one to the other is equally likely.
+        The fewest and the most classes of a task; every number in that range is equally likely.
     size : int
-        The samples of a task; the batch size of the scenario should be no less, since a method
-        sees a batch at a time.
+        The samples of a task. The batch size of the scenario should be no less, so that a method
+        sees a task at once.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class few_classes:  # noqa: N801
         return tasks
 
     def _classes(self, left: Index, rng: Rng) -> list[int]:
-        """Draw the classes of a task by the samples that they have left."""
+        """Draw the classes of a task in proportion to the samples that they have left."""
         n = self.least + int(below(rng, np.array([self.most - self.least + 1]))[0])
         chosen = []
         for draw in uniform(rng, min(n, int(np.count_nonzero(left)))):

@@ -1,4 +1,4 @@
-"""Orders in which one sample says something of the next: a Markov chain."""
+"""Orders in which a sample tells something about the next: a Markov chain."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -18,12 +18,11 @@ class markov:  # noqa: N801 - read as a value: order=markov()
     Two Markov chains run side by side, as in UniTTA (Du et al. 2024): the next sample is of the
     same class with probability ``stay``, and of the same domain, which is a group, with probability
     ``stay_domain``, independently of each other. Otherwise the chain moves to another class or
-    domain, drawn by the samples that each has left: evenly, where they are equally large. Inside a
-    class and domain, samples come in random order.
+    domain, drawn in proportion to the samples that each has left. Inside a class and domain,
+    samples come in random order.
 
-    Every sample comes once. So a chain also moves on where nothing is left to stay with: a domain
-    that is used up, or a class that is used up in the domain of the sample, for the domain is drawn
-    first.
+    Every sample comes once. So a chain also moves on where nothing is left to stay with: where the
+    domain is used up or, since the domain is drawn first, the class is used up in that domain.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ class markov:  # noqa: N801 - read as a value: order=markov()
 
 
 def _next(at: int, left: Index, stay: float | str, draws: Floats) -> int:
-    """The next state: this one, or else another by the samples that it has left."""
+    """The next state: this one, or another in proportion to the samples that each has left."""
     if len(left) == 1:
         return 0
     others = left

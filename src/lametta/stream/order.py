@@ -94,17 +94,17 @@ class by_group(Grouped):  # noqa: N801
     """One group after another: videos, corruptions.
 
     A batch may hold the end of a group and the beginning of the next, unless the scenario has
-    ``split_groups``. Files of corrupted images are commonly sorted by class: there,
-    samples in their own order would arrive class by class too, unless they are shuffled.
+    ``split_groups``. Files of corrupted images are commonly sorted by class: unless they are
+    shuffled, samples then arrive class by class too.
 
     Parameters
     ----------
     shuffle_inside : bool
         Shuffle the samples of a group, as the released code does; they keep their order otherwise.
     sequence : {"appearance", "random", "given"} or tuple of str
-        The order of the groups: that of their first sample in a shuffled list, as in the released
-        code, so that large groups tend to come early; every order equally likely; that of the data
-        set; or the one that is written out.
+        The order of the groups. ``"appearance"`` is that of their first samples in a shuffled list,
+        as in the released code, so that large groups tend to come early; in ``"random"`` every
+        order is equally likely; ``"given"`` is that of the data set; a tuple names them in order.
 
     Examples
     --------
@@ -147,8 +147,8 @@ class dirichlet:  # noqa: N801
 
     The slots follow each other. For each class, shares of the slots are drawn from a symmetric
     Dirichlet(gamma), and each of its samples then goes to a slot at random by these shares. (Other
-    samplers cut the class at the shares; only the noise of that choice is the difference.) Inside a
-    slot the classes come one after another, in random order.
+    samplers cut the class exactly at the shares; the two differ by noise alone.) Inside a slot the
+    classes come one after another, in random order.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ class dirichlet:  # noqa: N801
     def _slots(self, codes: Index, n_slots: int, rng: Rng) -> Index:
         """The slot of each sample, by Polya's urn, one for each class.
 
-        The i-th sample of a class takes any slot with probability gamma / (gamma + i / n_slots),
-        and else that of a random earlier one. This gives the same distribution as to draw shares
-        first, and needs no gamma variates, whose logarithms differ between machines.
+        The i-th sample of a class takes a random slot with probability gamma / (gamma + i /
+        n_slots), and otherwise the slot of a random earlier one. The distribution is the same as if
+        shares were drawn first, without gamma variates, whose logarithms differ between machines.
         """
         grouped, begin, sizes = members(codes)
         start = np.repeat(begin, sizes)

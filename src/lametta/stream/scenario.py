@@ -18,7 +18,7 @@ from lametta.stream.order import Order
 from lametta.stream.prior import Prior
 from lametta.types import Array, LamettaError
 
-# To be raised by whoever changes which batches a scenario gives.
+# Raise the number with any change to the batches that a scenario gives.
 _FORMAT = "lametta.Stream/1"
 
 
@@ -36,7 +36,7 @@ class Stream:
         The size of each batch.
     ids : tuple of str
         The camera, or other stream, that each batch comes from; all are ``"0"`` where there is
-        only one. Streams are independent: nothing that a method keeps of one is of use in another.
+        only one. Streams are independent: a method carries nothing from one to another.
     manifest : dict
         What the stream was made of, as plain values for JSON.
 
@@ -77,7 +77,7 @@ class Stream:
 class Scenario:
     """In which order samples arrive, and how often each class does.
 
-    The prior chooses samples, the order arranges them, and what goes beyond the limit is cut off.
+    The prior chooses samples, the order arranges them, and the limit cuts off the end.
     A scenario gives the same stream for the same labels, groups and seed, always and everywhere.
 
     Parameters
@@ -92,7 +92,7 @@ class Scenario:
     seed : int
         Decides all that is random.
     limit : int, optional
-        The most samples of a stream, counted after they were ordered.
+        The most samples of a stream; those that come later are left out.
     split_groups : bool
         Begin a batch wherever another group begins, as ``lametta correct`` does. Otherwise the
         stream is that of one camera, and a batch may hold the end of a video and the beginning of
@@ -131,7 +131,7 @@ class Scenario:
     def parameters(self) -> dict[str, Any]:
         """Plain values for JSON that make an equal scenario: ``Scenario(**parameters)``."""
         parameters = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-        if not self.split_groups:  # streams from before there was the option keep their hash
+        if not self.split_groups:  # streams from before this option keep their hash
             del parameters["split_groups"]
         return parameters
 
@@ -176,7 +176,7 @@ class Scenario:
         return Stream(index, sizes, tuple(name for name, _ in batches), manifest)
 
     def _batches(self, labels: Index, groups: Groups | None) -> list[tuple[str, Index]]:
-        """Batches of one stream each; cameras take turns as long as they have samples."""
+        """The batches, each of one stream; cameras take turns as long as they have samples."""
         rng = generator(int(self.seed))
         prior: Callable[..., Index] = as_prior(self.prior)
         grouped = getattr(prior, "grouped", False)

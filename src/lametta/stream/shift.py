@@ -25,8 +25,8 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
     - ``"sinusoidal"`` is half of 1 plus a sine;
     - ``"bernoulli"`` is 0 or 1, and switches with probability ``1 / period`` at each sample.
 
-    Every sample comes once. Where the classes of one half are more than its share of the time has
-    room for, they fill up the other's time evenly.
+    Every sample comes once. Where one half has more samples than its share of the time has room
+    for, they fill up the other's time evenly.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
         codes, names = numbered(labels)
         is_second = 2 * permutation(rng, len(names))[codes] >= len(names)
         share = 0.5 + self.contrast * (self._course(len(labels), rng) - 0.5)
-        # As many times as there are samples, each taken with about the probability of its share.
+        # The second half takes as many times as it has samples, each about as likely as its share.
         taken = np.argsort(uniform(rng, len(labels)) - share, kind="stable")
         time_of_second = np.zeros(len(labels), bool)
         time_of_second[taken[: is_second.sum()]] = True
