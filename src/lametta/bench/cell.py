@@ -1,4 +1,4 @@
-"""A cell: one method on one stream. Nowhere else are labels near a method."""
+"""A cell: one method on one stream. No other module brings labels near a method."""
 
 import time
 from collections import deque
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 _Step: TypeAlias = dict[str, float | None]
 """The numbers of one batch."""
 _Wait: TypeAlias = Callable[[], tuple[Array, dict[str, float]]]
-"""Waits for the probabilities of a batch, and for what else is known of it."""
+"""Waits for the probabilities of a batch and its other numbers."""
 
 _READ = names("signal", "stage", "time", "memory")
-_AHEAD = 1  # steps that a GPU may have before it beside the one under way
+_AHEAD = 1  # steps that may be queued on a GPU behind the one that it works on
 
 
 def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
-    """Run a cell, and give its row, as the results have it, and the stream that it saw.
+    """Run a cell, and give its row of the results and the stream that it saw.
 
-    Every method sees the identical stream, and begins anew for each id in it. Those that need
-    outputs alone replay a bank, unless the cell is *live*; the others run on the network.
+    Every method sees the identical stream, and begins anew for each id in it. Methods that need
+    only outputs replay a bank, unless the cell is *live*; the others run on the network.
     """
     experiment = workspace.experiment
     method = find(cell.kind)
@@ -134,7 +134,7 @@ def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step
 
 
 def _timed(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
-    """Take a step to its end, and time it."""
+    """Take a step, wait for it, and time it."""
     start = time.perf_counter()
     prediction = adapter.step(x)
     probs = to_numpy(prediction.probs)  # waits for the device
@@ -147,7 +147,7 @@ def _timed(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
 
 
 def _queued(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
-    """Give a step to the GPU, and a function that waits for what comes of it."""
+    """Queue a step on the GPU, and give a function that waits for its numbers."""
     import torch
 
     from lametta.torch.adapt import known_finite
@@ -192,9 +192,9 @@ def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
 
 @lru_cache
 def _side(device: str) -> "torch.cuda.Stream":
-    """A stream beside that of the steps, in which a copy would wait for the step under way.
+    """The CUDA stream of the inputs: in that of the steps, a copy would wait for their last one.
 
-    One for all cells, since each stream has memory of its own.
+    One for all cells, since each CUDA stream has memory of its own.
     """
     import torch
 

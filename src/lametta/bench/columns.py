@@ -105,4 +105,4 @@ STREAM = names("stream")
 CELL = names("method", "stream")
 """The columns that tell the cells of an experiment apart."""
 NEEDED = (*CELL, "fingerprint", "accuracy")
-"""The columns that every row has a value in."""
+"""The columns in which every row has a value."""

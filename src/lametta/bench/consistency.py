@@ -19,10 +19,10 @@ _MOST_CELLS = 1_000_000
 
 
 def find_inconsistencies(experiment: "Experiment", check: str) -> list[Problem]:
-    """Find what does not fit together in an experiment whose tables are right by themselves."""
+    """Find what does not fit together in an experiment whose tables are each valid."""
     check_choice("check", check, ("ours", "all", "none"))
     if problems := list(_sizes(experiment)):
-        return problems  # before anyone counts so far
+        return problems  # the other checks go through all configurations
     found = [*_sources(experiment), *_parameters(experiment, check), *_references(experiment)]
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
 
@@ -51,7 +51,7 @@ def _sources(experiment: "Experiment") -> Iterator[Problem]:
 
 
 def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str, object]]) -> None:
-    """Raise unless what was selected, perhaps by a person, are parameters of the methods."""
+    """Raise unless the methods take what was selected, perhaps by a person."""
     for name in selected.keys() & experiment.methods.keys():
         for key, message in methods.find(experiment.methods[name].kind).problems(selected[name]):
             raise LamettaError(f"selected must fit {name}, got {key}: {message}")
@@ -78,7 +78,7 @@ def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
 
 
 def _is_ours(method: "MethodSpec") -> bool:
-    """Whether its parameters can be checked without the code of others, an affinity's say."""
+    """Whether its parameters can be checked without third-party code, an affinity's say."""
     values = [
         *method.params.values(),
         *(x for grid in method.grid for xs in grid.values() for x in xs),
@@ -123,7 +123,7 @@ def _unselected(experiment: "Experiment") -> Iterator[Problem]:
 
 
 def _timed(experiment: "Experiment") -> Iterator[Problem]:
-    """A cell that is timed would be there a second time, untimed."""
+    """In an untimed phase too, the cells of a timed study would be there twice."""
     studies = experiment.studies.values()
     timed = {name for study in studies if study.live for name in study.scenarios}
     for keys, phase in _phases(experiment):

@@ -1,4 +1,4 @@
-"""What an experiment would run, what of it is on disk, and what it costs."""
+"""What an experiment would run, what it needs that is not there, and what it costs."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ from lametta.data import catalog
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
 
-# Readers of lametta's own that are asked for by a path, or need none.
+# Readers of lametta's own that take a path, or need none.
 _FAMILIES = ("embedded", "folder", "videos")
 
 
@@ -35,7 +35,7 @@ class Count(NamedTuple):
 class Need(NamedTuple):
     """What has to be there: its kind, its name, whether it is, and where, or why it is not.
 
-    Whether something is there that only the code of others can say is not known, which is None.
+    ``found`` is None where only third-party code could tell.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class DryRun:
     n_cells : int
         All cells, each once.
     cost : Estimate
-        Images through networks, room on the disk, hours.
+        Images through networks, disk space, hours.
     """
 
     counts: tuple[Count, ...]
@@ -81,14 +81,14 @@ def dry_run(
     """Say what an experiment would run, what that needs and what it costs, and run nothing of it.
 
     Data sets are listed by their readers, and a few of their images and all weights are read, so
-    that what is said to be there can be read. Nothing of other packages is imported.
+    that whatever counts as found can be read. No code of unknown packages is imported.
 
     Parameters
     ----------
     experiment : Experiment
         What to look at.
     root : path, optional
-        The data root; ``LAMETTA_DATA`` by default. Without both, all that is not embedded is
+        The data root; ``LAMETTA_DATA`` by default. Without either, all that is not embedded is
         missing.
     device : str, optional
         Where networks are timed, each on a few batches; by default none is.
@@ -162,7 +162,7 @@ def _read(
 
 
 def _weights(name: str, spec: ModelSpec, root: Path) -> Iterator[Need]:
-    """Look for a file of weights, and whether they are the network's."""
+    """Look for a file of weights, and check that they fit the network."""
     if spec.weights is None:
         return
     network, file = networks.find(spec.zoo), root / spec.weights

@@ -1,4 +1,4 @@
-"""What an experiment costs: images through networks, room on the disk, hours on a device."""
+"""What an experiment costs: images through networks, disk space, hours on a device."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
 
 EXTRACTION = "banks of outputs"
-"""What stands in the place of a method: each network once over each data set."""
+"""Stands in the place of a method: each network runs once over each data set."""
 
 _SAMPLES = 6  # images that are decoded to see how long that takes
 _NUMBER = 4  # bytes
@@ -84,9 +84,9 @@ class Estimate:
     uncounted: tuple[str, ...]
 
     def hours(self, device: str, jobs: int = 1) -> float:
-        """Hours of the networks that were timed, and of decoding, as so many jobs share a machine.
+        """Hours for decoding and for the networks that were timed, with so many jobs on a machine.
 
-        On a CPU, jobs divide both. A GPU is one for all jobs, and all cores decode for it.
+        On a CPU, jobs divide both. A GPU serves all jobs, and all cores decode for it.
 
         Examples
         --------
@@ -116,7 +116,7 @@ def estimate(
     cells : iterable of Cell
         Each once.
     data : mapping of str to Dataset
-        Those data sets that are there. The size of others is the published one, if it is known.
+        The data sets that were found. Others count with their published size, if it is known.
     probe : callable
         Gives the speed of a network, by its name and the batch size, or raises a `LamettaError`.
     image_cache : float
@@ -169,7 +169,7 @@ def estimate(
 
 
 def _work(experiment: Experiment, cells: Iterable[Cell], sizes: Mapping[str, int]) -> pl.DataFrame:
-    """One row a cell: its images ``n``, and those forward and backward; null of a stranger."""
+    """One row a cell: its images ``n``, and those forward and backward; null if third-party."""
     passes, rows = cache(_passes), []  # many cells have the same configuration
     for cell in cells:
         scenario = experiment.scenarios[cell.scenario]
@@ -192,7 +192,7 @@ def _sums(through: pl.DataFrame, by: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
-    """How many samples a data set has: as it is or, if it is not there, as it was published."""
+    """How many samples a data set has, as found or, if it was not, as published."""
     if data is not None:
         return len(data)
     n = catalog.published(spec.reader)
@@ -206,7 +206,7 @@ def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
 
 
 def _passes(kind: str, config: str) -> tuple[int, int] | None:
-    """How often an image goes through the network, forward and backward; None of a stranger."""
+    """How often an image goes through the network, both ways; None for third-party methods."""
     if not methods.is_ours(kind):
         return None
     method = methods.find(kind)

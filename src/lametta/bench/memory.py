@@ -13,14 +13,14 @@ from lametta.bench.experiment import Cell
 from lametta.bench.workspace import Workspace
 from lametta.methods import find
 
-_BATCHES = 2  # what a method keeps from one batch to the next is there with the second
+_BATCHES = 2  # with the second, what a method keeps from batch to batch is there too
 
 
 def measure_peak(workspace: Workspace, cell: Cell) -> int | None:
     """The most bytes that the first steps of a cell need on a CPU, above the loaded network.
 
-    In a process of its own: one that ran other cells has memory left from them, in which the need
-    of this one would not show. None where the system does not tell.
+    In a process of its own: one that ran other cells has memory left over, which would hide what
+    this one needs. None where the system does not tell.
     """
     if sys.platform != "linux":
         return None
@@ -52,7 +52,7 @@ def _measure(workspace: Workspace, cell: Cell) -> int | None:
         batches = list(itertools.islice(setup.batches(), _BATCHES))
         make = partial(find(cell.kind).build, setup.model, cell.params)
         few = make()
-        few.step(batches[0][:2])  # which loads what a first step loads, and keeps little
+        few.step(batches[0][:2])  # loads what any first step loads, and needs little
         few.reset()
         adapter = make()
         return peak_above(lambda: [adapter.step(x) for x in batches])

@@ -11,7 +11,8 @@ import polars as pl
 from lametta.bench.columns import CELL, NEEDED, STREAM, names
 from lametta.types import LamettaError
 
-_CERTAIN = ("accuracy", "gain")
+_SETTINGS = [name for name in CELL if name != "seed"]
+_CERTAIN = ("accuracy", "gain")  # which have an interval
 _MEASURES = tuple(  # each once
     dict.fromkeys([*_CERTAIN, *names("metric", "signal", "stage", "time", "memory")])
 )
@@ -74,9 +75,9 @@ def summary(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataFram
     frame : DataFrame
         One row for each cell, with the gain that `gains` gives.
     by : sequence of str
-        The columns whose groups get a row each, in the order in which they come. What is not
-        named is averaged over: without ``"scenario"`` a mean is the plain mean of the scenarios'
-        means, each over its seeds.
+        The columns whose groups get a row each, in the order in which they come. Other columns are
+        averaged over: without ``"scenario"`` a mean is the plain mean of the scenarios' means, each
+        over its seeds.
 
     Returns
     -------
@@ -100,15 +101,14 @@ def summary(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataFram
     if not by:
         raise LamettaError("by must name at least one column, got none")
     require(frame, *by, *CELL, *_CERTAIN)
-    settings = [name for name in CELL if name != "seed"]
     measures = [name for name in _MEASURES if name in frame.columns]
     n_runs = pl.col("seed").n_unique()
     counts = frame.group_by(by, maintain_order=True).agg(
         pl.col("scenario").n_unique().alias("scenarios"),
         n_runs.alias("runs"),
-        complete=pl.len() == n_runs * pl.struct(settings).n_unique(),
+        complete=pl.len() == n_runs * pl.struct(_SETTINGS).n_unique(),
     )
-    averages = means(means(frame, [*by, *settings], measures), by, measures)
+    averages = means(means(frame, [*by, *_SETTINGS], measures), by, measures)
     per_seed = means(frame, [*by, "seed"], _CERTAIN).group_by(by, maintain_order=True)
     spreads = per_seed.agg(pl.col(_CERTAIN).std().name.suffix("_ci")).drop(by)
     half_width = pl.when("complete").then(pl.col("runs").map_batches(_t_scale, pl.Float64))
@@ -152,7 +152,7 @@ def worst_drop(frame: pl.DataFrame, by: Sequence[str] = ("method",)) -> pl.DataF
 def risk(
     frame: pl.DataFrame, source: str = "Source", by: Sequence[str] = ("method",)
 ) -> pl.DataFrame:
-    """What may go wrong with each method, beside what it gains on average.
+    """What may go wrong with each method, and what it gains on average.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def risk(
         The columns of ``by``; ``streams``, how many there are, each seed by itself; ``gain``, the
         mean as `summary` has it; ``worst_gain``, the lowest of a single stream, and
         ``worst_scenario``, where that was; ``below``, the share of the streams on which the method
-        is less often right than the source; ``tail_accuracy``, the expected tail accuracy: the
+        is right less often than the source; ``tail_accuracy``, the expected tail accuracy: the
         mean of the worst tenth of the runs of a scenario, one at least, averaged over scenarios;
         and, where they were measured, ``nll_change`` and ``ece_change``, the mean difference to the
         source's on the same stream.
@@ -192,8 +192,7 @@ def risk(
     changes = [f"{name}_change" for name in measured]
     theirs = pl.col(measured).filter(pl.col("method") == source).first().over(STREAM)
     paired = paired.with_columns((pl.col(measured) - theirs).name.suffix("_change"))
-    settings = [name for name in CELL if name != "seed"]
-    runs = paired.group_by(list(dict.fromkeys([*by, *settings])), maintain_order=True).agg(
+    runs = paired.group_by(list(dict.fromkeys([*by, *_SETTINGS])), maintain_order=True).agg(
         pl.col("gain", *changes).mean(),
         tail_accuracy=pl.col("accuracy").sort().head((pl.len() + 9) // 10).mean(),
     )

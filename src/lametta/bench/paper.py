@@ -88,7 +88,7 @@ _STUDIES: Mapping[str, tuple[str, str, tuple[object, ...], Numbers]] = {
 
 
 def plain(name: str) -> str:
-    """A name without case, dashes and synonyms, for the paper's names and ours to meet.
+    """A name without case, dashes and synonyms, so that the paper's names match ours.
 
     Examples
     --------
@@ -102,9 +102,9 @@ def plain(name: str) -> str:
 
 
 def differences(figure: str, frame: pl.DataFrame) -> str:
-    """What a figure of the paper is drawn from, where these rows have less or more.
+    """What a figure of the paper is drawn from, where these rows differ from it.
 
-    It is a sentence to follow another, or nothing.
+    It is a sentence to follow another, or empty.
 
     Parameters
     ----------
@@ -155,8 +155,8 @@ def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") 
     ----------
     rows : iterable of tuple of str and DataFrame
         Kinds of figures and their rows, one a cell, with the ``architecture`` and the ``training``
-        of the model and whether the scenario is ``iid``; for ``"cross_shift"`` what that drew. Of
-        what occurs twice, the first counts.
+        of the model and whether the scenario is ``iid``; for ``"cross_shift"`` what that drew.
+        Where a number occurs twice, the first counts.
     source : str
         The baseline.
 

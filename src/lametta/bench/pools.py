@@ -11,13 +11,13 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from lametta._packages import package
 
 Pool: TypeAlias = Callable[[], AbstractContextManager[type[Exception]]]
-"""Opens a context in which ``joblib.Parallel`` runs; gives the error of a worker that died."""
+"""Opens a context for ``joblib.Parallel``, and gives the error that a dead worker raises."""
 
 _PATIENCE = 15.0  # seconds that a node has to answer
 
 
 def local(jobs: int) -> Pool:
-    """So many processes of this machine; with one job, this process itself."""
+    """As many processes on this machine as there are jobs; with one job, this process itself."""
 
     @contextmanager
     def pool() -> Iterator[type[Exception]]:
@@ -45,7 +45,7 @@ def cluster(address: str) -> Pool:
 
 
 def _processors(ray: ModuleType) -> int:
-    """Count those of the nodes that answer: Ray takes a while to notice that one is gone."""
+    """Count the processors of nodes that answer: Ray takes a while to notice that one is gone."""
     on_node = package(
         "ray.util.scheduling_strategies", "ray", "--ray"
     ).NodeAffinitySchedulingStrategy

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from lametta.torch.preprocess import Preprocess
 
 _ROUNDS = 4  # the first warms up, the fastest of the others counts
-_FEW, _ENOUGH = 2, 0.2  # images on a CPU, or as many as it sees in so many seconds
+_FEW, _ENOUGH = 2, 0.2  # a CPU is timed on a few images, or on what it does in so many seconds
 
 
 class Speed(NamedTuple):
-    """What was found of a network: seconds an image, and what it gives for each."""
+    """The speed of a network, and the sizes of its inputs and outputs."""
 
-    forward: float  # seconds of a forward pass
-    backward: float  # seconds that an update takes beside its two forward passes
+    forward: float  # seconds an image, of a forward pass
+    backward: float  # seconds an image, of an update without its two forward passes
     outputs: int  # features and logits, which a bank keeps
     preprocess: "Preprocess | None"  # None where samples are the input
     pixels: int  # of an image that it sees
@@ -37,8 +37,8 @@ class Speed(NamedTuple):
 def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = None) -> Speed:
     """Time a network, forward and in a step of TENT, on images of its size.
 
-    Its weights are random, since time does not depend on them. Nothing that belongs to others is
-    imported, and nothing is asked for over a network.
+    Its weights are random, since time does not depend on them. No code of unknown packages is
+    imported, and nothing is downloaded.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
     device : str
         Where it runs.
     batch_size : int
-        Of what it is timed on; on a CPU less will do.
+        The images that it is timed on; on a CPU fewer will do.
     data : Dataset, optional
-        What it runs on, which says how large its inputs are, unless the network does.
+        What it runs on, which gives the size of its inputs where the network does not.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
         raise LamettaError("its code is not run before the experiment is")
     if family == "hf":
         raise LamettaError("its files are not asked for before the experiment runs")
-    if network.package == "timm":  # with random weights, since its own may have to come from afar
+    if network.package == "timm":  # with random weights, since its own may have to be downloaded
         net = package("timm", "timm", "it").create_model(network.options.get("model", name))
         options = network.options.get("preprocess")
         if options is None:
@@ -115,7 +115,7 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
 
 
 def is_strange(spec: ModelSpec) -> bool:
-    """Whether to make a network runs code that is not lametta's or a known package's."""
+    """Whether building a network runs code of packages that lametta does not know."""
     return spec.zoo.startswith("torch:") and not spec.zoo.startswith("torch:lametta.")
 
 

@@ -52,12 +52,12 @@ class Problem(NamedTuple):
 def find_problems(
     error: ValidationError, known: Callable[[tuple[str, ...]], Iterable[str]]
 ) -> list[Problem]:
-    """Give what pydantic found; ``known`` gives the keys that could stand where an unknown does."""
+    """Give what pydantic found; ``known`` lists the keys allowed where an unknown one stands."""
     problems = []
     for found in error.errors():
         if found["type"] == "too_short" and found["input"]:
-            continue  # it is not empty, but what is in it is wrong, which was said already
-        # Which item of a list is wrong is seen from what came.
+            continue  # not empty: its items are wrong, which is among the errors too
+        # The place in a list is left out: the message shows the item.
         keys = tuple(part for part in found["loc"] if isinstance(part, str) and part != "[key]")
         extra = found["type"] == "extra_forbidden"
         problems.append(Problem(keys, expected(known(keys), keys[-1]) if extra else _say(found)))
@@ -77,7 +77,7 @@ def expected(known: Iterable[str], got: object) -> str:
 
 
 def one_of(known: Iterable[str]) -> AfterValidator:
-    """Refuse text that is not among the known names; capitals after a colon stand for any."""
+    """Refuse text that is not among the known names, where ``folder:PATH`` allows any path."""
     known = list(known)
     open_ended = {name.partition(":")[0] for name in known if name.partition(":")[2].isupper()}
 

@@ -25,7 +25,7 @@ class Part:
     ----------
     rows : DataFrame
         One row a cell that is there, in the order of the experiment file and with its labels.
-        Streams on which the source was not run are left out: there is no gain to tell.
+        Streams on which the source was not run are left out, since there are no gains over it.
     total : int
         How many cells there should be.
     lack : str
@@ -79,7 +79,7 @@ class Results:
 
     @cached_property
     def headline_rows(self) -> pl.DataFrame:
-        """The rows that the headline is about: of the first study of accuracies that has any.
+        """The rows that the headline is about: those of the first study with any, boxes first.
 
         Without one, those of the validation with the chosen configurations.
         """
@@ -119,7 +119,7 @@ class Results:
         return Part(self._labeled(paired), len(cells), lack)
 
     def _labeled(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Put labels for names, and add what is known of models and scenarios."""
+        """Put labels in the place of names, and add what is known of models and scenarios."""
         models, scenarios = self.experiment.models, self.experiment.scenarios
         architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
         trainings = {name: spec.training or spec.label for name, spec in models.items()}
@@ -189,7 +189,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
 
 
 def _read_sound(files: list[Path]) -> pl.DataFrame | None:
-    """What `read_cell` gives for each file, at once; None if it would refuse or change one."""
+    """Read all files at once, as `read_cell` does; None if it would refuse or change one."""
     try:
         found = pl.read_parquet(files, glob=False, include_file_paths="id")
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
@@ -259,7 +259,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def _labels(specs: Mapping[str, ModelSpec] | Mapping[str, ScenarioSpec]) -> dict[str, str]:
-    """What to show for each name; a label that several share is told apart by the name."""
+    """What to show for each name: its label, with the name where several share that."""
     labels = [spec.label for spec in specs.values()]
     return {
         name: spec.label if labels.count(spec.label) == 1 else f"{spec.label} ({name})"

@@ -1,4 +1,4 @@
-"""Running the cells of an experiment that are missing, in parallel; a kill loses none."""
+"""Running the missing cells of an experiment in parallel; a kill loses no finished one."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from lametta.bench.workspace import Workspace
 from lametta.methods import find
 from lametta.types import LamettaError
 
-# A node of a cluster may die and take cells with it: those run again, so often at the most.
+# A node of a cluster may die and take cells with it: they run again, in so many rounds at most.
 _ROUNDS = 5
 
 
@@ -48,7 +48,7 @@ class State:
 
 
 OnState: TypeAlias = Callable[[State], object]
-"""Told how far a run is."""
+"""Is told how far a run is."""
 
 
 def run(
@@ -100,7 +100,7 @@ def run(
     ...     run(Workspace(experiment, Path(folder, "results"), None))
     []
     """
-    # Another run, since files may have changed.
+    # With another id, processes read again what may have changed since the last run.
     workspace = replace(workspace, jobs=jobs, run=secrets.token_hex())
     folder = workspace.folder
     for name in ("cells", "streams", "failed"):
@@ -117,13 +117,13 @@ def _run(workspace: Workspace, pool: Pool, report: OnState) -> list[Cell]:
     validation = experiment.validation_cells()
     failed = _phase("validation", workspace, validation, pool, report)
     if failed:
-        return failed  # what is chosen from an incomplete validation would not be fair
+        return failed  # a choice by an incomplete validation would not be fair
     selected = _selected(workspace, validation)
     return _phase("test", workspace, experiment.test_cells(selected), pool, report)
 
 
 def environment(workspace: Workspace) -> dict[str, object]:
-    """What a reader has to know of where results come from."""
+    """Where results come from, for those who read them."""
     packages = {}
     for name in ("numpy", "torch", "polars", "scikit-learn", "timm", "transformers"):
         with suppress(PackageNotFoundError):
@@ -155,7 +155,7 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
 def _phase(
     phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: OnState
 ) -> list[Cell]:
-    """Run those of these cells that are missing, and give those that failed."""
+    """Run those cells that are missing, and give those that failed."""
     folder, failed = workspace.folder, dict[str, Cell]()
     for cell in cells:
         _note(folder, cell).unlink(missing_ok=True)  # it gets another chance
@@ -196,7 +196,7 @@ def _stems(folder: Path, suffix: str) -> set[str]:
 
 @contextmanager
 def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> Iterator[None]:
-    """Report, as long as this lasts, how many cells are on disk."""
+    """Report all the while how many cells are on disk."""
     ended = threading.Event()
 
     def look() -> None:
@@ -238,14 +238,14 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     """Run a cell, write its row or its traceback, and say whether it went well."""
     note = _note(workspace.folder, cell)
     try:
-        # To load PyTorch takes longer than to replay many a stream; who needs it has it by now.
+        # Not imported for this alone, which takes longer than to replay many a stream.
         if cell.live or find(cell.kind).needs_network or "torch" in sys.modules:
             import torch
 
-            # Cells run side by side; one thread each is fastest, and rounds alike for all jobs.
+            # Cells run side by side: one thread each is fastest, and rounds alike for any jobs.
             torch.set_num_threads(1)
         row, stream = run_cell(workspace, cell)
-        if workspace.device == "cpu":  # where that of this process says nothing of the cell
+        if workspace.device == "cpu":  # where the peak of this process is not that of the cell
             row["peak_memory"] = measure_peak(workspace, cell) if cell.live else None
         manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
         if not manifest.exists():

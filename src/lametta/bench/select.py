@@ -67,8 +67,8 @@ def select(
     scenarios : sequence of str
         The validation scenarios. Each must have rows.
     order : mapping of str to sequence of str, optional
-        The configurations that there should be of each method, if it has rows at all. The first of
-        those that are equally good is chosen; without it, the first in the alphabet.
+        The configurations that each method should have, if it has rows at all. Of equally good
+        ones the first is chosen; without this mapping, the first in the alphabet.
     source : str
         The method that gains are over. Without rows of it the gain is null.
 
@@ -218,9 +218,9 @@ def _rows(frame: pl.DataFrame, scenarios: Sequence[str]) -> pl.DataFrame:
 
 
 def _listed(rows: pl.DataFrame, order: Order) -> pl.DataFrame:
-    """The configurations that there should be of the methods with rows, and their places.
+    """The configurations that methods with rows should have, and their places in the order.
 
-    It is an error if one that should be there, or is, did not run on every stream.
+    Raise if one of these, or one that has rows, did not run on every stream.
     """
     places = [
         (method, config, place)

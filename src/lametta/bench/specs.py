@@ -27,11 +27,11 @@ from lametta.networks import EMBEDDED, NETWORKS, find
 from lametta.stream import Scenario
 from lametta.types import LamettaError
 
-# What tables and figures say, and no result depends on.
+# Shown in tables and figures; no result depends on it.
 _SHOWN = {"label", "title", "architecture", "training", "figure"}
 _CORRUPTIONS = {"validation": SETS["val"], "test": SETS["test"], "all": SETS["all"]}
 
-# TOML has lists, which strict fields would not take for tuples.
+# TOML has lists, which strict fields would not take as tuples.
 _List = Field(strict=False, min_length=1)
 _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
@@ -108,10 +108,10 @@ class DatasetSpec(_Spec):
     """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
 
     The part ``[i, n]`` is every n-th sample from the i-th on. Where there are more samples than
-    ``most``, so many are chosen by hashes of their keys, the same on every machine. Super-classes
+    ``most``, that many are chosen by hashes of their keys, the same on every machine. Super-classes
     are ``classes``, which list the numbers of their members, or, where classes are ImageNet's,
-    ``targets``, which are names in WordNet. The pooling is that of the class map, be it onto these
-    or the reader's own.
+    ``targets``, which are names in WordNet. The pooling is that of the class map onto these, or of
+    the reader's own.
 
     Examples
     --------
@@ -158,19 +158,19 @@ class ScenarioSpec(_Spec):
 
     @field_validator("order", "prior")
     @classmethod
-    def _is_for_streams(cls, value: Any, info: ValidationInfo) -> Any:
-        # A list or a table may be where a name is looked up.
+    def _is_for_streams(cls, value: Any, info: ValidationInfo) -> object:
+        # A TypeError: a list or a table, which cannot be hashed, where a name is looked up.
         with explained("must be as Scenario takes it", value, TypeError):
             Scenario(**{str(info.field_name): value})
         return value
 
     def identity(self) -> dict[str, object]:
-        """Give what streams depend on, the same however it was written."""
+        """Give what streams depend on, the same for all ways to write it."""
         parameters = self.scenario(1, 0).parameters
         return {name: x for name, x in parameters.items() if name not in ("batch_size", "seed")}
 
     def scenario(self, batch_size: int, seed: int) -> Scenario:
-        """Make the scenario that this says, with the batch size and the seed of a cell."""
+        """Make the scenario, with the batch size and the seed of a cell."""
         return Scenario(self.order, self.prior, batch_size, seed, self.limit, self.split_groups)
 
 

@@ -1,4 +1,4 @@
-"""Reading TOML files whole, and writing TOML, which the standard library only reads."""
+"""Reading TOML files, and writing TOML, which the standard library only reads."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _DEPTH = 100  # of lists and tables in each other; ours have six
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Read a file, or say why it is none that a person would write."""
+    """Read a file, or raise with the reason why it cannot be read."""
     reason: object = "nested too deeply"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def _is_deep(content: dict[str, object]) -> bool:
-    """Whether it is nested so deeply that functions which call themselves would fail on it."""
+    """Whether it is nested so deeply that recursive functions would fail on it."""
     level: list[dict[str, object] | list[object]] = [content]
     for _ in range(_DEPTH):
         tables = (x.values() if isinstance(x, dict) else x for x in level)

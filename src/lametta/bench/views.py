@@ -13,9 +13,9 @@ class View:
         The heading of a study that has none of its own.
     draws : tuple of str
         The functions that draw, as ``"module:function"`` in `lametta.bench.figures`: by name, so
-        that a file is checked without what draws. Each takes the rows of the study and, if it has
-        parameters of these names, the ``source``, the ``style`` and ``classes``, which gives those
-        of a stream by its fingerprint, and gives a ``Figure``.
+        that checking a file imports none of them. Each takes the rows of the study and, if it has
+        parameters of these names, the ``source``, the ``style`` and ``classes``, a function from
+        a stream's fingerprint to its classes, and gives a ``Figure``.
     models : str
         The column that models are named by.
     columns : str or None

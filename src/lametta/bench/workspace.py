@@ -58,7 +58,7 @@ class Workspace:
         The most gigabytes of decoded images to keep in the folder. What goes beyond is decoded
         again for each cell that runs the network.
     run : str
-        Processes make anew what they share when this changes, as it does with each `run`.
+        Changes with each `run`; then processes make anew what their cells share.
 
     Examples
     --------
@@ -77,13 +77,13 @@ class Workspace:
     run: str = field(default_factory=secrets.token_hex)
 
     def bank(self, model: str, dataset: str) -> Bank:
-        """What a network says of a data set, pooled onto its classes; `prepare` makes it."""
+        """The outputs of a network for a data set, pooled onto its classes; `prepare` makes it."""
         file = self._file("banks", model, dataset)
         bank = self._once(file, lambda: Bank.open(file))
         return bank.mapped(bank.class_map)
 
     def classifier(self, model: str, classes: ClassMap | None) -> "Classifier":
-        """The network itself, pooled onto the classes of a data set; to be closed."""
+        """The network itself, pooled onto the classes of a data set; the caller closes it."""
         from lametta.torch import Classifier
 
         return Classifier(self.network(model)[0], classes=classes)
@@ -119,16 +119,16 @@ class Workspace:
                 stream,
                 preprocess.pixels,
                 workers=decoders(self.device, self.jobs),
-                # The platform's own, also in a process of joblib, which has another by default.
+                # The platform's default, also in a process of joblib, which has another one.
                 context=multiprocessing.get_all_start_methods()[0],
             )
             batches = (batch.x for batch in found)
         for batch in batches:
-            x = batch.to(self.device)  # as bytes, a fourth of what they are as floats
+            x = batch.to(self.device)  # as bytes, which are a fourth of the floats
             yield x if preprocess is None else preprocess.standardize(x)
 
     def dataset(self, name: str) -> Dataset:
-        """The data set, as its reader gives it."""
+        """The data set, as the experiment has it."""
         spec = self.experiment.datasets[name]
 
         def read() -> Dataset:
@@ -139,9 +139,9 @@ class Workspace:
     def prepare(
         self, model: str, dataset: str, *, images: bool, progress: OnProgress | None = None
     ) -> None:
-        """Run the network over the data set once; keep what was decoded, if ``images`` are needed.
+        """Run the network over the data set once, and keep its outputs.
 
-        That is kept where there is room for it.
+        If ``images`` are needed, those that were decoded are kept too, where there is room.
         """
         import torch
 
@@ -182,7 +182,7 @@ class Workspace:
             )
 
     def _delete_outdated(self, folder: Path) -> None:
-        """Delete what an earlier version decoded for each network apart, which no one reads now."""
+        """Delete images that an earlier version decoded for each network: nothing reads them."""
         named = self.experiment.datasets
         apart = {f"{model}-{name}" for model in self.experiment.models for name in named}
         for file in folder.glob("*-????????.safetensors"):
@@ -201,7 +201,7 @@ class Workspace:
         return loaded.net, loaded.preprocess
 
     def _once(self, key: object, make: Callable[[], T]) -> T:
-        """A process runs many cells on the same network and data."""
+        """Make something once in a process, whose many cells share networks and data."""
         made = _made_in(self.run)
         if key not in made:
             made[key] = make()
@@ -222,7 +222,7 @@ class Workspace:
 
 
 def as_specified(name: str, spec: DatasetSpec, data: Dataset) -> Dataset:
-    """What the table of a data set makes of what its reader gives."""
+    """Apply the table of a data set to what its reader gives."""
     if not data.classes:
         raise LamettaError(f"datasets.{name} must have labels, got none from {spec.reader}")
     if spec.part is not None:
@@ -256,5 +256,5 @@ def decoders(device: str, jobs: int = 1) -> int:
 
 @lru_cache(maxsize=1)
 def _made_in(_run: str) -> dict[object, Any]:
-    """What this process has made for a run. The next run finds what was changed in between."""
+    """What this process has made for a run; the next starts anew, since files may change."""
     return {}

@@ -29,7 +29,7 @@ def runtime(frame: pl.DataFrame) -> Figure:
     ----------
     frame : DataFrame
         One row a cell. Cells that replayed stored outputs have no time of a forward pass, and are
-        left out: beside the others they would look faster than they are.
+        left out: they would look faster than they are.
 
     Examples
     --------

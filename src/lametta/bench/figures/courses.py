@@ -79,7 +79,7 @@ def curves(
 
 
 def _strips(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
-    """The class of samples at equal distances along a stream of each scenario, if it is known."""
+    """The class of samples at equal distances along a stream of each scenario, where known."""
     parts: list[tuple[str, Array]] = []
     streams = frame.unique("scenario", keep="first", maintain_order=True)
     for scenario, fingerprint in streams.select("scenario", "fingerprint").iter_rows():
@@ -105,7 +105,7 @@ def widest(
     *,
     streams: Classes | None = None,
 ) -> Figure:
-    """The same for the ``n`` scenarios where methods are furthest apart."""
+    """The `curves` of the ``n`` scenarios where methods are furthest apart."""
     means = metrics.summary(metrics.gains(frame, source), ["scenario", "method"])
     spread = means.group_by("scenario", maintain_order=True).agg(
         pl.col("accuracy").max() - pl.col("accuracy").min()
@@ -120,7 +120,7 @@ def widest(
 
 
 def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
-    """Means over seeds, at so many points of the stream at the most."""
+    """Means over seeds, at no more than `_N_POINTS` points of the stream."""
     every = -(-courses["step"].max() // _N_POINTS)  # type: ignore[operator]
     keys = ["scenario", "method", "point"]
     scenarios = courses["scenario"].unique(maintain_order=True)
@@ -163,7 +163,7 @@ def _draw_strips(axes: "Axes", rows: pl.DataFrame) -> None:
     kinds = np.unique(rows["value"])
     for y, strip in enumerate(strips):
         labels, places = strip["value"].to_numpy(), strip["samples"].to_numpy()
-        last = np.append(labels[1:] != labels[:-1], True)  # of samples of one class in a row
+        last = np.append(labels[1:] != labels[:-1], True)  # of each run of samples of one class
         ends = places[last]
         starts = np.append(0, ends[:-1])
         for label, share in zip(kinds, np.linspace(0.08, 0.92, len(kinds)), strict=True):

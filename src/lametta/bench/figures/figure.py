@@ -79,7 +79,7 @@ class Figure:
             path.parent.mkdir(parents=True, exist_ok=True)
             with renamed(path) as temporary:
                 temporary.write_bytes(_bytes(canvas, path.suffix[1:], self.name))
-            canvas.set_layout_engine("none")  # where everything goes is known by now
+            canvas.set_layout_engine("none")  # the first one has laid it out
         return paths
 
     def inline(self) -> list[str]:
@@ -107,7 +107,7 @@ class Figure:
         longest = max(map(len, legend), default=0) if legend else 0
         entries = max(1, int(width / max(1.25, 0.6 + 0.075 * longest)))
         above = 0.25 * -(-len(legend or ()) // entries)
-        # Nothing but the names of spokes is above axes, which is long to look for.
+        # Matplotlib is slow to look for what is above axes: only polar ones have something there.
         title = {"axes.titley": None if self.polar else 1.0}
         with matplotlib.rc_context(RC | title):
             canvas = Canvas((width, self.size[1] * lines + above), layout="constrained")
@@ -120,7 +120,7 @@ class Figure:
             if legend:
                 handles = [mark.handle(name) for name, mark in legend.items()]
                 canvas.legend(handles=handles, loc="outside upper left", ncols=entries)
-            if self.polar:  # the first layout sees the names of spokes where they do not stay
+            if self.polar:  # the first layout measures names of spokes where they do not stay
                 canvas.draw_without_rendering()
         return canvas
 
@@ -145,7 +145,7 @@ def _element(svg: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#([\w-]+)", svg))
-    # Names that nothing refers to are the same in every panel, and a page may have each once.
+    # Ids that nothing refers to repeat in every panel, but a page may have each only once.
     svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
     svg = svg.replace(INK, "currentColor").replace(GRID, "var(--grid)")
     view = re.search(r'viewBox="[^"]*"', svg)

@@ -71,7 +71,7 @@ def _draw_spread(
         own = rows.filter(method=method)["gain"].to_numpy()
         if not len(own):
             continue
-        # Dots of a run after another stand above each other, so that all can be seen.
+        # Each run has a height of its own, so that all dots can be seen.
         heights = place + np.linspace(-0.24, 0.24, len(own)) * (len(own) > 1)
         color, mean = style[method].color, own.mean()
         axes.plot(own, heights, "o", color=color, ms=2.6, mew=0, alpha=0.7)

@@ -62,7 +62,7 @@ def cross_shift(
         )
         for method in methods
     ).select("panel", "method", "tuned_on", "scenario", "gain", "config")
-    # Means of rows are no further from 0 than what they are the means of.
+    # The means of rows, which are drawn too, are never further from 0.
     most = max(1.0, float(np.abs(data["gain"].to_numpy()).max()))
     side = 0.7 + 0.065 * max(map(len, scenarios)) + 0.215 * (len(scenarios) + 1)
     return Figure(
@@ -89,7 +89,7 @@ def _draw_matrix(axes: "Axes", rows: pl.DataFrame, most: float) -> None:
     gains = select.matrix(rows)
     values = np.column_stack([gains, gains.mean(axis=1)])
     x, y = np.meshgrid([*range(n), n + 0.3], range(n))  # the mean stands apart
-    # Seen through, so that they suit a white page and a black one.
+    # Transparent, so that they suit a white page and a black one.
     ends = [to_rgba(LOSS, 0.8), to_rgba(LOSS, 0.0), to_rgba(GAIN, 0.0), to_rgba(GAIN, 0.8)]
     places = [0.0, 0.5, 0.5, 1.0]
     colors = LinearSegmentedColormap.from_list("gain", [*zip(places, ends, strict=True)], 41)

@@ -34,7 +34,7 @@ _KNOWN = {
 _MARKERS = "osD^vPX"
 _DASHES = ((), (5.0, 1.5), (1.5, 1.2))
 _GAPS = ((), (4.0, 4.0), (1.5, 4.5), (0.7, 6.0))  # of a line over none, one, two or more others
-_AS_WIDE = 0.015  # as a line, of the height of a panel
+_AS_WIDE = 0.015  # how much of the height of a panel a line covers
 
 RC: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -107,7 +107,7 @@ Marks: TypeAlias = Mapping[str, Mark]
 
 
 def marks(names: Iterable[str]) -> dict[str, Mark]:
-    """A mark for each name: the paper's methods have fixed colors, others take what is left.
+    """A mark for each name: the paper's methods have fixed colors, others take those left.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     known: dict[str, str] = {}
     for name in unique:
         color = _KNOWN.get(plain(name))
-        if color and color not in known.values():  # "TENT" and "tent" are two
+        if color and color not in known.values():  # "TENT" and "tent" are two methods
             known[name] = color
     free = [color for color in _PALETTE if color not in known.values()]
     left = cycle([*product(_DASHES, free), *product(_DASHES[1:], known.values())])
@@ -162,7 +162,7 @@ def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict
         span = np.nanmax(heights) - np.nanmin(heights)
         for (below, a), (name, b) in combinations(known.items(), 2):
             n = min(len(a), len(b))
-            if np.mean(np.abs(a[:n] - b[:n]) <= _AS_WIDE * span) >= 0.25:  # NaN is nowhere
+            if np.mean(np.abs(a[:n] - b[:n]) <= _AS_WIDE * span) >= 0.25:  # NaN is near nothing
                 above[name] = max(above[name], above[below] + 1)
     return {
         name: replace(mark, dashes=mark.dashes or _GAPS[min(above[name], len(_GAPS) - 1)])
@@ -173,7 +173,7 @@ def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict
 def name_rows(
     axes: "Axes", places: Sequence[float], names: Sequence[str], room: float = 0.6
 ) -> None:
-    """Let rows stand below each other, the first on top, each with its name and no grid line."""
+    """Name the rows of a panel, the first on top, without ticks and grid lines."""
     axes.set_yticks(places, names)
     axes.set_ylim(places[-1] + room, places[0] - room)
     axes.tick_params(axis="y", length=0)

@@ -23,7 +23,7 @@ from lametta.bench.tables import Table, percent
 from lametta.bench.views import VIEWS
 from lametta.types import LamettaError
 
-# Of sections, tables and figures that are no study's.
+# The names of sections, tables and figures that belong to no study.
 _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
     *("risk", "spread"),
@@ -92,10 +92,10 @@ def make_report(results: Results, *, paper: bool | None = None) -> Report:
 
 
 def headline(ranking: pl.DataFrame, source: str) -> str:
-    """What the numbers say, in a sentence, and no more than their intervals carry.
+    """What the numbers say, in a sentence, and no more than their intervals allow.
 
-    Methods that are behind the best by no more than half the width of the interval of that
-    difference, which is paired by seed, lead together with it.
+    A method leads together with the best where its distance to that is within the 95 % interval,
+    which is paired by seed.
 
     Parameters
     ----------
@@ -153,11 +153,11 @@ def sections(results: Results) -> Iterator[Section]:
 
 
 def _take(name: str, taken: set[str]) -> str:
-    """A name that files and addresses may have; a number tells "a b" and "a/b" apart."""
+    """A name for files and URLs that is not taken; a number tells "a b" and "a/b" apart."""
     stem = re.sub(r"[^\w-]+", "-", name)
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
     free = next(name for name in names if name.casefold() not in taken)
-    taken.add(free.casefold())  # some disks take capitals for small letters
+    taken.add(free.casefold())  # some file systems ignore case
     return free
 
 
@@ -252,7 +252,7 @@ def _with_models_by(column: str, rows: pl.DataFrame) -> pl.DataFrame:
 
 @contextmanager
 def _noted(notes: list[str]) -> Iterator[None]:
-    """Make what cannot be shown a note on the page, and go on with the rest."""
+    """Note on the page what cannot be shown, and go on with the rest."""
     try:
         yield
     except LamettaError as error:

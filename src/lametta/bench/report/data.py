@@ -29,7 +29,7 @@ def find_bank(results: Results, dataset: str) -> Bank | None:
 def stream_classes(results: Results, fingerprint: str) -> Array | None:
     """The class of each sample of a stream [M]; None without the bank that it was drawn from.
 
-    The stream is made anew, and is the one that the methods saw if its fingerprint says so.
+    The stream is made anew; if its fingerprint is another, the data are no longer the same.
     """
     rows = results.frame.filter(fingerprint=fingerprint)
     if rows.is_empty():

@@ -30,7 +30,7 @@ def write(report: Report, folder: PathLike) -> Path:
     report : Report
         What to write.
     folder : path
-        Where to; it is made if need be, and files in it are replaced.
+        Is made if need be; files in it are replaced.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def _streams(results: Results) -> Table:
 
 
 def _commands(results: Results) -> list[str]:
-    """What makes these results again, from the file that lies beside them."""
+    """The commands that make these results again, from the file beside them."""
     folder, environment = str(results.folder), results.environment
     again = ["lametta", "run", str(results.folder / "experiment.toml"), "-o", folder]
     if root := _data_root(str(environment.get("command", ""))):
@@ -108,7 +108,7 @@ def _commands(results: Results) -> list[str]:
 def _data_root(command: str) -> str | None:
     """The data root that a command names."""
     words: list[str] = []
-    with suppress(ValueError):  # a command is kept as it was, with quotes in names or not
+    with suppress(ValueError):  # names may have quotes that do not match
         words = shlex.split(command)
     for word, following in pairwise([*words, ""]):
         if word.startswith("--data="):

@@ -1,4 +1,4 @@
-"""How often methods are right, and by how much more or less often than the source."""
+"""How often methods are right, alone and compared with the source."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -76,8 +76,8 @@ def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
 def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
     """What each method gains over the source on average and at worst, the best first.
 
-    The numbers behind it also have ``behind``, by how much a method is less often right than the
-    first, and ``behind_ci``, half the width of the 95 % interval of that.
+    The numbers behind it also have ``behind``, by how much the accuracy of a method is below the
+    first's, and ``behind_ci``, half the width of the 95 % interval of that.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def _behind(frame: pl.DataFrame, ranked: pl.Series) -> pl.DataFrame:
     """How far each method is behind the first, and how sure that is, on the streams of both.
 
     The interval is over seeds or, where there is one seed, over scenarios. It is null where there
-    is one of either, and where the first has several configurations.
+    is one scenario too; both are null where the first has several configurations.
     """
     first = frame.filter(method=ranked[0])
     rows = frame.join(first, on=STREAM, how="semi", maintain_order="left")

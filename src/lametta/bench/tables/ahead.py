@@ -10,7 +10,7 @@ _FOOTNOTE = "† looks ahead: what it says of a sample may depend on later sampl
 
 
 def looks_ahead(frame: pl.DataFrame) -> dict[str, bool]:
-    """Whether each method looks ahead, where that is known: results of before do not say it.
+    """Whether each method looks ahead, where that is known: older results do not say it.
 
     In batches of one sample there is nothing ahead.
 
@@ -28,7 +28,7 @@ def looks_ahead(frame: pl.DataFrame) -> dict[str, bool]:
 
 
 def marked(frame: pl.DataFrame, source: str) -> tuple[Mapping[str, Entry], str]:
-    """The entry that names each method, and what a footnote says of the marks in them.
+    """The entry that names each method, and the footnote that explains the marks in them.
 
     Methods that look ahead have a mark where there are others, besides the source, that do not.
 

@@ -47,7 +47,7 @@ class Table:
     data : DataFrame
         The numbers, one row each.
     footnote : str
-        What there is to know of marks in it.
+        Explains the marks in it.
 
     Examples
     --------
