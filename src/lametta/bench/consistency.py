@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lametta import methods
@@ -59,19 +60,19 @@ def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str,
 
 def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
     for name, method in experiment.methods.items():
-        found = None
+        wrong: Iterable[tuple[str, str]] = ()
         if check == "all" or (check == "ours" and _is_ours(method)):
             try:
                 found = methods.find(method.kind)
+                wrong = chain.from_iterable(map(found.problems, method.configurations()))
             except LamettaError as error:
                 yield Problem(("methods", name, "kind"), str(error).removeprefix("method "))
         in_grids = {key for grid in method.grid for key in grid}
         for key in in_grids & method.params.keys():
             yield Problem(("methods", name, "grid", key), "must not be in params too, got both")
-        for params in method.configurations() if found else ():
-            for key, message in found.problems(params) if found else ():
-                table = ("grid" if key in in_grids else "params", key) if key else ()
-                yield Problem(("methods", name, *table), message)
+        for key, message in wrong:
+            table = ("grid" if key in in_grids else "params", key) if key else ()
+            yield Problem(("methods", name, *table), message)
         configs = experiment.configs(name)
         if len(set(configs)) < len(configs):
             yield Problem(("methods", name, "grid"), "must give each configuration once, got more")

@@ -73,9 +73,8 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
     try:
         with Classifier(net.to(device).eval()) as network:
             if device == "cpu":  # on which many images take as long each as a few
-                x = x[
-                    : max(_FEW, int(_FEW * _ENOUGH / _fastest(lambda: network(x[:_FEW]), device)))
-                ]
+                each = _fastest(lambda: network(x[:_FEW]), device) / _FEW
+                x = x[: max(_FEW, int(_ENOUGH / each))]
             output = network(x)
             forward = _fastest(lambda: network(x), device)
             try:

@@ -16,6 +16,8 @@ from lametta.bench.specs import ModelSpec, ScenarioSpec
 from lametta.stream import as_is, iid
 from lametta.types import LamettaError
 
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -192,7 +194,7 @@ def _read_sound(files: list[Path]) -> pl.DataFrame | None:
     """Read all files at once, as `read_cell` does; None if it would refuse or change one."""
     try:
         found = pl.read_parquet(files, glob=False, include_file_paths="id")
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+    except _UNREADABLE:
         return None
     types, courses = found.drop("id").schema, names("course")
     sound = (
@@ -216,7 +218,7 @@ def read_cell(path: Path) -> pl.DataFrame:
         raise LamettaError(f"results must have Parquet files, got {path}, which is none")
     try:
         found = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except _UNREADABLE as error:
         raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
     if len(found) != 1:
         raise LamettaError(f"results must have one row a file, got {len(found)} in {path}")

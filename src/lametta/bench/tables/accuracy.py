@@ -56,7 +56,8 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
     rows = [
         [
             *(Entry(str(name)) for name in key[:-1]),
-            *(named[key[-1]], *(entries.get((*key, x), Entry("")) for x in labels)),
+            named[key[-1]],
+            *(entries.get((*key, x), Entry("")) for x in labels),
         ]
         for key in dict.fromkeys(data.select(keys).iter_rows())
     ]
