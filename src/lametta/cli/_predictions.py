@@ -89,8 +89,11 @@ def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
 
 
 def _labels(
-    labels: _Column | None, header: Header, classes: lametta.ClassMap | None, n_outputs: int
-) -> tuple[_Column | None, str]:
+    labels: NDArray[np.integer] | None,
+    header: Header,
+    classes: lametta.ClassMap | None,
+    n_outputs: int,
+) -> tuple[NDArray[np.integer] | None, str]:
     """The labels in terms of the predictions' classes, or None and why they are of no use."""
     names = header.get("classes")
     if labels is None or names == []:
