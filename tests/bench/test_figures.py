@@ -280,9 +280,10 @@ def test_any_name_can_be_drawn(main):
         assert name in {element.text for element in root.iter("text")}
 
 
-def test_no_rows_no_figure(main):
-    with pytest.raises(LamettaError, match="must have rows for the figure 'boxes', got none"):
-        figures.boxes(main.clear())
+@pytest.mark.parametrize("name", ["boxes", "curves"])
+def test_no_rows_no_figure(main, name):
+    with pytest.raises(LamettaError, match=f"must have rows for the figure '{name}', got none"):
+        getattr(figures, name)(main.clear())
 
 
 @pytest.mark.slow

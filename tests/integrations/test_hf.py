@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import lametta
 from lametta import LamettaError
@@ -100,8 +100,8 @@ def test_returns_what_the_pipeline_returns(name, options):
     same = hf.Corrected(own, corrector=Same())
     for inputs in (items, items[0], items[:1]):
         assert flat(same(inputs, **options)) == flat(own(inputs, **options))
-    assert flat(list(same(iter_of(items), **options))) == flat(own(items, **options))
-    assert flat(list(same(Items(items), **options))) == flat(own(items, **options))
+    for along in (iter_of, Items, Counted):
+        assert flat(list(same(along(items), **options))) == flat(own(items, **options))
 
 
 def flat(results):
@@ -124,6 +124,19 @@ class Items(Dataset):
 
     def __getitem__(self, i):
         return self.items[i]
+
+
+class Counted(IterableDataset):
+    """It knows how many it has, and gives none by its number."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __iter__(self):
+        return iter(self.items)
 
 
 def test_videos_are_read_as_by_the_pipeline(tmp_path):

@@ -46,9 +46,8 @@ def cluster(address: str) -> Pool:
 
 def _processors(ray: ModuleType) -> int:
     """Count the processors of nodes that answer: Ray takes a while to notice that one is gone."""
-    on_node = package(
-        "ray.util.scheduling_strategies", "ray", "--ray"
-    ).NodeAffinitySchedulingStrategy
+    strategies = package("ray.util.scheduling_strategies", "'lametta[ray]'", "--ray")
+    on_node = strategies.NodeAffinitySchedulingStrategy
     ping = ray.remote(num_cpus=0, max_retries=0)(lambda: None)
     asked = {
         ping.options(scheduling_strategy=on_node(node["NodeID"], soft=False)).remote(): node

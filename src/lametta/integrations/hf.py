@@ -206,8 +206,9 @@ class Corrected:
         options: Mapping[str, object],
         shown: Mapping[str, int | None],
     ) -> Iterator[object]:
-        samples = (inputs[i] for i in range(len(inputs))) if hasattr(inputs, "__len__") else inputs
-        samples, size = iter(samples), self._batch_size(batch_size)
+        # PyTorch's datasets may have a length and no iterator, or both and no items.
+        items = inputs if hasattr(inputs, "__iter__") else map(inputs.__getitem__, range(len(inputs)))
+        samples, size = iter(items), self._batch_size(batch_size)
         ids = iter(stream) if _one_for_each(stream) else None
         while batch := list(islice(samples, size)):
             mine = stream if ids is None else list(islice(ids, len(batch)))

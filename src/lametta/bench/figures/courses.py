@@ -121,7 +121,7 @@ def widest(
 
 def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
     """Means over seeds, at no more than `_N_POINTS` points of the stream."""
-    every = -(-courses.select(pl.col("step").max()).item() // _N_POINTS)
+    every = -(-courses.select(pl.col("step").max().fill_null(1)).item() // _N_POINTS)
     keys = ["scenario", "method", "point"]
     scenarios = courses["scenario"].unique(maintain_order=True)
     return (
