@@ -206,9 +206,9 @@ class Corrected:
         options: Mapping[str, object],
         shown: Mapping[str, int | None],
     ) -> Iterator[object]:
-        # PyTorch's datasets may have a length and no iterator, or both and no items.
-        items = inputs if hasattr(inputs, "__iter__") else map(inputs.__getitem__, range(len(inputs)))
-        samples, size = iter(items), self._batch_size(batch_size)
+        if not hasattr(inputs, "__iter__"):  # a dataset of PyTorch, which has items and a length
+            inputs = map(inputs.__getitem__, range(len(inputs)))
+        samples, size = iter(inputs), self._batch_size(batch_size)
         ids = iter(stream) if _one_for_each(stream) else None
         while batch := list(islice(samples, size)):
             mine = stream if ids is None else list(islice(ids, len(batch)))
