@@ -145,7 +145,6 @@ LABELS = np.arange(20) % 4
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), KINDS, ids=[kind for kind, _ in KINDS])
-@settings(max_examples=40)
 @given(data=st.data())
 def test_orders_and_priors(kind, make, data):
     chosen = data.draw(options(*(inspect.signature(make).parameters or ["none"])))

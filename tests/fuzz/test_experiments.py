@@ -119,7 +119,7 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.slow(10)
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(experiments())
 def test_experiments(content):
     path = PLACE / "bad.toml"

@@ -124,7 +124,7 @@ def test_compare(folder):
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=10)
 @given(results())
 def test_report(folder):
     with pytest.MonkeyPatch.context() as patch:

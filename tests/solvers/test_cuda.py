@@ -56,7 +56,7 @@ def test_equals_the_core(n, n_classes, d, k):
 
 
 @pytest.mark.slow
-@settings(max_examples=25 if DEVICE == "cuda" else 10)
+@settings(max_examples=25)
 @given(
     st.integers(1, 9), st.integers(2, 6), st.integers(1, 9), st.integers(0, 10**6), st.booleans()
 )

@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -30,6 +30,7 @@ from tests.stream.cases import (
 
 
 @pytest.mark.slow
+@settings(max_examples=200)
 @given(st.sampled_from([as_is(), zipf()]), st.booleans(), sequences, data_sets(), seeds)
 def test_groups_are_contiguous(prior, shuffle, sequence, data, seed):
     labels, groups = data
@@ -50,6 +51,7 @@ def test_groups_are_contiguous(prior, shuffle, sequence, data, seed):
 
 
 @pytest.mark.slow
+@settings(max_examples=200)
 @given(st.sampled_from(KEPT), data_sets(), seeds)
 def test_time_runs_forward_in_a_group(order, data, seed):
     values = data[0] if isinstance(order, by_class) else data[1]

@@ -41,7 +41,7 @@ from tests.stream.golden import GOLDEN, golden
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=400)
 @given(st.sampled_from(ORDERS), data_sets(), seeds, batch_sizes)
 def test_nothing_is_lost_or_doubled(order, data, seed, batch_size):
     stream = Scenario(order, batch_size=batch_size, seed=seed)(*data)
@@ -57,7 +57,7 @@ def test_nothing_is_lost_or_doubled(order, data, seed, batch_size):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=400)
 @given(st.sampled_from(ORDERS), data_sets(), seeds, batch_sizes, st.integers(1, 50))
 def test_limit_cuts_what_is_in_order(order, data, seed, batch_size, limit):
     whole = Scenario(order, batch_size=batch_size, seed=seed)(*data)
