@@ -25,14 +25,14 @@ _BLOCK = 2**24  # entries of the matrix of inner products that are made at a tim
 
 def namespace(**arrays: Array) -> ModuleType:
     """Return the one array namespace of the named arguments, or say which of them is wrong."""
-    if all(type(array) is np.ndarray for array in arrays.values()):  # in no time: this is hot
+    if all(type(array) is np.ndarray for array in arrays.values()):  # the quick way: this is hot
         return np
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
         if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
             raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
-        if not is_array_api_obj(array):  # None and numbers, which the namespace would let pass
+        if not is_array_api_obj(array):  # None and numbers, which array_namespace would let pass
             kind = type(array).__name__
             raise LamettaError(
                 f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"

@@ -99,7 +99,7 @@ def check_callable(name: str, value: object, expected: str) -> None:
 def explained(
     expected: str, got: object, kinds: type[Exception] | tuple[type[Exception], ...] = Exception
 ) -> Iterator[None]:
-    """Say of an error in the block, of some kind, what was expected and what came.
+    """Turn an error of these kinds into one that says what was expected and what came.
 
     Examples
     --------

@@ -167,7 +167,7 @@ def require(condition: object, message: str) -> None:
 
 @contextmanager
 def may_refuse(what: str, *words: str) -> Iterator[None]:
-    """Let a `LamettaError` that has one of the words, arguments, end the block; no other may."""
+    """Let a `LamettaError` with one of these words, names of arguments, end the block; no other."""
     try:
         yield
     except AssertionError:
@@ -180,15 +180,12 @@ def may_refuse(what: str, *words: str) -> Iterator[None]:
 
 
 def _run(method: Method, batch: Batch) -> Prediction:
-    prediction: Prediction = (
-        method.correct(*batch) if isinstance(method, Corrector) else method.step(*batch)
-    )
-    return prediction
+    return method.correct(*batch) if isinstance(method, Corrector) else method.step(*batch)
 
 
 def play(method: Method, stream: Sequence[Batch]) -> list[NDArray[Any]]:
     """The answers to all batches."""
-    # On copies, since one check is all that shall find a method that writes to its inputs.
+    # On copies: only one check is meant to find a method that writes to its inputs.
     return [values(_run(method, copy.deepcopy(batch)).probs) for batch in stream]
 
 

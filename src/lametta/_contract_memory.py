@@ -10,9 +10,9 @@ from lametta._contract import Batch, is_picklable, may_refuse, play, require, sa
 from lametta.correctors._state import fresh
 from lametta.types import Array, Corrector, LamettaError, Stateful
 
-_ROUNDS = 4  # of the stream until memory may be full
+_ROUNDS = 4  # passes over the stream, after which a memory has to be full
 _MUST = "must be refused by a LamettaError"
-_SLACK = 256  # bytes by which a pickle may grow: longer numbers
+_SLACK = 256  # bytes by which a pickle may grow, since numbers get longer
 
 
 def check_state_can_be_stored(corrector: Stateful, stream: Sequence[Batch]) -> None:
@@ -49,7 +49,7 @@ def check_state_is_bounded(corrector: Stateful, stream: Sequence[Batch]) -> None
     for _ in range(2):
         for _ in range(_ROUNDS):
             play(one, stream)
-        # Whatever is kept beside the arrays is seen in the pickle.
+        # What is kept beside the arrays shows in the pickle.
         pickled = len(pickle.dumps(one)) if is_picklable(one) else 0
         sizes.append((sum(values(array).nbytes for array in one.state_dict().values()), pickled))
     (arrays, pickled), (arrays_later, pickled_later) = sizes
@@ -102,7 +102,7 @@ WITH_STATE: tuple[Callable[..., None], ...] = (
     check_state_is_bounded,
     check_what_is_refused_changes_nothing,
 )
-"""What correctors are checked for that say that they are ``stateful``."""
+"""What correctors that say that they are ``stateful`` are checked for."""
 
 
 def _through_bytes(name: str, array: Array) -> Array:
@@ -118,7 +118,7 @@ def _through_bytes(name: str, array: Array) -> Array:
 def _bad_batches(features: Array, probs: Array) -> Iterator[tuple[str, Batch]]:
     for what, place in (("NaN features", 0), ("NaN probabilities", 1)):
         batch = [features.copy(), probs.copy()]
-        batch[place][-1, -1] = np.nan  # the last, so that the others may have been taken
+        batch[place][-1, -1] = np.nan  # the last, by when the others may have been taken in
         yield what, tuple(batch)
     yield "fewer classes", (features, probs[:, 1:] / probs[:, 1:].sum(axis=1, keepdims=True))
     yield "fewer features", (features[:, 1:], probs)

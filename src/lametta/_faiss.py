@@ -1,7 +1,7 @@
 """Approximate neighbors through faiss: an inverted file over clusters of directions.
 
-What is compared are codes of four bits for an entry or a few of them, which a processor looks up by
-the dozen in its registers; the best of them are compared again as they are.
+Samples are compared by codes of four bits, each for one entry or a few, which a processor looks up
+by the dozen in its registers; the best of them are compared again by all their entries.
 """
 
 import math
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from lametta._packages import package
 
-_FEW_SAMPLES = 8192  # so few are all compared
-# With N^0.5 clusters and so many of them looked at, the cost grows with N^1.5.
+_FEW_SAMPLES = 8192  # up to so many are all compared
+# With N^0.5 clusters, of which so many are looked at, the cost grows with N^1.5.
 _CLUSTERS_LOOKED_AT = 128
-_TRAINING_SAMPLES = 64  # a cluster
-_MOST_CODES = 128  # a sample; each of a few entries where there are more of these
+_TRAINING_SAMPLES = 64  # for each cluster
+_MOST_CODES = 128  # for each sample; where there are more entries, a code is for several
 _BITS = 4
 _COMPARED_AGAIN = 16  # times k
 _BLOCK = 2**16  # samples whose neighbors are looked for at a time: each has a list of clusters
@@ -30,7 +30,7 @@ def approximately_nearest(x: NDArray[Any], k: int) -> NDArray[np.int64]:
     """
     faiss = package("faiss", "faiss-cpu", "knn(method='faiss')")
     n = len(x)
-    entries = math.ceil(x.shape[1] / _MOST_CODES)  # a code
+    entries = math.ceil(x.shape[1] / _MOST_CODES)  # for each code
     padding = -x.shape[1] % entries
     x = np.ascontiguousarray(np.pad(x, ((0, 0), (0, padding))), dtype=np.float32)
     d = x.shape[1]

@@ -49,7 +49,7 @@ def delete_leftovers(folder: Path) -> None:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a text file at one go; what is no file, such as /dev/stdout, is written to as it is."""
+    """Write a text file, whole or not at all; a pipe or device is written to directly."""
     path = Path(path)
     if path == Path("/dev/stdout"):
         sys.stdout.write(text)  # which may be a file: what is printed next has to come after it
@@ -75,7 +75,7 @@ def locked(path: Path, wait: float | None = None) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            # While it is held, or it might be another's; Windows keeps an open file until later.
+            # While it is held: later the file may be another's. Windows deletes no open file.
             with suppress(OSError):
                 path.unlink()
             _unlock(descriptor)

@@ -33,16 +33,16 @@ MOVED: dict[str, dict[str, str]] = {
     "lametta.data.tao": {"": "lametta.data.readers.tao"},
     "lametta.data.vid": {"": "lametta.data.readers.vid"},
 }
-"""The modules that the documentation of 0.1.0 named, where they are, and names that changed."""
+"""The modules that the documentation of 0.1.0 named, where they are now, and names that changed."""
 
 
 class _Finder:
-    """Finds a moved module under its old name, once everyone else has found nothing."""
+    """Finds a moved module under its old name, once all other finders have found nothing."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        # No Loader by inheritance: to load importlib.abc takes as long as a fifth of lametta.
+        # Not derived from Loader: to load importlib.abc takes a fifth of the time of lametta.
         return ModuleSpec(fullname, self) if fullname in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -52,7 +52,7 @@ class _Finder:
         places = MOVED[module.__name__]
         warnings.warn(f"{module.__name__} is now {places['']}", DeprecationWarning, stacklevel=2)
         now = importlib.import_module(places[""])
-        from lametta._packages import load_object  # for which few have to wait
+        from lametta._packages import load_object  # needed by few, who wait for it
 
         def find(name: str) -> object:
             if name in places:

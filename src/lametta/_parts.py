@@ -1,4 +1,4 @@
-"""One of the methods that a name joins: what it may be given, and what makes it."""
+"""One part of a name such as ``tent+lame``: what it may be given, and what makes it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Part:
 
     @cached_property
     def own(self) -> dict[str, Parameter]:
-        """The parameters of the constructor, but for the model of an adapter."""
+        """The parameters of the constructor, without the model of an adapter."""
         found = list(parameters_of(self.make).items())
         return dict(found if self.is_corrector else found[1:])
 
@@ -35,7 +35,7 @@ class Part:
         return next((p for p in self.own.values() if p.kind is Affinity), None)
 
     def options(self, params: Mapping[str, object]) -> dict[str, Parameter]:
-        """All that may be given; which options an affinity has depends on the one among these."""
+        """All that may be given, with the options of the affinity that ``params`` choose."""
         if self.affinity is None:
             return dict(self.own)
         name = self.affinity.name
@@ -53,13 +53,13 @@ class Part:
             if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
                 try:
                     own[self.affinity.name] = make(**options)
-                except TypeError as error:  # a stranger's, of another signature
+                except TypeError as error:  # someone else's, of another signature
                     raise LamettaError(f"affinity must take {options}, got {error}") from None
         return own
 
 
 def _affinity(chosen: object) -> Callable[..., Affinity] | None:
-    """What makes the affinity of this name, or one like this; None for a callable of a stranger."""
+    """What makes the affinity of this name, or more like this one; None if it is not ours."""
     if not isinstance(chosen, str):
         return AFFINITIES[type(chosen).__name__] if type(chosen) in AFFINITIES.values() else None
     if chosen.startswith("python:"):

@@ -43,7 +43,7 @@ def parameters_of(make: Callable[..., object]) -> dict[str, Parameter]:
     """Read the parameters of a class or a function that can be given by name."""
     try:
         signature = inspect.signature(make, eval_str=True)
-    except NameError:  # a type that is imported for type checkers alone
+    except NameError:  # a type that is imported only for type checkers
         signature = inspect.signature(make)
     made = {
         field.name: field.default_factory()

@@ -263,7 +263,7 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         if lowest < -1:
             raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
         pairs = [(member, int(target)) for member, target in pairs if target != -1]
-        # As many as there are members are enough to find one that has none.
+        # One more target than members is enough: at least one of them has none, and is refused.
         top = max((target for _, target in pairs), default=-1)
         named = {target: [] for target in range(min(top, len(pairs)) + 1)}
     for member, target in pairs:

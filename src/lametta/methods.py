@@ -233,7 +233,7 @@ class Method:
 
 
 def _refuses(method: Method, params: Mapping[str, object]) -> str:
-    """What is said against these parameters, by constructors too; empty if nothing."""
+    """The error that these parameters raise, in constructors too; empty if none."""
     try:
         for part, given in method.shares(params):
             part.make(*([] if part.is_corrector else [None]), **part.arguments(given))
@@ -243,7 +243,7 @@ def _refuses(method: Method, params: Mapping[str, object]) -> str:
 
 
 def _load(name: str) -> Callable[..., Any]:
-    make = load_object(METHODS.get(name) or plugins(GROUP).get(name) or name, "method")
+    make: object = load_object(METHODS.get(name) or plugins(GROUP).get(name) or name, "method")
     if not callable(make):
         raise LamettaError(f"method must be a class or a function, got {make!r} for {name!r}")
-    return make  # type: ignore[no-any-return]
+    return make

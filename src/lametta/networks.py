@@ -8,7 +8,7 @@ from lametta._checks import did_you_mean
 from lametta.types import LamettaError
 
 EMBEDDED = "embedded:digits"
-"""The network that comes with the package; the names of its two variants begin alike."""
+"""The network that comes with the package; the names of its two variants begin with this."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Network:
     """What is known of a network before it is loaded."""
 
     line: str  # what it is
-    loader: str  # where the function is that takes name, file of weights and options
+    loader: str  # the function that takes name, file of weights and options
     options: Mapping[str, Any] = field(default_factory=dict)
     package: str = ""  # what pip installs for it besides torch; the first word is its module
     published: str = ""  # where its weights are, if the caller has to bring them

@@ -30,7 +30,7 @@ def check_corrector(corrector: Corrector, /) -> None:
 
     One that says that it is ``stateful`` has to be a `lametta.types.Stateful`: a fresh copy that is
     given its state continues bit for bit, the state does not grow along the stream, and what is
-    refused (NaN, other numbers of columns, a state that is none) leaves it as it was. One that says
+    refused (NaN, other numbers of columns, an invalid state) leaves it as it was. One that says
     that it is ``causal`` answers alike wherever the stream is cut into batches.
 
     Parameters

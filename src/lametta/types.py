@@ -53,8 +53,8 @@ class Prediction:
     features : array [N, d] or None
         The features the prediction was made from, so that correctors chain.
     info : mapping of str to number
-        Diagnostics that need no labels. Values are Python numbers, 0-d arrays, which stay on their
-        device until someone reads them, or times that do so too; ``float(value)`` works on each.
+        Diagnostics that need no labels. Values are Python numbers, or 0-d arrays and times that
+        stay on their device until someone reads them; ``float(value)`` works on each.
 
     Examples
     --------
@@ -107,8 +107,8 @@ class Corrector(Protocol):
 class Stateful(Corrector, Protocol):
     """A corrector that remembers, and whose memory can be stored: arrays by name, no pickle.
 
-    Its memory is bounded, ``reset`` is exact, and ``ordered`` and ``causal`` are True where the
-    order inside a batch is time, and where batches cut anywhere give the same answers.
+    Its memory is bounded and ``reset`` is exact. ``ordered`` is True where the order inside a batch
+    is time, ``causal`` where batches cut anywhere give the same answers.
 
     Examples
     --------

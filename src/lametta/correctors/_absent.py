@@ -1,8 +1,8 @@
 """Classes that are absent from a stream: a constant prior, and the test that it has to pass.
 
-Order says nothing of a prior that never changes, and the network's own bias looks like one. What
-tells them apart is the features: where classes are truly absent, the labels that their prior gives
-say more of the labels of a sample's neighbors than the network's own do.
+The order of samples says nothing about a prior that never changes, and the network's own bias looks
+like one. The features tell them apart: where classes are truly absent, labels corrected by the
+prior say more about the labels of a sample's neighbors than the network's own labels do.
 """
 
 import numpy as np
@@ -13,14 +13,14 @@ from lametta.correctors._scenes import width
 from lametta.correctors._state import Floats, State
 from lametta.types import LamettaError
 
-_ROWS = 128  # samples that are kept, near-copies once
-_TOP = 32  # classes that are kept of each
+_ROWS = 128  # samples that are kept, a near-copy only once
+_TOP = 32  # classes that are kept of each sample
 _EVERY = 16  # new samples between two fits
 _STEPS = 12  # of EM
 _NEIGHBORS = 10
-_COPY = 0.999  # the cosine from which neighbors are copies, which agree whatever is right
+_COPY = 0.999  # from this cosine on neighbors are copies, which agree even where they are wrong
 _AGREE = 0.25  # the least agreement of neighbors beyond chance
-_GAIN = 0.3  # nats by which labels must tell more of their neighbors' than the source's do
+_GAIN = 0.3  # nats that labels must tell about their neighbors' beyond what the source's tell
 
 
 def begin(d: int, k: int) -> State:
@@ -39,7 +39,7 @@ def begin(d: int, k: int) -> State:
 
 
 def check(state: State) -> None:
-    """Refuse a loaded state with classes that there are not, or counts that cannot be."""
+    """Refuse a loaded state with classes that do not exist, or with impossible counts."""
     for name in ("kept_count", "due", "since_fit", "believed"):
         if not 0 <= state[name] < 2**53:
             raise LamettaError(f"state[{name!r}] must be a count >= 0, got {state[name]}")
@@ -67,7 +67,7 @@ def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> 
         return
     state["kept_count"] += len(new)
     count = int(state["kept_count"])
-    if len(new) == 1:  # in half the time of many
+    if len(new) == 1:  # takes half the time of what follows
         place, row = (count - 1) % _ROWS, rows[new[0]]
         classes = np.argpartition(row, -top)[-top:]
         state["kept"][place] = sketches[new[0]]
@@ -106,10 +106,10 @@ def fit(state: State) -> bool:
 
 
 def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
-    """Rows [N, K] as the prior corrects them, and how likely it found each, [N].
+    """Rows [N, K] as the prior corrects them, and how likely each is under it, [N].
 
-    Rows that the prior was fitted to in this call are weighed by it without their own part, which
-    is their posterior's n-th, and no less than by what it has for a class that never came.
+    Where the prior was fitted in this call, a row's own part in it, an n-th of the row's posterior,
+    is taken out first. What is left is at least the prior of a class that never came.
     """
     prior = state["absent"]
     weighed = rows * prior
@@ -127,8 +127,8 @@ def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
 def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
     """Sums [powers, K] over the kept rows as the prior corrects them, to each power; their number.
 
-    Of a row its top classes are known, and what the others had together, which is spread evenly
-    over them: a base without it would make them news.
+    Only the top classes of a row are kept. The others share the rest of it evenly: a base without
+    them would make them look new.
     """
     n, k = _kept(state), len(state["absent"])
     prior, classes, probs = state["absent"], state["kept_classes"][:n], state["kept_probs"][:n]
@@ -136,7 +136,7 @@ def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
     sums = np.empty((len(powers), k), np.float32)
     for place, power in enumerate(powers):
         spread, others, top = (_power(x, power) for x in (prior, rest, probs))
-        more = (top - others) * spread[classes]  # of the top classes, over the others
+        more = (top - others) * spread[classes]  # what the top classes have beyond the others
         totals = more.sum(axis=1, keepdims=True) + others * spread.sum()
         sums[place] = np.bincount(classes.ravel(), (more / totals).ravel(), k)
         sums[place] += spread * (others / totals).sum()
@@ -144,7 +144,7 @@ def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
 
 
 def _power(x: Floats, power: float) -> Floats:
-    # Roots of roots where they do: other powers take 20 times as long.
+    # Square roots where possible: other powers take 20 times as long.
     roots: Floats = x if power == 1 else np.sqrt(np.sqrt(x)) if power == 0.25 else x**power
     return roots
 
@@ -154,7 +154,7 @@ def _kept(state: State) -> int:
 
 
 def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:
-    """Label-shift EM, smoothed by Witten and Bell's rule: new classes are as likely as they were.
+    """Label-shift EM, smoothed by Witten and Bell's rule: a new class is as likely as so far.
 
     With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
     little where ten classes are seen again and again, and most where each sample is of a new one.
@@ -181,7 +181,7 @@ def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.
     """Pairs of samples and neighbors, copies left out."""
     cosines = rows @ rows.T
     cosines[cosines > _COPY] = -2
-    np.fill_diagonal(cosines, -2)  # of a zero row too
+    np.fill_diagonal(cosines, -2)  # a zero row has a cosine of 0 with itself
     k = min(_NEIGHBORS, len(rows) // 4)
     near = k_largest(np, cosines.copy(), k).ravel()
     sample = np.repeat(np.arange(len(rows)), k)
@@ -192,7 +192,7 @@ def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.
 def _agreement(
     labels: NDArray[np.int32], near: tuple[NDArray[np.intp], NDArray[np.intp]], k: int
 ) -> tuple[float, float]:
-    """Agreement of neighbors beyond chance, and what a label tells of its neighbors', in nats."""
+    """Agreement of neighbors beyond chance, and nats that a label tells about its neighbors'."""
     own, others = labels[near[0]], labels[near[1]]
     if not len(own):
         return 0.0, 0.0

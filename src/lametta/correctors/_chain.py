@@ -67,7 +67,7 @@ class Chain:
 
 
 def check_can_correct(corrector: object) -> None:
-    """Raise unless this is a corrector, which can give what it remembers if it does remember."""
+    """Raise unless this is a corrector; one with memory must be able to store it."""
     if not isinstance(corrector, Corrector) or isinstance(corrector, type):
         got = type(corrector).__name__
         raise LamettaError(f"corrector must have correct and reset, got {got}")

@@ -7,7 +7,7 @@ of novelty v comes, the one before becomes part of the past: C <- (C + v p) exp(
 likewise; q counts v times in M, and the evidence v times in the weights of source and experts.
 
 So a prior is trusted only where it foretells the *order* of a stream: once M has settled, the mean
-evidence of a constant prior is not positive, whatever bias the network has, since M has the same.
+evidence of a constant prior is not positive, whatever the network's bias, which M has too.
 
 Two experts, because a network may be too sure: one reads q, the other q ** (1/4).
 """
@@ -24,10 +24,10 @@ Nats: TypeAlias = list[list[list[float]]]
 
 MEMORY = 8.0  # samples that an expert's memory reaches back
 PRICE = 0.05  # nats a sample by which an expert must beat the source
-_TRUST = 0.1  # what all experts share before the first sample; the source has the rest
-_SHARE = 3e-4  # goes back to that with each sample, so that none is ever lost
-_FLAT = 3.0  # samples that a uniform base weighs as much as
-_MANY = 1e6  # samples of a base, from which it forgets the oldest: sums of float32 stop growing
+_TRUST = 0.1  # the weight of all experts before the first sample; the source has the rest
+_SHARE = 3e-4  # of all weights returns to these with each sample, so that none is ever lost
+_FLAT = 3.0  # samples that the uniform start of a base counts as
+_MANY = 1e6  # samples after which a base is halved, since sums of float32 stop growing
 _BLOCK = 32  # samples at a time, so that their arrays stay in the cache
 POWERS = (1.0, 0.25)
 _E = len(POWERS)
@@ -41,7 +41,7 @@ def begin(k: int, families: int = 1) -> State:
     return {
         "past": np.zeros(shape, np.float32),  # C
         "base": np.full(shape, _FLAT / k, np.float32),  # M, not yet divided by its count
-        "rows": np.zeros(shape, np.float32),  # of the sample that is not yet committed
+        "rows": np.zeros(shape, np.float32),  # of the last sample, not yet part of the past
         "posterior": np.zeros(shape, np.float32),
         "weights": np.tile(_WEIGHTS, (families, 1)),
         "evidence": np.zeros((families, 1 + _E)),  # of that sample, over the source's
@@ -50,14 +50,14 @@ def begin(k: int, families: int = 1) -> State:
 
 
 def restart(state: State, family: int) -> None:
-    """Forget what a family knows, but for its base."""
+    """Forget all that a family knows except its base."""
     fresh = begin(state["base"].shape[-1])
     for name in set(_NAMES) - {"base"}:
         state[name][family] = fresh[name][0]
 
 
 def rebase(state: State, family: int, base: Floats, count: int) -> None:
-    """Take the base of a family from sums of rows as the experts read them, [2, K]."""
+    """Set the base of a family to sums [2, K] of rows as the experts read them."""
     state["base"][family] = base + _FLAT / base.shape[-1]
     state["counts"][family, 1] = count
 
@@ -77,7 +77,7 @@ def read(*families: Floats) -> Floats:
 def judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Floats, Floats]:
     """Weigh the experts' answers for the next samples, whose rows are [N, families, 2, K].
 
-    A sample becomes part of the past when the next one comes, as far as that is new.
+    A sample becomes part of the past when the next one comes, as far as the next one is new.
 
     Returns the answers [N, families, K], the weight of the source [N, families], and the evidence
     of source and experts together [N, families], in nats over the source's alone.
@@ -156,7 +156,7 @@ def _weigh(own: State, novelty: list[float], evidence: Nats) -> tuple[Floats, Fl
     """Shares of source and experts in each answer [N, families, 3]; the evidence of all."""
     weights, nats = own["weights"].tolist(), own["evidence"].tolist()
     shares, together = [], []
-    joint: list[list[float]] = [[] for _ in weights]  # with the sample before, where there is one
+    joint: list[list[float]] = [[] for _ in weights]  # the weights with the last sample's evidence
     for new, following in zip(novelty, evidence, strict=True):
         back = _SHARE * new
         for family, told in enumerate(following):

@@ -11,7 +11,7 @@ def ring(size: int, k: int) -> State:
 
 
 def push(state: State, row: Floats) -> Floats:
-    """Put a row in the place of the oldest; return the rows that are there, in no given order."""
+    """Put a row in the place of the oldest; return all rows so far, in no particular order."""
     rows = state["rows"]
     rows[int(state["count"]) % len(rows)] = row
     state["count"] += 1

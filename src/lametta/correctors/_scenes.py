@@ -1,7 +1,7 @@
 """Frames are not independent samples: near-copies are gathered into scenes, which count once.
 
-A sample is a near-copy of the one before where it is much closer to it than samples of this stream
-are to their nearest among others from long ago. Its novelty is 0 then, and 1 for photographs.
+A sample is a near-copy of the one before if it is much closer to it than samples of this stream
+usually are to the nearest one from long ago. Its novelty is then 0; that of photographs is 1.
 """
 
 import math
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from lametta.correctors._state import Floats, State
 
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
-# A near-copy is closer than this part of the usual distance; more where the last samples were
-# near-copies too, as in a video, and few of them by chance. The fourth power makes it sharp.
+# A near-copy is closer than this share of the usual distance. The share grows where the last ones
+# were near-copies too, as in a video: there few are near by chance. The fourth power makes the edge
+# sharp.
 _NEAR, _WIDER = 0.3, 0.4
 _POWER = 4
-# In a video the sample before is nearer than this part of the distance to one 16 to 31 before: in
-# seven videos a quarter of it at the median, in photographs, however tight the network, all of it.
+# In a video the sample before is nearer than this share of the distance to one 16 to 31 before. The
+# median share is a quarter in seven videos, and 1 in photographs, however tight their features are.
 _DRIFT = 0.7
 _HABIT = 1 / 8  # how fast it is learned whether the last samples were near-copies
 _EVERY, _MARKS, _RECENT = 16, 20, 4  # a mark every 16 samples; those of the last 64 don't count
@@ -44,7 +45,7 @@ def sketch(features: Floats) -> NDArray[np.float32]:
 
 
 def fold(features: Floats, bins: int) -> Floats:
-    """Let more columns than there are bins fall into these, with random signs."""
+    """Add columns up, with random signs, until no more than ``bins`` are left."""
     n, d = features.shape
     if d <= bins:
         return features
@@ -85,10 +86,10 @@ def begin(d: int, k: int) -> State:
 def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], Floats, Floats]:
     """Take the next samples, and give their novelty [N], their scenes' rows [N, K] and sketches.
 
-    With a sample of novelty v and probabilities q a scene has n <- (1 - v) n + 1 samples, and their
-    log-probabilities the mean L <- L + (log q - L) / n. Its row is proportional to exp(n ** 0.2 L),
-    which is q itself where the sample is new. Frame by frame a camera can turn to something else
-    altogether: a scene also ends where the sample is as far from its mean as is usual.
+    With a sample of novelty v and probabilities q, a scene has n <- (1 - v) n + 1 samples, and the
+    mean of their log-probabilities is L <- L + (log q - L) / n. The scene's row is proportional to
+    exp(n ** 0.2 L), which is q itself where the sample is new. A camera can turn to something else
+    frame by frame, so a scene also ends where a sample is at the usual distance from its mean.
     """
     sketches = sketch(features)
     novelty, usual = _novelty(state, sketches)
@@ -152,7 +153,7 @@ def _novelty(state: State, sketches: NDArray[np.float32]) -> tuple[list[float], 
 
 
 def _share(cosine: float, near: float) -> float:
-    """How new a sample is beside one at this cosine, from 0 to 1 where it is not near."""
+    """How new a sample is beside one at this cosine: 0 for a copy, 1 where it is not near."""
     return min((max(1 - cosine, 0.0) / near) ** _POWER, 1.0)
 
 

@@ -15,7 +15,7 @@ Kept = TypeVar("Kept")
 class _Place(Generic[Kept]):
     kept: Kept
     lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0  # who hold it or wait for it: those it cannot be taken away from
+    users: int = 0  # who hold it or wait for it; while there are any, it stays
     size: int = 0
     last: float = 0.0
 
@@ -51,7 +51,7 @@ class Shelf(Generic[Kept]):
         self._lock = threading.Lock()
         self._places: OrderedDict[Hashable, _Place[Kept]] = OrderedDict()  # the last used come last
         self.size = 0  # bytes in all
-        self.evicted = 0  # what had to go for the bounds' sake, since the start
+        self.evicted = 0  # how many were dropped to keep the bounds
 
     def __len__(self) -> int:
         with self._lock:
@@ -97,7 +97,7 @@ class Shelf(Generic[Kept]):
                 self._tidy()
 
     def forget(self, stream: Hashable) -> None:
-        """Drop what is kept of a stream; who holds it at the moment keeps it to the end."""
+        """Drop what is kept of a stream; whoever holds it now keeps it until done."""
         with self._lock:
             self._drop(stream)
 
@@ -124,7 +124,7 @@ class Shelf(Generic[Kept]):
             self.evicted += 1
 
     def _superfluous(self) -> tuple[Hashable] | None:
-        """The stream that has to go next, if any; the last one stays, whatever its size."""
+        """The stream that has to go next, if any; a single one may be of any size."""
         n, unused = len(self._places), self._clock() - self._idle
         crowded = n > self._most or (self.size > self._memory and n > 1)
         for stream, place in self._places.items():

@@ -30,9 +30,9 @@ class Remembering:
     change, so that memory is bounded. ``_advance(state, features, probs)`` answers a batch of one
     sample or more, in the order of time, and changes the arrays of the state, in place or by new
     ones; it gives rows [N, K] and what to add to ``info``. Where samples are answered one after the
-    other, ``_next(state, x, q)``, a row [K] for one sample, is enough. Neither raises: all that
-    can be wrong with a batch was looked at before. Features and probabilities are NumPy's float32
-    or float64, not to be written.
+    other, ``_next(state, x, q)``, a row [K] for one sample, is enough. Neither raises: batches are
+    checked before. Features and probabilities are NumPy arrays of float32 or float64, and must not
+    be changed.
 
     The state lives in host memory, whatever library and device the samples come from.
 
@@ -72,7 +72,7 @@ class Remembering:
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct the next samples of the stream: features [N, d] and probs [N, K].
 
-        What is refused leaves the state as it was.
+        A batch that is refused leaves the state as it was.
         """
         xp = namespace(features=features, probs=probs)
         check_shapes(xp, features, probs)
@@ -102,7 +102,7 @@ class Remembering:
         return {name: np.array(array, order="C") for name, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
-        """Continue from what `state_dict` gave, by a corrector with the same options."""
+        """Continue from the `state_dict` of a corrector with the same options."""
         if not isinstance(state, Mapping):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}

@@ -3,11 +3,11 @@
 The window is a ring. Inner products of the newest sample with the others are one row; neighbors
 change only where the sample that leaves was one, or the new one is nearer than the last of them.
 
-The updates start from z = q in each window, as `lametta.lame` does: from where the window before
-ended, they could end in another fixed point. Three things make them cheap:
+The updates start from z = q in each window, as those of `lametta.lame` do: started from where the
+window before ended, they could end in another fixed point. Three things make them cheap:
 
-- **classes**: those that hardly two samples share, the *tail*, take part through their mass in
-  the norms (the denominators) alone. To first order in its exponents, the mass of sample i is
+- **classes**: those that hardly two samples share, the *tail*, take part only through their mass
+  in the norms (the denominators). To first order in its exponents, the mass of sample i is
 
       sum_k q_ik + sum_j w_ij sum_k q_ik q_jk / norm_j        over the classes k of the tail,
 
@@ -26,7 +26,7 @@ from lametta._arrays import k_largest, unit_rows
 from lametta.correctors._state import Floats, State
 
 _FEW_CLASSES = 64  # too few for a tail to pay
-_SHARED = 10  # times tol, the most of the second order that a class of the tail may have
+_SHARED = 10  # times tol, the largest second-order term of a class in the tail
 _NONE = -2  # less than any cosine
 _AT_REST = 10  # times tol, the most that neighbors may move while the newest sample is at rest
 
@@ -64,7 +64,7 @@ def insert(state: State, x: Floats, q: Floats, k: int, weight: float) -> int:
     _count_in(state, slot, q)
     features, closeness = state["features"][:n], state["closeness"][:n, :n]
     features[slot] = x = _unit(x)
-    # Exact duplicates get equal numbers, wherever they are: ties are ties.
+    # No matrix product, whose rounding may depend on the row: exact duplicates must tie.
     near = np.vecdot(features, x)
     if not near.all():
         near = _with_zeros(features, x, near)

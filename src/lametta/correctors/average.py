@@ -11,7 +11,7 @@ from lametta.correctors._state import Floats, Remembering, State, normalized
 class Average(Remembering):
     """Answer with the mean of all probabilities so far: for tracks of one object.
 
-    Each answer counts the samples before it and itself alike. A stream that moves on to other
+    Each answer weighs its own sample and all before it equally. A stream that moves on to other
     classes needs `Smoothing`, which forgets, or a new track.
 
     Notes

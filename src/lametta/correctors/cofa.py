@@ -14,8 +14,8 @@ class COFA(Remembering):
     COFA of UniTTA (Du et al., 2024) averages the features of two successive samples, applies the
     classifier head, and takes the result where its largest probability exceeds the source's. A
     linear head gives for the mean of two features the mean of their scores, and the softmax of that
-    is ``sqrt(q previous)``, normalized: the same answer without the head. Both samples are the
-    source's; averages are not averaged again.
+    is ``sqrt(q previous)``, normalized: the same answer without the head. Both are the source's
+    probabilities: averages are not averaged again.
 
     Notes
     -----
@@ -42,5 +42,5 @@ class COFA(Remembering):
     def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         row: Floats = np.sqrt(state["previous"] * q)
         state["previous"][:] = q
-        # The first sample of all, and one that has nothing in common with the last, keep theirs.
+        # The very first sample, and one that shares no class with the last, keep their own.
         return normalized(row if row.max() > q.max() * row.sum() else q)

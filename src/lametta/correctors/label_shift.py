@@ -18,9 +18,9 @@ class LabelShift(Remembering):
 
         r_ik = q_ik p_k / sum_l q_il p_l,        p_k = (sum_i r_ik + c) / (N + c K),
 
-    where the source was trained on equal frequencies. The answer is the newest sample's r. With
-    ``c = concentration`` above 0 this is the estimate under a Dirichlet prior, MAPLS of Ye et al.
-    (2024), whose weight lambda of the data is N / (N + c K).
+    assuming that the source was trained on equal frequencies. The answer is the newest sample's r.
+    With ``c = concentration`` above 0 this is the estimate under a Dirichlet prior, MAPLS of Ye et
+    al. (2024), whose weight lambda of the data is N / (N + c K).
 
     Parameters
     ----------

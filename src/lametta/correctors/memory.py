@@ -8,7 +8,7 @@ from lametta._checks import check_choice
 from lametta.correctors import _evidence, _scenes
 from lametta.correctors._state import Floats, Remembering, State
 
-_LEAVE = 1e-4  # a track becomes that of another object, a sample
+_LEAVE = 1e-4  # the chance, at each sample, that a track becomes another object's
 
 
 @dataclass
@@ -19,11 +19,11 @@ class Memory(Remembering):
     are averaged (the mean of their logarithms) and which counts once. What a *camera* shows is
     mixed: memories of the classes before are priors for the next, and each is weighed by its
     prequential evidence, how well it foretold the samples so far, with the source among them. On
-    streams without order the source keeps the word. A *track* shows one object: the scenes'
+    streams without order the source prevails. A *track* shows one object: the scenes'
     probabilities are multiplied, and a small chance to be another object keeps the product from
     being sure of what a few samples said.
 
-    No data can tell the two apart, so that the user has to: a camera that stays with one class
+    No data can tell the two apart, so the user has to: a camera that stays with one class
     learns nothing from its order.
 
     Bounded memory: 59 kB a stream at 1000 classes and 1280 features for a camera, 43 kB for a

@@ -18,9 +18,9 @@ class OATTA(Remembering):
 
         prior = A^T p,        posterior ~ prior q,
 
-    where the source was trained on equal frequencies. The gate compares how likely a sample is
-    under this prior and under equal frequencies, the ratio ``K sum_k prior_k q_k``: where the sum
-    of its logarithms over the recent samples is not above 0, the answer is the source's, and p too.
+    assuming that the source was trained on equal frequencies. The gate compares how likely a sample
+    is under this prior and under equal frequencies, the ratio ``K sum_k prior_k q_k``: where the
+    sum of its logarithms over the recent samples is not above 0, answer and p are the source's.
 
     The filter and the idea of the gate are the paper's. How A is learned here, as expected counts
     ``C += p posterior^T`` whose rows are divided by their sums, and how fast the gate forgets, is

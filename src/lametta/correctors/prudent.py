@@ -10,7 +10,7 @@ from lametta._lame import lame
 from lametta.correctors import _absent, _evidence, _scenes
 from lametta.correctors._state import Floats, Remembering, State
 
-_MOST = 2.0  # nats that absent classes may be ahead or behind, so that either is soon heard again
+_MOST = 2.0  # nats that absent classes may be ahead or behind, so that the lead can soon change
 _LEAST = 0.05  # trust below which a batch's neighbors are not asked
 
 
@@ -27,17 +27,17 @@ class Prudent(Remembering):
        foretold the samples so far, with the source among the candidates (`Memory`).
     3. *Absent classes*: a constant prior over the classes that the stream has, believed only where
        neighbors' labels agree better with it than without, and weighed by the same evidence.
-    4. *Neighbors*: in a batch, LAME on top of the rest, as far as the source is not what parts 2
-       and 3 trust, and as far as the batch shows few classes: by the weight of part 3, or by what
-       part 2 foretold of this batch, in full from a nat a sample. So a batch looks ahead; one by
-       one nothing does.
+    4. *Neighbors*: in a batch, LAME on top of the rest, the more the less parts 2 and 3 trust the
+       source, and the fewer classes the batch shows: by the weight of part 3, or by what part 2
+       foretold of this batch, in full from a nat a sample. So inside a batch answers also depend
+       on later samples; one by one they do not.
 
     What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. After n
     new samples of any stream (near-copies count by their novelty) its evidence, in nats over the
-    source's, is at least -0.106 - 0.0003 n: what the source gives up at the start, and what goes
-    back to the start with each sample. And it is at least either memory's less log 20 and
-    0.0503 n, of which 0.05 is the price that a memory has to be worth. Where part 3 is heard, it
-    and part 2 together are at most log 2 and 0.127 n below the better of them; the neighbors' test
+    source's, is at least -0.106 - 0.0003 n: the weight that the source gives up at the start, and
+    what returns to the start with each sample. It is also at least either memory's less
+    log 20 + 0.0503 n, where 0.05 is the price that a memory has to be worth. Where part 3 is heard,
+    it and part 2 together are at most log 2 + 0.127 n below the better of them; the neighbors' test
     itself is not bounded, nor is part 4. All this bounds how well rows of the *network* are
     foretold, not accuracy: where errors persist as truths do, as in a video that is wrong from end
     to end, averaging makes them firm.
@@ -65,7 +65,7 @@ class Prudent(Remembering):
     causal: ClassVar[bool] = False
 
     def _begin(self, d: int, k: int) -> State:
-        own = {"lead": np.zeros(2)}  # of absent classes in nats, before and with the last sample
+        own = {"lead": np.zeros(2)}  # of absent classes in nats: before the last sample, and by it
         return _scenes.begin(d, k) | _evidence.begin(k, 2) | _absent.begin(d, k) | own
 
     def _check_state(self, state: State) -> None:

@@ -18,8 +18,8 @@ class ROID(Remembering):
 
     ROID takes the mean over a batch, and so looks ahead in it; this takes the last ``size`` samples
     up to the one that is answered, so that the last of a batch of ``size`` gets ROID's answer. The
-    published code multiplies scores before the softmax, which depends on an offset of the scores
-    that means nothing; this multiplies probabilities, as Bayes' rule does. The rest of ROID adapts
+    published code multiplies scores before the softmax, which depends on a meaningless offset of
+    the scores; this multiplies probabilities, as Bayes' rule does. The rest of ROID adapts
     a network, and is not here.
 
     Parameters

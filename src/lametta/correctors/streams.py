@@ -99,7 +99,7 @@ class Streams:
         -------
         Prediction
             Rows in the order given. With ids for each row, ``info`` has the signals of all rows,
-            ``streams``, how many there were, and the means over rows of what all of them told.
+            ``streams``, how many there were, and the means over rows of what all of them report.
         """
         if (one := _id(stream)) is not None:
             return self._step(one, features, probs)
@@ -151,7 +151,7 @@ class Streams:
 
     @property
     def nbytes(self) -> int:
-        """What all memories take."""
+        """How many bytes all memories take."""
         return self._shelf.size
 
     def state_dict(self) -> dict[str, Array]:
@@ -205,11 +205,10 @@ class Streams:
 
 
 def _id(stream: object) -> Id | None:
-    """The id of one stream, a text or an integer; None if this is none."""
+    """The id of one stream, a text or an integer; None if it is neither."""
     if isinstance(stream, str):
         return stream
-    is_integer = isinstance(stream, Integral) and not isinstance(stream, bool)
-    return int(stream) if is_integer else None  # type: ignore[call-overload]
+    return int(stream) if isinstance(stream, Integral) and not isinstance(stream, bool) else None
 
 
 def _rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
@@ -229,7 +228,7 @@ def _rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
 
 
 def _size(own: _Own) -> int:
-    # A look at the state costs as much as a sample; its size is bounded, and soon what it will be.
+    # At calls 1, 2, 4, ...: a look at a state costs as much as a sample, and its size soon settles.
     own.n_calls += 1
     if own.n_calls & (own.n_calls - 1) == 0 and isinstance(own.corrector, Stateful):
         own.n_bytes = sum(int(to_numpy(x).nbytes) for x in own.corrector.state_dict().values())
@@ -237,7 +236,7 @@ def _size(own: _Own) -> int:
 
 
 def _means(infos: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
-    """The mean over rows of each number that all streams told."""
+    """The mean over rows of each number that all streams report."""
     shared = [name for name in infos[0] if all(name in info for info in infos)]
     return {
         name: sum(float(info[name]) * n for info, n in zip(infos, counts, strict=True))

@@ -8,7 +8,7 @@ from lametta._checks import check_number
 from lametta.correctors._state import Floats, Remembering, State, normalized
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
-_VIDEO = 0.3  # the resemblance of neighbors from which rows are averaged alone
+_VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged
 _POWER = 1 / 3  # n samples of a track are as good as n ** (1 / 3) independent ones
 
 
@@ -24,7 +24,7 @@ class Track(Remembering):
         n <- d n + 1,        L <- d L + log q,        A <- d A + q,
         log z = n ** (1/3) ((1 - w) L / n + w log(A / n)) + constant.
 
-    How much a row resembles the one before, more than it resembles the earlier ones, says which it
+    How much more a row resembles the one before than earlier ones says which of the two a stream
     is. Let r be the square root of q, p that of the row before, m the mean of those before p:
 
         w = min(1, a / 0.3),        a = max(0, sum of r.p - r.m) / (1 + sum of 1 - r.m),
@@ -76,7 +76,7 @@ class Track(Remembering):
 
 
 def _resemblance(state: State, root: Floats) -> float:
-    """How much rows so far resemble the one before more than earlier ones, at least 0."""
+    """How much more rows so far resemble the one before than earlier ones, at least 0."""
     before, past, seen, sums = (state[x] for x in ("before", "past", "seen", "resembles"))
     if seen >= 2:
         usual = float(root @ past) / (float(seen) - 1)

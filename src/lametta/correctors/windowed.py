@@ -1,4 +1,4 @@
-"""Any corrector for samples that come one by one, or as they like."""
+"""Any corrector, for samples that come one by one or in batches of any size."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,18 +91,18 @@ class Windowed(Remembering):
 
     def _next(self, state: State, x: Floats, q: Floats) -> Floats:
         inner: Any = self.corrector
-        if x.dtype != np.float32:  # its range is larger
+        if x.dtype != np.float32:  # float64, whose range is larger
             x = (x / (np.abs(x).max() or 1)).astype(np.float32)
         q = (q / q.sum()).astype(np.float32, copy=False)
         slot = _window.insert(state, x, q, inner.affinity.k, inner.weight)
         row = _window.newest(state, slot, inner.weight, inner.max_iter, inner.tol)
-        if row is None:  # it did not converge, so that how many updates were made shows
+        if row is None:  # not converged: the answer depends on how many updates are made
             order = _window.order_of(state)
             row = inner.correct(state["features"][order], state["probs"][order]).probs[-1]
         return row
 
     def _slide(self, state: State, features: Floats, probs: Floats) -> Floats:
-        """Call the corrector with each window; the state changes when all went well."""
+        """Call the corrector with each window; the state changes only if all go well."""
         n = min(int(state["count"]), self.size)
         joined = {
             name: np.vstack([state[name][self.size - n :].astype(new.dtype), new])
