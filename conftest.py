@@ -2,7 +2,7 @@
 
 import os
 
-# Arrays are small here: threads would only wait for each other, and for those of the other worker.
+# Arrays are small here: threads would only wait for each other and for other workers' threads.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 # Nearly all of JAX's time goes into compiling what then runs once.

@@ -1,8 +1,8 @@
-"""What `lame` spares on the CPU must not show: it against the plain iteration on real networks.
+"""What `lame` leaves out on the CPU must not show: it and the plain iteration on real networks.
 
 ``python benchmarks/agreement.py`` takes batches of 32 to 1000 samples, shuffled and by class, from
 all banks of features below LAMETTA_SHARED, with 1 to 15 neighbors, and iterates in float64.
-Runs that the limit of updates cut short are apart: there the paths may differ.
+Runs that the limit of updates cut short are listed apart: there the paths may differ.
 """
 
 from itertools import product

@@ -115,8 +115,8 @@ def main() -> None:
             plain.append([plain_cell(copy, pixels, prepare, options.device) for _ in range(4)])
             few.append(run_cells(seeds=range(i, i + some)))
             many.append(run_cells(seeds=range(i + some, i + some + more)))
-    # What a run does once is in both, and goes; each round is compared with itself, since the
-    # machine's speed changes between rounds.
+    # What a run does once is in both times and cancels out. Each round is compared with itself,
+    # since the machine's speed changes between rounds.
     loops, each = np.median(plain, axis=1), np.subtract(many, few) / (more - some)
     loop, cell, once = np.median(loops), np.median(each), np.median(few - some * each)
     print(f"TENT on {network}, {n} images, {options.device}, seconds: a plain loop {loop:.3f},")

@@ -1,4 +1,4 @@
-"""How `lame.py` takes time and memory on a CPU and on a GPU."""
+"""How `lame.py` measures time and memory on a CPU and on a GPU."""
 
 import os
 import statistics

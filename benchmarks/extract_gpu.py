@@ -120,7 +120,7 @@ def on_gpu(
                 progress=watch,
             )
             whole = time.perf_counter() - start
-    waits = max(0.0, 1 - watch.rate / plain)  # what is not spent on the pass at its plain rate
+    waits = max(0.0, 1 - watch.rate / plain)  # the share of time that the plain pass would not need
     print(
         f"{name:<17}{data.name:>12}{decode:>9.0f}{plain:>9.0f}{watch.rate:>9.0f}"
         f"{100 * watch.rate / min(decode, plain):>14.0f} %{100 * waits:>12.0f} %"

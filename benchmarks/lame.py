@@ -55,7 +55,7 @@ def cases(device: Device, sizes: tuple[int, ...]) -> dict[str, tuple[Any, Any]]:
 def compare(
     device: Device, cases: dict[str, tuple[Any, Any]], *, quick: bool
 ) -> list[dict[str, Any]]:
-    """A row for each case and library; in a hurry only the second, NumPy's, has its memory."""
+    """A row for each case and library; with ``quick`` memory is measured for the second alone."""
     titles = ("literal", "lametta", "times faster", "on the host", "literal", "lametta")
     print(
         f"{'':<25}" + "".join(f"{t:>13}" for t in titles) + "   times less   updates, off float64"
@@ -67,7 +67,7 @@ def compare(
             x, q = convert(features), convert(probs)
             row: dict[str, Any] = {"case": case, "library": library}
             fast, slow = partial(ours, x, q), partial(device.literal[library], x, q)
-            weighs = not quick or len(rows) == 1  # a process, and most load PyTorch
+            weighs = not quick or len(rows) == 1  # in new processes, most of which load PyTorch
             copies = {"torch": 1, "numpy": 2}[library]  # of the differences
             if 4 * copies * features.size * len(features) <= MOST_MEMORY:
                 times = device.side_by_side(slow, fast)

@@ -124,7 +124,7 @@ class Bench:
         model = Classifier(net)
         adapter = lametta.Corrected(model, lametta.LAME())
         with torch.no_grad():
-            # A second look at the plain pass says how far two runs of one thing differ.
+            # The plain pass twice, to see how much two runs of the same thing differ.
             calls = {"forward": lambda: net(self.x), "step": lambda: adapter.step(self.x)}
             times = self.side_by_side(calls | {"again": calls["forward"]}, rounds)
             stages = self.median_info(partial(self.lame_stages, model), rounds)

@@ -4,10 +4,10 @@
 
 One frame a request, 1000 classes and 1280 features, 100 cameras in turns, all on loopback. The echo
 server is FastAPI and uvicorn with the same options, and gives back as many bytes as the corrector's
-answer has. It also does so after it has corrected the frame, and nothing else: what that takes more
-is the corrector's own time between requests, when other work has used the caches of the processor.
-In a loop of its own it is faster, which is shown too. Rounds alternate between servers, so that a
-noisy machine hits all alike. At the end, 10,000 streams are begun and left.
+answer has. A second kind of echo corrects the frame first: the extra time is the corrector's own
+between requests, when other work has used the processor's caches. In a loop by itself the corrector
+is faster, which is shown too. Rounds alternate between servers, so that a noisy machine hits all
+alike. At the end, 10,000 streams are begun and left.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def corrector_alone() -> float:
 
 
 def echo() -> None:
-    """Serve answers of the same size, from the same framework, with nothing done for them."""
+    """Serve answers of the same size from the same framework; correct only if asked to."""
     import uvicorn
     from fastapi import FastAPI, Request, Response
 

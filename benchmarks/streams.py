@@ -124,7 +124,7 @@ def print_states() -> None:
 
 
 def exact(samples: Samples, every: int) -> tuple[Any, Any]:
-    """Which samples were looked at, and `lame` on their windows with hardly any tolerance."""
+    """The samples that are compared, and `lame` on their windows with a tolerance of 1e-9."""
     features, probs = (array.astype(float) for array in samples)
     ends = np.arange(every, len(probs) + 1, every)
     windows = [slice(max(0, end - WINDOW), end) for end in ends]

@@ -97,7 +97,7 @@ def tracks(samples: Samples, n: int) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _photographs(samples: Samples, least: int, most: int, n: int, wrong: bool) -> Iterator[Any]:
-    """Images of one class; those that are wrong come first where a wrong beginning is wanted."""
+    """Images of one class; with a wrong beginning, those that the network gets wrong come first."""
     rng, right = np.random.default_rng(1), samples.right
     members = {
         label: np.flatnonzero(samples.labels == label) for label in np.unique(samples.labels)

@@ -30,7 +30,7 @@ def draw(folder: str) -> None:
         name = f"{results.experiment.name}_{figure.name}"
         svg, pdf = replace(figure, name=name).save(IMAGES)
         pdf.unlink()
-        # Words are dark, and the page may be.
+        # The words are dark, and so may the page be.
         text = svg.read_text(encoding="utf-8")
         svg.write_text(text.replace("<svg ", '<svg style="background: #fff" ', 1), "utf-8")
         print(f"{svg.stat().st_size / 1024:4.0f} KiB  {svg}")

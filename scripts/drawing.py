@@ -68,7 +68,7 @@ def answers(
 
 
 def save(figure: Any, name: str) -> None:
-    """Write a figure; white, since its words are dark, and the page may be."""
+    """Write a figure; on white, since its words are dark and so may the page be."""
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / name
     figure.savefig(path, metadata={"Date": None}, facecolor="white")

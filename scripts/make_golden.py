@@ -278,7 +278,7 @@ def _flat(rows: Rows) -> Iterable[float]:
 
 
 def write_released(outputs: Path, folder: Path) -> None:
-    """Of each file what fits: all of the small ones, the default affinity of the large ones."""
+    """Copy small files whole, and of large ones only what belongs to the default affinity."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(outputs.glob("*.npz")):
         if path.name in LEFT_OUT:

@@ -82,25 +82,25 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set up the libraries, but in the process that only hands tests out to workers."""
+    """Set up the libraries, except in a process that only hands tests out to workers."""
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         return
     import jax
     import torch
     import typer.testing
 
-    if hasattr(typer.testing, "_get_command"):  # our command, made anew for each call in 12 ms
+    if hasattr(typer.testing, "_get_command"):  # or each call makes our command, in 12 ms
         typer.testing._get_command = cache(typer.testing._get_command)
     torch.set_num_threads(1)  # on a busy machine threads wait for each other
     if not torch.cuda.is_available():  # before anything imports Triton
         os.environ["TRITON_INTERPRET"] = "1"
     jax.config.update("jax_enable_x64", True)
-    # One place to write programs in, which JAX makes anew for each operation, in half of its time.
+    # One MLIR context for all: JAX spends half of its time on a new one for each operation.
     from jax._src.interpreters import mlir
 
     if hasattr(mlir, "make_ir_context"):
         mlir.make_ir_context = cache(mlir.make_ir_context)
-    if hasattr(config, "cache"):  # keep what JAX compiles, most of its time, for the next run
+    if hasattr(config, "cache"):  # JAX mostly compiles: keep that for the next run
         jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -108,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker whether the tests are compiled, which happens where they first run."""
+    """Tell a worker whether tests are compiled already, as they are after their first run."""
     compiled = Path(__file__).parent.glob("*/__pycache__/*.pyc")
     node.workerinput["compiled"] = next(compiled, None) is not None
 
@@ -124,7 +124,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start with the longest tests where workers share them, so that none waits for one."""
+    """Let workers start with the longest tests, so that none waits for such a one at the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=_seconds, reverse=True)
 
@@ -158,7 +158,7 @@ def _seconds(item: pytest.Item) -> float:
 def _seed() -> None:
     import torch
 
-    torch.default_generator.manual_seed(0)  # not of devices, each of which would note the stack
+    torch.default_generator.manual_seed(0)  # not devices: each would record a stack trace
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ LOADED = (
 
 
 class Forks:
-    """What the process does: a client sends a line of JSON, and gets the pid, and then the end.
+    """What the process does: a client sends a line of JSON, and gets the pid, then the exit code.
 
-    Both are numbers of four bytes. A client that goes before the end has its program killed.
+    Both are numbers of four bytes. Where a client goes before the end, its program is killed.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -46,12 +46,12 @@ class Forks:
             os.set_blocking(descriptor, False)
         self.selector.register(ended, selectors.EVENT_READ, self.reap)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked for a program ends it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a program is ended by who asked for it
         signal.set_wakeup_fd(wakes)
         self.clients: dict[socket.socket, int | None] = {}  # and their programs
 
     def run(self) -> None:
-        """Fork until the last client has gone; one who comes meanwhile starts another of these."""
+        """Fork until the last client has gone; one that comes after that starts another process."""
         address = Path(self.listener.getsockname())
         served = False
         while self.clients or not served or self.selector.select(0):
@@ -141,7 +141,7 @@ def execute(arguments, cwd, environment, path, files) -> int:
     except BaseException:
         traceback.print_exc()
         end = 1
-    # As an interpreter at its end: with that, pools end their workers.
+    # As an interpreter does at its end, when pools end their workers.
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -153,8 +153,8 @@ def main() -> None:
     for name in LOADED:
         importlib.import_module(name)
     sys.modules["lametta.methods"].names()  # looks through all installed packages
-    # What is here by now is for all forks: they neither search it for garbage, which would copy it,
-    # nor tear it down at their end.
+    # Forks share what is here by now: they neither search it for garbage, which would copy it, nor
+    # tear it down at their end.
     gc.collect()
     gc.freeze()
     for finalizer in weakref.finalize._registry:

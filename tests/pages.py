@@ -1,4 +1,4 @@
-"""The code of a Markdown page, run as a reader would who pastes it in order.
+"""The code of a Markdown page, run as by a reader who pastes it in order.
 
 Blocks are marked by a comment in the line before them, which no reader sees:
 
@@ -125,7 +125,7 @@ class Reader:
 
     def command(self, words: list[str], *, stays: bool) -> str:
         """Run a command of the shell."""
-        if words[0] == "PYTHONPATH=.":  # so it is here anyway
+        if words[0] == "PYTHONPATH=.":  # as it is here anyway
             words = words[1:]
         program, *arguments = words
         if program == "pip":

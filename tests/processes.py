@@ -1,6 +1,6 @@
 """Python programs in processes of their own, forked from one that has loaded what is slow to load.
 
-A fresh interpreter spends seconds on PyTorch alone. All that test at once share that process.
+A fresh interpreter spends seconds on PyTorch alone. All workers of a test run share that process.
 """
 
 import atexit
@@ -22,7 +22,7 @@ _ADDRESS = Path(tempfile.gettempdir(), f"lametta-{_TESTS}.socket")
 
 
 class Program:
-    """``python *arguments``, already running: a file, ``-m module`` or ``-c code``, and its own."""
+    """``python *arguments``, already running: a file, ``-m module`` or ``-c code``, and options."""
 
     def __init__(self, *arguments, cwd=None, env=None):
         self.arguments = [str(argument) for argument in arguments]
@@ -78,14 +78,14 @@ def run(*arguments, **options):
 
 @cache
 def _held():
-    """A connection for as long as this process runs, so that the other process does, too."""
+    """A connection for as long as this process runs: it keeps the one that forks running too."""
     connection = _connect()
     atexit.register(connection.close)
     return connection
 
 
 def _connect():
-    """Reach the process that forks, which the first starts."""
+    """Connect to the process that forks; who finds none starts it."""
     connection = socket.socket(socket.AF_UNIX)
     with locked(_ADDRESS.with_suffix(".lock")):
         try:

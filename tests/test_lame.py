@@ -290,7 +290,7 @@ def test_order_of_the_batch_plays_no_part(seed, n, affinity):
 @given(
     st.integers(1, 40),
     st.integers(1, 80),
-    # Which of several equal samples are the nearest is open, so a mean with the transpose is, too.
+    # Which of several equal samples are nearest is open, and so is the mean with the transpose.
     affinities.filter(lambda affinity: affinity != AFFINITIES["knn symmetric"]),
 )
 def test_a_batch_of_duplicates_gives_equal_rows(n, n_classes, affinity):
@@ -318,7 +318,7 @@ def test_scale_of_features_changes_nothing(seed, scale, affinity):
 
 
 def spare_jax(library, affinity, n_classes):
-    """Many classes matter to directed neighbors alone: else JAX compiles for five."""
+    """Let JAX compile for five classes, except where more take another path: directed neighbors."""
     matters = n_classes > 5 and plain.is_directed_knn(affinity)
     return n_classes if matters or library.name != "jax" else 5
 

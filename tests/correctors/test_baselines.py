@@ -171,7 +171,7 @@ def test_oatta():
 
 
 def test_they_gain_on_streams_that_stay_with_a_class():
-    """And not by the oracle's own mistake: accuracy against labels."""
+    """By accuracy against labels: an oracle could share a mistake."""
     rng = np.random.default_rng(3)
     labels = np.repeat(rng.integers(5, size=20), 30)
     probs = softmax(1.5 * np.eye(5)[labels] + rng.normal(size=(600, 5)))

@@ -262,7 +262,7 @@ def test_the_gate_may_close_and_open_again():
 
 @pytest.mark.parametrize(("n_classes", "order"), [(40, "iid"), (4, "sorted")])
 def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, order):
-    """With neighbors that all say class 0, half of what they are heard goes to class 0."""
+    """Where neighbors all say class 0, half of the weight they are given goes to class 0."""
     features, probs, _ = images(256, n_classes, order=order)
 
     def answers(neighbors):
@@ -283,7 +283,7 @@ def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, 
         assert shares[-1] == pytest.approx(expected, abs=1e-4)
     assert min(shares) == 0
     assert 0.2 < max(shares) <= 0.5
-    # Among many classes it is part 3 that lets them be heard, among few in a row the memory.
+    # Where classes are absent, part 3 gives neighbors weight; where they are sorted, the memory.
     memory = [share for one, share in zip(alone, shares, strict=True) if not one.info["absent"]]
     assert (max(memory) > 0) == (order == "sorted")
 

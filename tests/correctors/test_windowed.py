@@ -182,7 +182,7 @@ def test_a_window_that_is_refused_changes_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "corrector",
-    # The second with a tolerance that spares most of its updates, which play no part in it.
+    # The second with a high tolerance, which saves time: the number of updates plays no part.
     [Windowed(), Windowed(LAME(tol=1e-2), size=5), Windowed(Blur(), 6)],
     ids=["size 64", "size 5", "not LAME"],
 )

@@ -183,7 +183,7 @@ def test_resting_samples_are_left_alone(monkeypatch):
 
 @pytest.mark.slow
 def test_calls_share_memory_and_nothing_else():
-    """Results stay as they are while other batches, sizes and dtypes pass through."""
+    """Results stay as they are while other batches, sizes and dtypes are solved."""
     batches = [
         (batch[0].astype(dtype), batch[1].astype(dtype))
         for n in (64, 7, 200)
