@@ -120,13 +120,8 @@ def arrive(state: State, features: Floats, probs: Floats) -> tuple[list[float], 
 
 def _novelty(state: State, sketches: NDArray[np.float32]) -> tuple[list[float], list[float]]:
     """How new each sample is, and the usual distance when it came."""
-    marks, last, seen, usual = (
-        state["marks"],
-        state["sketch"],
-        int(state["seen"]),
-        float(state["usual"]),
-    )
-    known, habit = float(state["usual_count"]), float(state["habit"])
+    marks, last, seen = state["marks"], state["sketch"], int(state["seen"])
+    usual, known, habit = (float(state[name]) for name in ("usual", "usual_count", "habit"))
     cosines = [float(last @ sketches[0])]
     cosines += np.vecdot(sketches[1:], sketches[:-1]).tolist() if len(sketches) > 1 else []
     novelty, usuals = [], []
