@@ -245,6 +245,7 @@ WRONG = {"lr": -1, "bn_momentum": 2, "momentum": 1, "predict_first": "no"}
         ("lame", {"affinity": "cosine", "k": 1}, ["affinity"]),
         ("lame", {"affinity": "linear", "k": 1}, ["k"]),
         ("lame", {"affinity": "linear", "row_sum": 0}, ["row_sum"]),
+        ("lame", {"k": 0, "affinity": "cosine", "wait": 1}, ["k", "affinity", "wait"]),
     ],
 )
 def test_all_that_is_wrong_is_found(name, params, wrong):
@@ -282,8 +283,3 @@ def test_the_source_is_itself_and_nothing_is_imported_for_a_name():
     features, probs = make_batch(10, 3)
     (corrector,) = methods.find("lame").correctors({"tol": 0, "max_iter": 3})
     assert corrector.correct(features, probs).info["n_iter"] == 3
-
-
-def test_check_params_finds_everything():
-    found = methods.find("lame").problems({"k": 0, "affinity": "cosine", "wait": 1})
-    assert {name for name, _ in found} >= {"affinity", "wait"}

@@ -1,7 +1,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -35,14 +35,8 @@ def test_interleaved_streams_are_each_as_alone(corrector):
             answer = streams.correct(features[i : i + 1], probs[i : i + 1], name)
             found[name].append(answer.probs)
     for name, (features, probs) in data.items():
-        expected = _alone(type(corrector)(**_options(corrector)), features, probs)
+        expected = _alone(replace(corrector), features, probs)
         np.testing.assert_array_equal(np.concatenate(found[name]), expected)
-
-
-def _options(corrector):
-    return {
-        name: getattr(corrector, name) for name in ("scope", "size") if hasattr(corrector, name)
-    }
 
 
 def test_one_id_a_row_is_each_stream_by_itself():
@@ -111,7 +105,7 @@ def test_memory_is_bounded():
         streams.correct(features[:1], probs[:1], i)
     assert streams.nbytes == 3 * one
     assert streams.ids == [7, 8, 9]
-    # one stream alone stays, however much it takes
+    # A single stream stays, however much it takes.
     streams = Streams(Prudent(), memory=1)
     for i in range(3):
         streams.correct(features[i : i + 1], probs[i : i + 1], "a")
