@@ -52,7 +52,7 @@ class _Finder:
         places = MOVED[module.__name__]
         warnings.warn(f"{module.__name__} is now {places['']}", DeprecationWarning, stacklevel=2)
         now = importlib.import_module(places[""])
-        from lametta._packages import load_object  # needed by few, who wait for it
+        from lametta._packages import load_object  # slow to load, and needed by few
 
         def find(name: str) -> object:
             if name in places:

@@ -13,7 +13,7 @@ from lametta.correctors._scenes import width
 from lametta.correctors._state import Floats, State
 from lametta.types import LamettaError
 
-_ROWS = 128  # samples that are kept, a near-copy only once
+_ROWS = 128  # samples that are kept, near-copies only once
 _TOP = 32  # classes that are kept of each sample
 _EVERY = 16  # new samples between two fits
 _STEPS = 12  # of EM
@@ -127,8 +127,8 @@ def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
 def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
     """Sums [powers, K] over the kept rows as the prior corrects them, to each power; their number.
 
-    Only the top classes of a row are kept. The others share the rest of it evenly: a base without
-    them would make them look new.
+    Only the top classes of a row are kept. The others share the rest of it evenly: a base in which
+    they had nothing would make them look new.
     """
     n, k = _kept(state), len(state["absent"])
     prior, classes, probs = state["absent"], state["kept_classes"][:n], state["kept_probs"][:n]
@@ -154,7 +154,7 @@ def _kept(state: State) -> int:
 
 
 def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:
-    """Label-shift EM, smoothed by Witten and Bell's rule: a new class is as likely as so far.
+    """Label-shift EM, smoothed by Witten and Bell's rule: a new class is as likely as before.
 
     With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
     little where ten classes are seen again and again, and most where each sample is of a new one.

@@ -45,7 +45,7 @@ def sketch(features: Floats) -> NDArray[np.float32]:
 
 
 def fold(features: Floats, bins: int) -> Floats:
-    """Add columns up, with random signs, until no more than ``bins`` are left."""
+    """Sum columns, with random signs, into no more than ``bins`` columns."""
     n, d = features.shape
     if d <= bins:
         return features

@@ -65,10 +65,10 @@ class Memory(Remembering):
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
         novelty, scenes, _ = _scenes.arrive(state, features, probs)
-        mean = {"novelty": sum(novelty) / len(novelty)}
+        info = {"novelty": sum(novelty) / len(novelty)}
         if self.scope == "camera":
             answers, source, evidence = _evidence.judge(state, novelty, _evidence.read(scenes))
-            return answers[:, 0], {"trust": 1 - source.mean(), "evidence": evidence.mean(), **mean}
+            return answers[:, 0], {"trust": 1 - source.mean(), "evidence": evidence.mean(), **info}
         prior, posterior = state["prior"], state["posterior"]
         out = np.empty_like(probs)
         for i, new in enumerate(novelty):
@@ -76,4 +76,4 @@ class Memory(Remembering):
             posterior[:] = prior * np.maximum(scenes[i], _scenes.TINY)
             posterior /= posterior.sum()
             out[i] = posterior
-        return out, mean
+        return out, info

@@ -27,10 +27,10 @@ class Prudent(Remembering):
        foretold the samples so far, with the source among the candidates (`Memory`).
     3. *Absent classes*: a constant prior over the classes that the stream has, believed only where
        neighbors' labels agree better with it than without, and weighed by the same evidence.
-    4. *Neighbors*: in a batch, LAME on top of the rest, the more the less parts 2 and 3 trust the
-       source, and the fewer classes the batch shows: by the weight of part 3, or by what part 2
-       foretold of this batch, in full from a nat a sample. So inside a batch answers also depend
-       on later samples; one by one they do not.
+    4. *Neighbors*: in a batch, LAME on top of the rest. It weighs more where parts 2 and 3 trust
+       the source less, and where the batch shows few classes: by the weight of part 3, or by what
+       part 2 foretold of this batch, in full from a nat a sample. So inside a batch answers also
+       depend on later samples; one by one they do not.
 
     What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. After n
     new samples of any stream (near-copies count by their novelty) its evidence, in nats over the
