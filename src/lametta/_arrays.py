@@ -121,6 +121,15 @@ def matmul(xp: ModuleType, a: Any, b: Array) -> Array:
     return xp.matmul(a, b, precision="highest") if is_jax_array(a) else a @ b
 
 
+def finite_products() -> np.errstate:
+    """Silence warnings of invalid values in NumPy's products of finite numbers.
+
+    With AVX-512, OpenBLAS 0.3.31 may set the flag for a matrix of five columns in float32: it also
+    multiplies what happens to lie beside them in memory, and then drops those products.
+    """
+    return np.errstate(invalid="ignore")
+
+
 def softmax(xp: ModuleType, x: Array) -> Array:
     """Softmax of each row."""
     if is_torch_array(x):  # one fused kernel

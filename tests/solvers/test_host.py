@@ -12,7 +12,14 @@ import lametta
 from lametta._solvers import host, tail
 from lametta._solvers.memory import Memory
 from lametta.affinity import Neighbors
-from tests.conftest import energy_by_definition, knn_matrix, lame_by_definition, shared, softmax
+from tests.conftest import (
+    energy_by_definition,
+    knn_matrix,
+    lame_by_definition,
+    make_batch,
+    shared,
+    softmax,
+)
 
 
 def peaked_batch(n, n_classes, seed):
@@ -182,6 +189,20 @@ def test_resting_samples_are_left_alone(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("correct", [lametta.lame, lametta.Windowed(size=8).correct])
+def test_flags_that_products_leave_are_no_warnings(correct, monkeypatch):
+    """OpenBLAS may set one where nothing is wrong: `lametta._arrays.finite_products` says when."""
+    product, made = np.dot, []
+
+    def flagged(*arrays, **options):
+        made.append(np.sqrt(np.float32(-1)))  # of which NumPy would warn
+        return product(*arrays, **options)
+
+    monkeypatch.setattr(np, "dot", flagged)
+    correct(*(array.astype(np.float32) for array in make_batch(20, 5)))
+    assert made
+
+
 def test_calls_share_memory_and_nothing_else():
     """Results stay as they are while other batches, sizes and dtypes are solved."""
     batches = [

@@ -23,7 +23,14 @@ import numpy as np
 from array_api_compat import device, is_jax_array, is_torch_array
 from numpy.typing import NDArray
 
-from lametta._arrays import is_host_array, nearest_by_products, row_norms, squares_fit, widen
+from lametta._arrays import (
+    finite_products,
+    is_host_array,
+    nearest_by_products,
+    row_norms,
+    squares_fit,
+    widen,
+)
 from lametta._solvers.memory import Memory, borrowed
 from lametta._solvers.plain import LARGE_BATCH, has_few_neighbors
 from lametta._solvers.problem import Problem, Solution, checked_probs
@@ -54,7 +61,7 @@ def solve(problem: Problem) -> Solution:
     xp, affinity = problem.xp, cast(knn, problem.affinity)
     x, q = widen(xp, problem.features), widen(xp, problem.probs)
     host_x, host_q = np.asarray(x), np.asarray(q)
-    with borrowed() as memory:
+    with borrowed() as memory, finite_products():
         products = None
         if affinity.method == "exact" and len(host_x) <= LARGE_BATCH:
             products = _products(xp, x, host_x, memory)

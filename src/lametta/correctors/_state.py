@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import device
 from numpy.typing import NDArray
 
-from lametta._arrays import namespace, to_numpy, widen
+from lametta._arrays import finite_products, namespace, to_numpy, widen
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.signals import signals
@@ -85,7 +85,8 @@ class Remembering:
         q = checked_probs(probs.dtype, x, q, np)
         if not self._state:
             self._state = self._first(*sizes)
-        rows, info = self._advance(self._state, x, q)
+        with finite_products():
+            rows, info = self._advance(self._state, x, q)
         answer = (
             rows.astype(probs.dtype, copy=False)
             if isinstance(probs, np.ndarray)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lametta._arrays import finite_products
 from lametta.correctors._scenes import fold
 
 Floats: TypeAlias = NDArray[np.floating]
@@ -42,11 +43,12 @@ class Marks:
         too: to those of the same class, and to others; NaN where there are none.
         """
         n = len(self.said)
-        pairs = zip((self.rows[:n] @ row).tolist(), self.said, strict=True)
+        with finite_products():
+            cosines = (self.rows[:n] @ row).tolist()
         near: list[float] = []
         far: list[float] = []
         same, apart = [0.0, 0.0], [0.0, 0.0]
-        for cosine, (other, other_corrected, other_sure) in pairs:
+        for cosine, (other, other_corrected, other_sure) in zip(cosines, self.said, strict=True):
             distance = 1 - cosine
             if other == source:
                 same[0] += 1
