@@ -12,10 +12,12 @@ inputs: of a larger set of such files, as much as is compact. Both are arrays an
 import argparse
 import json
 import math
+import operator
 import random
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -221,14 +223,14 @@ def weights(case: Case, features: Rows) -> Rows:
     elif case.affinity == "rbf":
         # The sorted row begins with the sample itself.
         widths = [math.sqrt(sorted(row)[min(case.k, n - 1)]) for row in squares]
-        width = max(sum(widths) / n, 1e-6)
+        width = max(total(widths) / n, 1e-6)
         w = [[math.exp(-square / (2 * width**2)) for square in row] for row in squares]
     else:
         w = products([_unit(row) for row in features]).tolist()
     if case.row_sum is not None:
         for i, row in enumerate(w):
             kept = [0.0 if j == i else max(value, 0.0) for j, value in enumerate(row)]
-            w[i] = [value * case.row_sum / sum(kept) for value in kept]
+            w[i] = [value * case.row_sum / total(kept) for value in kept]
     if case.symmetric:
         w = [[(w[i][j] + w[j][i]) / 2 for j in range(n)] for i in range(n)]
     return w
@@ -243,7 +245,7 @@ def iterate(q: Rows, w: Rows, weight: float, max_iter: int | None) -> Rows:
         for strength, row in zip(pulls.T, z, strict=True):
             pull += strength[:, None] * row
         new = start * [[math.exp(value) for value in row] for row in pull.tolist()]
-        z_old, z = z, new / [[sum(row)] for row in new.tolist()]
+        z_old, z = z, new / [[total(row)] for row in new.tolist()]
         moved = np.abs(z - z_old).max()
         n_iter += 1
     found: Rows = z.tolist()
@@ -252,21 +254,26 @@ def iterate(q: Rows, w: Rows, weight: float, max_iter: int | None) -> Rows:
 
 def energy(z: Rows, q: Rows, w: Rows, weight: float) -> float:
     """Sum of KL(z_i || q_i), less half of sum_ij w_ij z_i.z_j."""
-    kl = sum([a * math.log(a / b) for a, b in zip(_flat(z), _flat(q), strict=True) if a > 0])
+    kl = total(a * math.log(a / b) for a, b in zip(_flat(z), _flat(q), strict=True) if a > 0)
     pulls = np.array(w) * products(z)
-    return kl - weight * sum(_flat(pulls.tolist())) / 2
+    return kl - weight * total(_flat(pulls.tolist())) / 2
 
 
 def softmax(logits: list[float]) -> list[float]:
     """Probabilities of one sample."""
     top = max(logits)
     e = [math.exp(value - top) for value in logits]
-    total = sum(e)
-    return [value / total for value in e]
+    norm = total(e)
+    return [value / norm for value in e]
+
+
+def total(values: Iterable[float]) -> float:
+    """The sum, rounded after each term: from Python 3.12 on, `sum` is more exact than that."""
+    return reduce(operator.add, values, 0.0)
 
 
 def _unit(row: list[float]) -> list[float]:
-    norm = math.sqrt(sum(value * value for value in row))
+    norm = math.sqrt(total(value * value for value in row))
     return [value / norm for value in row] if norm > 0 else row
 
 

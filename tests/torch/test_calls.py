@@ -183,7 +183,10 @@ def test_arguments_are_passed_on():
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_wrappers_are_looked_through():
     expected = wrap(Net())(INPUTS)
-    assert torch.equal(wrap(nn.DataParallel(Net()))(INPUTS), expected)
+    parallel = nn.DataParallel(Net())
+    place = next(parallel.parameters()).device  # a GPU where there is one
+    alone = wrap(Net().to(place))(INPUTS.to(place))
+    assert torch.equal(wrap(parallel)(INPUTS.to(place)), alone)
     assert torch.equal(wrap(torch.compile(Net(), backend="eager"))(INPUTS), expected)
     compiled = Net()
     compiled.compile(backend="eager")
