@@ -276,7 +276,7 @@ def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
 def test_the_folder_says_where_results_come_from(finished):
     found = json.loads((finished / "run.json").read_text())
     assert found["lametta"] == lametta.__version__
-    assert found["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(found["packages"]["torch"])  # +cu130 may follow
     manifests = {path.stem for path in (finished / "streams").iterdir()}
     assert manifests == set(read_cells(finished)["fingerprint"])
 
