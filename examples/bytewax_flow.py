@@ -88,11 +88,11 @@ def main() -> None:
     recovery = options.recovery or options.output.with_suffix(".recovery")
     recovery.mkdir(exist_ok=True)
     if not any(recovery.iterdir()):
-        init_db_dir(recovery, 1)  # type: ignore[no-untyped-call]
-    cli_main(  # type: ignore[no-untyped-call]
+        init_db_dir(recovery, 1)
+    cli_main(
         make_flow(frames, options.output),
         epoch_interval=timedelta(seconds=options.every),
-        recovery_config=RecoveryConfig(recovery),  # type: ignore[no-untyped-call]
+        recovery_config=RecoveryConfig(recovery),
     )
     with options.output.open() as file:
         answers = [json.loads(line) for line in file]
