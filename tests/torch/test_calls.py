@@ -117,7 +117,7 @@ def test_a_call_inside_a_call_keeps_its_own_features():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_dropped_wraps_leave_nothing_on_the_network():
     net = Net()
     for _ in range(100):
@@ -180,7 +180,7 @@ def test_arguments_are_passed_on():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_wrappers_are_looked_through():
     expected = wrap(Net())(INPUTS)
     parallel = nn.DataParallel(Net())
