@@ -2,7 +2,7 @@
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from array_api_compat import (
@@ -19,6 +19,9 @@ from array_api_compat import (
 from numpy.typing import NDArray
 
 from lametta.types import Array, LamettaError
+
+Floats: TypeAlias = NDArray[np.floating]
+"""An array of NumPy's, of floats of any width."""
 
 _BLOCK = 2**24  # entries of the matrix of inner products that are made at a time
 

@@ -24,6 +24,7 @@ from array_api_compat import device, is_jax_array, is_torch_array
 from numpy.typing import NDArray
 
 from lametta._arrays import (
+    Floats,
     finite_products,
     is_host_array,
     nearest_by_products,
@@ -34,7 +35,7 @@ from lametta._arrays import (
 from lametta._solvers.memory import Memory, borrowed
 from lametta._solvers.plain import LARGE_BATCH, has_few_neighbors
 from lametta._solvers.problem import Problem, Solution, checked_probs
-from lametta._solvers.tail import Floats, Tail, choose_head, gather
+from lametta._solvers.tail import Tail, choose_head, gather
 from lametta.affinity import Neighbors, knn
 from lametta.types import Array
 

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lametta._arrays import Floats
 from lametta._solvers.memory import Memory
 from lametta.affinity import Neighbors
 
@@ -38,8 +39,6 @@ _IGNORED = 0.03  # the most of a norm, on average, that the tail may get wrong a
 _LIMIT = 0.02  # the largest exponents that the first refresh leaves in the tail
 _FIRST_REFRESH = 2e-3  # refresh for the first time once z moves by no more than this
 _BLOCK = 2**16  # entries that are worked on at a time: they fit a processor's own cache
-
-Floats = NDArray[Any]
 
 
 class Tail:

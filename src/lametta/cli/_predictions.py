@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lametta
-from lametta._arrays import softmax, widen
+from lametta._arrays import Floats, softmax, widen
 from lametta._files import renamed
 from lametta._packages import package
 from lametta.bench.spreadsheet import defused
@@ -28,7 +28,6 @@ from lametta.types import LamettaError
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
 _ENTRIES = 2**24  # that are pooled at a time
 _IMAGENET_MODELS = ("efficientnet_lite", "paper:", "timm:")  # names of those with its 1000 classes
-Floats: TypeAlias = NDArray[np.floating]
 _Column: TypeAlias = NDArray[np.generic]  # numbers or text, one a sample
 
 

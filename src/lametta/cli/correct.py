@@ -12,9 +12,10 @@ from rich.text import Text
 
 import lametta
 from lametta import methods
+from lametta._arrays import Floats
 from lametta.cli._camera_traps import correct_results, in_file, read_results, show
 from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
-from lametta.cli._predictions import Floats, Predictions, check_target, read, write
+from lametta.cli._predictions import Predictions, check_target, read, write
 from lametta.data.bank.files import check_finite
 from lametta.types import Corrector, LamettaError
 

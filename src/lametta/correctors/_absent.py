@@ -8,9 +8,9 @@ prior say more about the labels of a sample's neighbors than the network's own l
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import k_largest
+from lametta._arrays import Floats, k_largest
 from lametta.correctors._scenes import width
-from lametta.correctors._state import Floats, State
+from lametta.correctors._state import State
 from lametta.types import LamettaError
 
 _ROWS = 128  # samples that are kept, near-copies only once

@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lametta.correctors._state import Floats, State
+from lametta._arrays import Floats
+from lametta.correctors._state import State
 
 Nats: TypeAlias = list[list[list[float]]]
 """Evidence by sample, family, and source and experts: few numbers, which arrays would slow down."""

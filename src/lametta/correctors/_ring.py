@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from lametta.correctors._state import Floats, State
+from lametta._arrays import Floats
+from lametta.correctors._state import State
 
 
 def ring(size: int, k: int) -> State:

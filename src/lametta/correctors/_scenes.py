@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta.correctors._state import Floats, State
+from lametta._arrays import Floats
+from lametta.correctors._state import State
 
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
 # A near-copy is closer than this share of the usual distance. The share grows where the last ones

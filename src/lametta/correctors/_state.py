@@ -9,13 +9,12 @@ import numpy as np
 from array_api_compat import device
 from numpy.typing import NDArray
 
-from lametta._arrays import finite_products, namespace, to_numpy, widen
+from lametta._arrays import Floats, finite_products, namespace, to_numpy, widen
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.signals import signals
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
 
-Floats: TypeAlias = NDArray[Any]
 State: TypeAlias = dict[str, NDArray[Any]]
 Method = TypeVar("Method", bound=Corrector | Adapter)
 

@@ -22,8 +22,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import k_largest, unit_rows
-from lametta.correctors._state import Floats, State
+from lametta._arrays import Floats, k_largest, unit_rows
+from lametta.correctors._state import State
 
 _FEW_CLASSES = 64  # too few for a tail to pay
 _SHARED = 10  # times tol, the largest second-order term of a class in the tail

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_integer, check_number
 from lametta.correctors._ring import push, ring
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta.correctors._state import Remembering, State, normalized
 
 
 @dataclass

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta._arrays import Floats
+from lametta.correctors._state import Remembering, State, normalized
 
 
 @dataclass

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta.correctors import _evidence, _scenes
-from lametta.correctors._state import Floats, Remembering, State
+from lametta.correctors._state import Remembering, State
 
 _LEAVE = 1e-4  # the chance, at each sample, that a track becomes another object's
 

@@ -5,8 +5,9 @@ from math import log
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta.correctors._state import Remembering, State, normalized
 
 
 @dataclass

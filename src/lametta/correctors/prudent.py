@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._lame import lame
 from lametta.correctors import _absent, _evidence, _scenes
-from lametta.correctors._state import Floats, Remembering, State
+from lametta.correctors._state import Remembering, State
 
 _MOST = 2.0  # nats that absent classes may be ahead or behind, so that the lead can soon change
 _LEAST = 0.05  # trust below which a batch's neighbors are not asked

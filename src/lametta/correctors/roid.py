@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from lametta._arrays import Floats
 from lametta._checks import check_integer
 from lametta.correctors._ring import push, ring
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta.correctors._state import Remembering, State, normalized
 
 
 @dataclass

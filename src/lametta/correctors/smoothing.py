@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta.correctors._state import Remembering, State, normalized
 
 
 @dataclass

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors._state import Floats, Remembering, State, normalized
+from lametta.correctors._state import Remembering, State, normalized
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
 from lametta.correctors import _window
 from lametta.correctors._chain import check_can_correct
-from lametta.correctors._state import Floats, Remembering, State
+from lametta.correctors._state import Remembering, State
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError
 

@@ -29,8 +29,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lametta._arrays import Floats
 from lametta.serve.changes import Changes, Pending
-from lametta.serve.marks import MARKS, SLOW, WIDTH, Floats, Marks, Past, sketch
+from lametta.serve.marks import MARKS, SLOW, WIDTH, Marks, Past, sketch
 
 ALARMS = ("network_collapse", "corrector_collapse", "not_helping")
 

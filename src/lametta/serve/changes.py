@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lametta.serve.marks import Floats
+from lametta._arrays import Floats
 
 _HEARD = 4  # samples after a change that it is judged by
 _TINY = 1e-6

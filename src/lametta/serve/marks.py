@@ -5,15 +5,11 @@ with those before it; fading sums over such pairs are kept.
 """
 
 import math
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lametta._arrays import finite_products
+from lametta._arrays import Floats, finite_products
 from lametta.correctors._scenes import fold
-
-Floats: TypeAlias = NDArray[np.floating]
 
 WIDTH = 64  # numbers that are kept of a sample's features; distances are off by some percent
 MARKS = 16  # samples that are remembered to compare with, of each stream and of the model

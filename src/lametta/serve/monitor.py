@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from lametta._arrays import Floats
 from lametta.serve.alarms import ALARMS
-from lametta.serve.marks import Floats
 from lametta.serve.watched import Counters, Watched
 from lametta.types import Prediction
 

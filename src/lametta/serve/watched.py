@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from lametta._arrays import to_numpy
+from lametta._arrays import Floats, to_numpy
 from lametta.serve.alarms import Alarms
 from lametta.serve.course import Course
-from lametta.serve.marks import Floats
 from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
