@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lametta.correctors._params import Params
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
 
 @dataclass
-class Chain:
+class Chain(Params):
     """Each corrector corrects what the one before it said; their memories are stored together.
 
     Examples

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lametta._arrays import Floats, finite_products, namespace, to_numpy, widen
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
+from lametta.correctors._params import Params
 from lametta.signals import signals
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
 
@@ -22,7 +23,7 @@ _SIZES = "sizes"  # the entry of a state that says which d and K its stream has
 
 
 @dataclass
-class Remembering:
+class Remembering(Params):
     """A corrector whose answers depend on the samples before; a subclass writes two methods.
 
     ``_begin(d, k)`` gives the state before the first sample, arrays by name. Their shapes never

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from lametta._lame import check_options, lame
 from lametta.affinity import Affinity, knn
+from lametta.correctors._params import Params
 from lametta.signals import signals
 from lametta.types import Array, Prediction
 
 
 @dataclass
-class LAME:
+class LAME(Params):
     """The paper's method: similar samples of a batch pull each other's predictions together.
 
     This is `lametta.lame` as a `Corrector`, with no memory of the batch before. A batch of one

@@ -15,6 +15,7 @@ from lametta._checks import check_integer, check_number
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.correctors._chain import check_can_correct
+from lametta.correctors._params import Params
 from lametta.correctors._shelf import Shelf
 from lametta.correctors._state import check_sizes, fresh
 from lametta.signals import signals
@@ -34,7 +35,7 @@ class _Own:
 
 
 @dataclass
-class Streams:
+class Streams(Params):
     """One copy of a corrector for each stream: cameras, users or tracks are never mixed.
 
     Streams begin by themselves with their first samples. Threads may call at the same time:
