@@ -13,6 +13,7 @@ from torch import nn
 import lametta.torch
 from lametta import LAME, Corrected, LamettaError, Output, Source, knn, linear, methods, rbf
 from lametta.affinity import AFFINITIES
+from lametta.correctors import Average
 from lametta.testing import check_corrector
 from lametta.torch import Classifier, select, wrap
 from tests.conftest import make_batch
@@ -283,3 +284,32 @@ def test_the_source_is_itself_and_nothing_is_imported_for_a_name():
     features, probs = make_batch(10, 3)
     (corrector,) = methods.find("lame").correctors({"tol": 0, "max_iter": 3})
     assert corrector.correct(features, probs).info["n_iter"] == 3
+
+
+def test_a_corrector_is_a_name_or_an_object():
+    features, probs = make_batch(12, 4)
+    assert methods.as_corrector("lame", {"affinity": "rbf", "k": 3}).affinity == rbf(3)
+    own = lametta.Prudent()
+    assert methods.as_corrector(own) is own
+    chain = methods.as_corrector("average+lame", {"weight": 0.5})
+    alone = Average().correct(features, probs).probs
+    expected = LAME(weight=0.5).correct(features, alone).probs
+    assert np.array_equal(chain.correct(features, probs).probs, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ("lmae", {}, "--corrector must be one of .* did you mean 'lame'"),
+        ("lame", {"k": 0}, "k must be an integer >= 1, got 0"),
+        ("lame", {"kk": 1}, "kk is no option of lame"),
+        ("tent", {}, "--corrector must see outputs alone, got 'tent', which needs a model"),
+        (LAME(), {"k": 3}, "options must be those of a method given by its name, got k beside"),
+        (LAME, {}, r"--corrector must have correct and reset, got the class LAME: write LAME\(\)"),
+        (3, {}, "--corrector must have correct and reset, got int"),
+        (lametta.Streams(LAME()), {}, "--corrector must be for one stream, got Streams"),
+    ],
+)
+def test_what_is_no_corrector_is_named(given, options, message):
+    with pytest.raises(LamettaError, match=message):
+        methods.as_corrector(given, options, argument="--corrector")

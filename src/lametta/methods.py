@@ -21,6 +21,8 @@ from lametta._parts import Part
 from lametta._signatures import Parameter
 from lametta.adapters import Corrected
 from lametta.affinity import Affinity
+from lametta.correctors import Streams
+from lametta.correctors._chain import Chain, check_can_correct
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
 GROUP = "lametta.methods"
@@ -81,6 +83,52 @@ def find(name: str, argument: str = "method") -> "Method":
     """
     check_name(name, argument)
     return Method(name, tuple(Part(part, _load(part)) for part in name.split("+")))
+
+
+def as_corrector(
+    given: str | Corrector,
+    options: Mapping[str, object] | None = None,
+    /,
+    *,
+    argument: str = "corrector",
+) -> Corrector:
+    """Make a corrector of a name and its options; one that is made already is given back.
+
+    Whatever takes a corrector takes a name as well, by this function.
+
+    Parameters
+    ----------
+    given : str or Corrector
+        A name, as the module's docstring says, of a method that sees outputs alone: several with +
+        between them become one corrector. Or the corrector itself, which is not copied.
+    options : mapping of str to object
+        Those of the named method, flat; an object has its own already.
+    argument : str
+        What a message calls the name or the object.
+
+    Examples
+    --------
+    >>> as_corrector("windowed", {"size": 8}).size
+    8
+    >>> as_corrector("tent")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: corrector must see outputs alone, got 'tent', which needs a model
+    """
+    if isinstance(given, str):
+        made = find(given, argument).correctors(options or {}, argument)
+        return made[0] if len(made) == 1 else Chain(tuple(made))
+    check_can_correct(given, argument)
+    if isinstance(given, Streams):
+        raise LamettaError(
+            f"{argument} must be for one stream, got Streams, which is for several: give its "
+            "corrector"
+        )
+    if options:
+        raise LamettaError(
+            f"options must be those of a method given by its name, got {', '.join(options)} beside "
+            f"{type(given).__name__}, which has its own already"
+        )
+    return given
 
 
 def check_name(name: str, argument: str = "method") -> None:
@@ -180,11 +228,11 @@ class Method:
             found.append(("", message))
         return found
 
-    def correctors(self, params: Mapping[str, object]) -> list[Corrector]:
+    def correctors(self, params: Mapping[str, object], argument: str = "method") -> list[Corrector]:
         """Make the correctors, to be called one after another; for methods of outputs alone."""
         if not all(part.is_corrector for part in self.parts):
             raise LamettaError(
-                f"method must see outputs alone, got {self.name!r}, which needs a model"
+                f"{argument} must see outputs alone, got {self.name!r}, which needs a model"
             )
         return [part.make(**part.arguments(given)) for part, given in self.shares(params)]
 

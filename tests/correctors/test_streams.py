@@ -265,7 +265,10 @@ def test_what_is_refused_moves_no_stream():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"corrector": Average}, "corrector must have correct and reset, got type"),
+        (
+            {"corrector": Average},
+            r"must have correct and reset, got the class Average: write Average\(\)",
+        ),
         ({"most": 0}, "most must be an integer >= 1, got 0"),
         ({"idle": 0}, "idle must be a finite number > 0, got 0"),
         ({"memory": "1GB"}, "memory must be a finite number > 0, got '1GB'"),

@@ -67,13 +67,15 @@ class Chain(Params):
                 one.load_state_dict(part)
 
 
-def check_can_correct(corrector: object) -> None:
+def check_can_correct(corrector: object, argument: str = "corrector") -> None:
     """Raise unless this is a corrector; one with memory must be able to store it."""
     if not isinstance(corrector, Corrector) or isinstance(corrector, type):
         got = type(corrector).__name__
-        raise LamettaError(f"corrector must have correct and reset, got {got}")
+        if isinstance(corrector, type):
+            got = f"the class {corrector.__name__}: write {corrector.__name__}()"
+        raise LamettaError(f"{argument} must have correct and reset, got {got}")
     if getattr(corrector, "stateful", False) and not isinstance(corrector, Stateful):
         raise LamettaError(
-            "corrector must have state_dict and load_state_dict, since it remembers, got "
+            f"{argument} must have state_dict and load_state_dict, since it remembers, got "
             f"{type(corrector).__name__}"
         )
