@@ -117,13 +117,48 @@ def test_names():
 
 def test_frames_with_nothing_to_correct():
     smoother = ClassSmoother(K)
-    empty, strangers = sv().Detections.empty(), frame([-1, -1], [0, 1], [0.5, 0.5])
-    assert smoother.update_with_detections(empty) is empty
-    assert smoother.update_with_detections(strangers) is strangers
+    strangers = frame([-1, -1], [0, 1], [0.5, 0.5])
+    found = smoother.update_with_detections(strangers)
+    assert found.class_id.tolist() == [0, 1]
+    assert found.confidence.tolist() == [0.5, 0.5]
+    assert strangers.data == {}
     nobody = sv().Detections(xyxy=np.zeros((1, 4)), class_id=np.array([1]))
     with pytest.warns(UserWarning, match="detections have no tracker_id"):
-        assert smoother.update_with_detections(nobody) is nobody
+        found = smoother.update_with_detections(nobody)
+    assert found.class_id.tolist() == [1]
+    assert found.data == {"source_class_id": np.array([1])}
+    assert smoother.update_with_detections(sv().Detections.empty()).is_empty()
+    assert smoother.update_with_detections(frame([])).is_empty()
     assert smoother.tracks == []
+
+
+@pytest.mark.parametrize("named", [np.array, list])
+@pytest.mark.parametrize("with_probs", [False, True])
+def test_results_of_all_frames_can_be_merged(named, with_probs):
+    smoother, merged = ClassSmoother(K), []
+    for ids in ([-1, -1], [3, -1], [], [-1, 3]):
+        names = named(["cat", "dog"][: len(ids)])
+        probs = np.array([[0.1, 0.7, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1]])[: len(ids)]
+        own = [] if with_probs else [[1, 0][: len(ids)], [0.9, 0.8][: len(ids)]]
+        given = frame(ids, *own, data={"class_name": names, "class_probs": probs})
+        merged.append(smoother.update_with_detections(given))
+    every = sv().Detections.merge(merged)
+    assert len(every) == 6
+    source = [0.7, 0.6] * 3 if with_probs else [0.9, 0.8] * 3
+    assert np.allclose(every.data["source_confidence"], source)
+    assert every.data["source_class_id"].tolist() == [1, 0] * 3
+    assert list(every.data["source_class_name"]) == ["cat", "dog"] * 3
+
+
+def test_the_detectors_own_answers_survive_a_second_smoother():
+    twice = ClassSmoother(K), ClassSmoother(K)
+    for one, share in [(1, 0.9), (2, 0.6), (2, 0.7)]:
+        found = frame([5], [one], [share])
+        for smoother in twice:
+            found = smoother.update_with_detections(found)
+        assert found.data["source_class_id"].tolist() == [one]
+        assert found.data["source_confidence"].tolist() == [share]
+        assert found.confidence != share or share == 0.9
 
 
 def test_tracks_that_disappear():
@@ -169,8 +204,19 @@ def test_bad_options():
         ClassSmoother(1)
     with pytest.raises(LamettaError, match="lost must be an integer >= 1, got 0"):
         ClassSmoother(2, lost=0)
-    with pytest.raises(LamettaError, match="corrector must have correct and reset, got str"):
-        ClassSmoother(2, "lame")
+    with pytest.raises(LamettaError, match="corrector must have correct and reset, got int"):
+        ClassSmoother(2, 3)
+    with pytest.raises(LamettaError, match="corrector must be one of .* did you mean 'track'"):
+        ClassSmoother(2, "trak")
+
+
+def test_a_corrector_by_name():
+    _, probs = video()
+    named, made = ClassSmoother(K, "average"), ClassSmoother(K, Average())
+    for q in probs:
+        a, b = (one.update_with_detections(frame([1, 2, 3]), probs=q) for one in (named, made))
+        assert np.array_equal(a.confidence, b.confidence)
+    assert ClassSmoother(K) == ClassSmoother(K, "track")
 
 
 @pytest.mark.slow

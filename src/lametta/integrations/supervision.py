@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from lametta._arrays import to_numpy
 from lametta._checks import check_integer, check_number
-from lametta.correctors import Streams, Track
+from lametta.correctors import Streams
 from lametta.integrations._spread import spread
+from lametta.methods import as_corrector
 from lametta.types import Array, Corrector, LamettaError
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class ClassSmoother:
     ----------
     n_classes : int
         How many classes the detector has.
-    corrector : Corrector
-        What each track gets a copy of.
+    corrector : str or Corrector
+        What each track gets a copy of, or its name, such as ``"memory"``. The default differs from
+        that of other streams, since a track shows one object: see `lametta.correctors.Track`.
     class_names : sequence of str, optional
         The names of the classes, for ``data["class_name"]``. Without them, names are those that
         came with each class so far, and a class that had none is called by its number.
@@ -62,7 +64,7 @@ class ClassSmoother:
     """
 
     n_classes: int
-    corrector: Corrector = field(default_factory=Track)
+    corrector: str | Corrector = "track"
     class_names: Sequence[str] | None = None
     lost: int = 300
     most: int = 10_000
@@ -74,7 +76,7 @@ class ClassSmoother:
     def __post_init__(self) -> None:
         check_integer("n_classes", self.n_classes, 2)
         check_integer("lost", self.lost, 1)
-        self._streams = Streams(self.corrector, most=self.most)
+        self._streams = Streams(as_corrector(self.corrector), most=self.most)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise LamettaError(
                 f"class_names must be {self.n_classes} names, got {len(self.class_names)}"
@@ -88,8 +90,8 @@ class ClassSmoother:
         Parameters
         ----------
         detections : supervision.Detections
-            With ``tracker_id``. Detections whose id is negative belong to no track yet and stay as
-            they are; a frame without ids stays as it is, with a warning.
+            With ``tracker_id``. Detections whose id is negative belong to no track yet and keep
+            their class and confidence; all of a frame without ids do, with a warning.
         probs : array [n, n_classes], optional
             The probabilities of all classes, by default ``data["class_probs"]``. Without either,
             ``class_id`` has its ``confidence``, and the other classes share the rest.
@@ -101,24 +103,24 @@ class ClassSmoother:
         -------
         supervision.Detections
             The same detections in the same order, with the corrected ``class_id``, ``confidence``
-            and, if it was there, ``data["class_name"]``. ``data`` keeps the former values under
-            ``source_class_id``, ``source_confidence`` and ``source_class_name``.
+            and, if it was there, ``data["class_name"]``. ``data`` keeps the detector's own under
+            ``source_class_id``, ``source_confidence`` and ``source_class_name``, in frames without
+            tracks, too: the results of all frames have the same keys.
         """
-        n, ids = len(detections), detections.tracker_id
-        if n and ids is None:
+        ids = detections.tracker_id
+        if len(detections) and ids is None:
             warnings.warn("detections have no tracker_id and stay as they are", stacklevel=2)
-        if n == 0 or ids is None or not (ids >= 0).any():
-            self._age([])
-            return detections
-        tracked = np.flatnonzero(ids >= 0)
-        tracks = ids[tracked].tolist()
+        tracked = np.flatnonzero([] if ids is None else ids >= 0)
+        tracks = [] if ids is None else ids[tracked].tolist()
         given = self._given("probs", detections, PROBS, probs)
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
-        vectors = self._given("features", detections, FEATURES, features)
-        rows = self._spread(detections, tracked) if given is None else given[tracked]
-        seen = rows if vectors is None else vectors[tracked]
-        answers = np.asarray(self._streams.correct(seen, rows, tracks).probs)
+        answers = np.empty((0, self.n_classes))
+        if tracks:
+            vectors = self._given("features", detections, FEATURES, features)
+            rows = self._spread(detections, tracked) if given is None else given[tracked]
+            seen = rows if vectors is None else vectors[tracked]
+            answers = np.asarray(self._streams.correct(seen, rows, tracks).probs)
         self._age(tracks)
         return self._corrected(detections, given, tracked, answers)
 
@@ -179,23 +181,37 @@ class ClassSmoother:
     ) -> "Detections":
         data: dict[str, Any] = dict(detections.data)
         changed: dict[str, Any] = {}
-        found = {"class_id": answers.argmax(axis=1), "confidence": answers.max(axis=1)}
+        found = {"class_id": answers.argmax(axis=1), "confidence": answers.max(axis=1, initial=0)}
         for name, values in found.items():
             before = getattr(detections, name)
             if before is None and given is not None:
                 before = given.argmax(axis=1) if name == "class_id" else given.max(axis=1)
-            data[_SOURCE + name] = before
-            changed[name] = before.copy()
-            changed[name][tracked] = values
+            if before is not None:
+                data.setdefault(_SOURCE + name, before)
+                changed[name] = before.copy()
+                changed[name][tracked] = values
         if (names := data.get(NAME)) is not None:
-            data[_SOURCE + NAME] = names
-            for one, name in zip(data[_SOURCE + "class_id"].tolist(), names, strict=True):
-                self._names.setdefault(one, name)
-            own = list(names)
-            for i, one in zip(tracked.tolist(), found["class_id"].tolist(), strict=True):
-                own[i] = self._name(one)
-            data[NAME] = np.array(own) if isinstance(names, np.ndarray) else own
+            data.setdefault(_SOURCE + NAME, names)
+            if "class_id" in changed:
+                self._rename(data, tracked, found["class_id"])
         return replace(detections, **changed, data=data)
+
+    def _rename(
+        self, data: dict[str, Any], tracked: NDArray[np.intp], classes: NDArray[np.intp]
+    ) -> None:
+        """Let names follow the corrected classes."""
+        before = data[NAME]
+        for one, name in zip(
+            data[_SOURCE + "class_id"].tolist(), data[_SOURCE + NAME], strict=True
+        ):
+            self._names.setdefault(one, name)
+        names = list(before)
+        for i, one in zip(tracked.tolist(), classes.tolist(), strict=True):
+            names[i] = self._name(one)
+        if isinstance(before, np.ndarray):
+            data[NAME] = np.array(names, None if names else before.dtype)
+        else:
+            data[NAME] = names
 
     def _name(self, one: int) -> object:
         if self.class_names is not None:
