@@ -112,7 +112,7 @@ def check(wheel: Path, python: str, extras: list[str], constraint: Path | None) 
         there.check(WORKS, "-W", "error")
         command = there.bin / "lametta"
         done = there.run(command, "list", "methods")
-        if done.returncode != 1 or "pip install 'lametta[cli]'" not in done.stderr:
+        if done.returncode != 1 or "pip install '.[cli]'" not in done.stderr:
             raise SystemExit(f"the command must say what it needs, got {done.stdout}{done.stderr}")
         for extra in extras:
             there.install(f"{wheel}[{extra}]")

@@ -11,7 +11,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("lametta"):
             raise
-        sys.exit(f"lametta: the command needs {error.name!r}: pip install 'lametta[cli]'")
+        from lametta._packages import extra
+
+        sys.exit(f"lametta: the command needs {error.name!r}: pip install {extra('cli')}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names that a terminal cannot show

@@ -21,6 +21,11 @@ def package(module: str, install: str, user: str) -> ModuleType:
         raise LamettaError(f"{user} needs {package}: pip install {install}") from None
 
 
+def extra(name: str) -> str:
+    """What pip installs for one of lametta's extras: no package index has a release yet."""
+    return f"'.[{name}]' in a clone of lametta"
+
+
 def load_object(name: str, argument: str) -> Any:
     """Import what ``python:package.module:Name`` names. This runs the code of that package."""
     module, _, path = name.removeprefix("python:").partition(":")

@@ -278,7 +278,8 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
         timeout=120,
     )
     assert done.returncode == 1
-    assert done.stderr.strip() == ("lametta: the command needs 'typer': pip install 'lametta[cli]'")
+    wanted = "lametta: the command needs 'typer': pip install '.[cli]' in a clone of lametta"
+    assert done.stderr.strip() == wanted
 
 
 @pytest.mark.slow

@@ -97,5 +97,5 @@ def test_what_has_to_be_installed(monkeypatch):
     monkeypatch.setattr("lametta.cli._console.find_spec", lambda name: None)
     done = run("lame.onnx", "--model", "net.onnx")
     assert done.stderr == (
-        "lametta: this needs onnx, onnxruntime, which pip install 'lametta[onnx]' brings\n"
+        "lametta: this needs onnx, onnxruntime: pip install '.[onnx]' in a clone of lametta\n"
     )

@@ -400,7 +400,7 @@ def test_arguments_are_checked():
 def test_says_what_to_install(monkeypatch):
     made = network("vit"), image_processor()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(LamettaError, match=r"pip install 'lametta\[hf\]'"):
+    with pytest.raises(LamettaError, match=r"pip install '\.\[hf\]' in a clone"):
         hf.Corrected(*made)
 
 

@@ -22,6 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lametta._checks import explained
+from lametta._packages import extra
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -143,12 +144,10 @@ def load_map(path: Path | None) -> ClassMap | None:
         return None if path is None else ClassMap.load(path)
 
 
-def require(extra: str, *packages: str) -> None:
+def require(name: str, *packages: str) -> None:
     """Raise unless these packages are installed, which one of lametta's extras brings."""
-    if missing := [name for name in packages if not find_spec(name)]:
-        raise LamettaError(
-            f"this needs {', '.join(missing)}, which pip install 'lametta[{extra}]' brings"
-        )
+    if missing := [package for package in packages if not find_spec(package)]:
+        raise LamettaError(f"this needs {', '.join(missing)}: pip install {extra(name)}")
 
 
 def parsed(settings: Sequence[str], option: str) -> dict[str, object]:

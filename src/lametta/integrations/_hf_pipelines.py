@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lametta._packages import package
+from lametta._packages import extra, package
 from lametta.torch.head import find_head
 from lametta.torch.model import Classifier, Inputs
 from lametta.types import LamettaError, Output
@@ -30,7 +30,7 @@ _INPUTS = {
 
 def transformers() -> ModuleType:
     """Import the library, or say what to install."""
-    return package("transformers", "'lametta[hf]'", "lametta.integrations.hf")
+    return package("transformers", extra("hf"), "lametta.integrations.hf")
 
 
 def task_of(pipeline: object) -> str:

@@ -3,8 +3,10 @@
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
+    from lametta._packages import extra
+
     raise ModuleNotFoundError(
-        f"lametta.torch needs {error.name!r}: pip install 'lametta[torch]'", name=error.name
+        f"lametta.torch needs {error.name!r}: pip install {extra('torch')}", name=error.name
     ) from None
 
 from lametta.torch.adapt import NetworkAdapter

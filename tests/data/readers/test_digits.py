@@ -186,7 +186,8 @@ def test_missing_packages_are_named(monkeypatch):
     for kept in ("_stored", "_made"):
         monkeypatch.setattr(digits, kept, getattr(digits, kept).__wrapped__)
     with pytest.raises(
-        LamettaError, match="an embedded data set needs sklearn: pip install 'lametta"
+        LamettaError,
+        match=r"an embedded data set needs sklearn: pip install '\.\[sklearn\]' in a clone",
     ):
         make_digits("digits_val")
     with pytest.raises(LamettaError, match="needs safetensors: pip install"):

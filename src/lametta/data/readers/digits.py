@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_choice
+from lametta._packages import extra
 from lametta.data.dataset import Dataset
 from lametta.data.readers import digit_shifts as shifts
 from lametta.data.readers.layout import Entry
@@ -106,7 +107,7 @@ def _stored() -> NDArray[np.float64]:
     """The digits, one a row: 64 pixels from 0 to 16, and the class."""
     found = find_spec("sklearn")
     if found is None or found.origin is None:
-        raise LamettaError("an embedded data set needs sklearn: pip install 'lametta[sklearn]'")
+        raise LamettaError(f"an embedded data set needs sklearn: pip install {extra('sklearn')}")
     # Its file alone: to import scikit-learn takes seconds in each process of a run.
     return np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
 

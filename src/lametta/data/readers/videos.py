@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_number, explained
-from lametta._packages import package
+from lametta._packages import extra, package
 from lametta.data.dataset import UnreadableImageError
 from lametta.data.readers.images import file_stamp
 from lametta.types import LamettaError
@@ -89,7 +89,7 @@ def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def _open(path: Path) -> Any:
-    video = package("av", "'lametta[video]'", "a video").open(str(path))
+    video = package("av", extra("video"), "a video").open(str(path))
     if not video.streams.video:
         video.close()
         raise LamettaError(f"video must have pictures, got {path}, which has none")
