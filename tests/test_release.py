@@ -103,14 +103,38 @@ def test_pythons_that_are_declared_are_tested():
 
 
 def test_metadata_is_complete():
-    wanted = {"name", "version", "description", "readme", "license", "authors", "keywords"}
+    wanted = {"name", "version", "description", "license", "authors", "keywords"}
     assert wanted <= PROJECT.keys()
-    assert all((ROOT / name).is_file() for name in [PROJECT["readme"], *PROJECT["license-files"]])
+    assert PROJECT["dynamic"] == ["readme"]
+    assert all((ROOT / name).is_file() for name in PROJECT["license-files"])
     assert "Typing :: Typed" in PROJECT["classifiers"]
     assert (ROOT / "src" / "lametta" / "py.typed").is_file()
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["license"] == PROJECT["license"]
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+
+
+def test_links_of_the_readme_lead_somewhere_from_an_index():
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    from scripts.index_readme import for_index
+
+    # What is built now: no address is known, so no link is left that needs one.
+    built = ProjectMetadata(str(ROOT), PluginManager()).core
+    assert built.readme_content_type == "text/markdown"
+    targets = re.findall(r"\]\(([^)\s]+)\)", built.readme)
+    assert targets
+    assert all(target.startswith("https://") for target in targets), targets
+    assert "](docs/" in (ROOT / "README.md").read_text(encoding="utf-8")
+    # What is built once an address is known.
+    text = "![a\nb](docs/img/a.svg) [c](docs/c.md#d), [e](#f), [g](https://example.org/g)"
+    address = "https://example.org/us/lametta"
+    assert for_index(text, address, "1.2") == (
+        f"![a\nb]({address}/raw/v1.2/docs/img/a.svg) [c]({address}/blob/v1.2/docs/c.md#d), "
+        "[e](#f), [g](https://example.org/g)"
+    )
+    assert for_index(text, None, "1.2").startswith("a\nb c, [e](#f)")
 
 
 def test_the_lowest_versions_are_those_that_are_allowed():
