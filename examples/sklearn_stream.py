@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import lametta
 from lametta.integrations.sklearn import CorrectedClassifier
 
 X, y = load_digits(return_X_y=True)
@@ -19,8 +18,8 @@ fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(X[:300]
 stream = 300 + y[300:].argsort(kind="stable")[::3]
 X, y = X[stream], y[stream]
 
-batches = CorrectedClassifier(FrozenEstimator(fitted), batch_size=64)
-prudent = CorrectedClassifier(FrozenEstimator(fitted), lametta.Prudent())
+batches = CorrectedClassifier(FrozenEstimator(fitted), "lame")
+prudent = CorrectedClassifier(FrozenEstimator(fitted))
 
 print(f"the classifier:     {fitted.score(X, y):.1%} right")
 print(f"LAME, 64 at a time: {batches.score(X, y):.1%}")

@@ -15,7 +15,13 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import (
+    GridSearchCV,
+    StratifiedKFold,
+    cross_val_predict,
+    cross_val_score,
+)
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -25,7 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
 import lametta
-from lametta import LAME, LamettaError, Prudent, knn
+from lametta import LAME, LamettaError, Prudent, Windowed, knn
 from lametta.integrations.sklearn import CorrectedClassifier
 
 X, y = load_digits(return_X_y=True)
@@ -43,10 +49,16 @@ REMEMBERS = {
     "check_classifiers_train": "each call goes on in the stream, so that predict and then "
     "predict_proba of the same rows are told of them twice",
 }
+SCORED_TWICE = {
+    **REMEMBERS,
+    "check_pipeline_consistency": "it scores the same rows twice, which go on in the stream",
+}
 
 
 def expected_failures(estimator):
-    return TRANSDUCTIVE if estimator.corrector is None else REMEMBERS
+    if estimator.corrector == "lame":
+        return TRANSDUCTIVE
+    return SCORED_TWICE if isinstance(estimator.estimator, KNeighborsClassifier) else REMEMBERS
 
 
 @pytest.mark.slow
@@ -54,6 +66,7 @@ def expected_failures(estimator):
 @parametrize_with_checks(
     [
         CorrectedClassifier(KNeighborsClassifier(3)),
+        CorrectedClassifier(KNeighborsClassifier(3), "lame"),
         CorrectedClassifier(make_pipeline(StandardScaler(), GaussianNB()), Prudent()),
     ],
     expected_failed_checks=expected_failures,
@@ -67,7 +80,7 @@ def test_the_checks_of_scikit_learn(estimator, check):
 
 
 def test_a_call_is_a_batch():
-    corrected = CorrectedClassifier(FrozenEstimator(FITTED))
+    corrected = CorrectedClassifier(FrozenEstimator(FITTED), LAME(), batch_size=None)
     rows = X[STREAM]
     expected = lametta.lame(rows, FITTED.predict_proba(rows)).probs
     np.testing.assert_array_equal(corrected.predict_proba(rows), expected)
@@ -81,7 +94,7 @@ def test_a_call_is_a_batch():
 
 def test_batches_in_order():
     corrector = LAME(knn(3), weight=0.5)
-    corrected = CorrectedClassifier(FITTED, corrector, batch_size=64)
+    corrected = CorrectedClassifier(FITTED, corrector)
     rows = X[STREAM]
     parts = [rows[start : start + 64] for start in range(0, 300, 64)]
     expected = [corrector.correct(part, FITTED.predict_proba(part)).probs for part in parts]
@@ -90,7 +103,7 @@ def test_batches_in_order():
 
 def test_a_stream_goes_on_from_call_to_call():
     given, reference = Prudent(), Prudent()
-    corrected = CorrectedClassifier(FrozenEstimator(FITTED), given)
+    corrected = CorrectedClassifier(FrozenEstimator(FITTED), given, batch_size=None)
     rows, probs = X[STREAM], FITTED.predict_proba(X[STREAM])
     parts = [slice(0, 100), *(slice(i, i + 1) for i in range(100, 120)), slice(120, 300)]
     expected = [reference.correct(rows[part], probs[part]).probs for part in parts]
@@ -101,7 +114,7 @@ def test_a_stream_goes_on_from_call_to_call():
             np.testing.assert_array_equal(continued.predict_proba(rows[part]), probs)
     used = Prudent()
     used.correct(rows[200:], FITTED.predict_proba(rows[200:]))
-    others = clone(corrected), CorrectedClassifier(FITTED, used)
+    others = clone(corrected), CorrectedClassifier(FITTED, used, batch_size=None)
     corrected.reset()
     for anew in (corrected, *others):
         np.testing.assert_array_equal(anew.predict_proba(rows[:100]), expected[0])
@@ -109,7 +122,7 @@ def test_a_stream_goes_on_from_call_to_call():
 
 
 def test_a_clone_for_each_stream():
-    camera = CorrectedClassifier(FrozenEstimator(FITTED), Prudent())
+    camera = CorrectedClassifier(FrozenEstimator(FITTED), batch_size=None)
     cameras = {"door": clone(camera), "yard": clone(camera)}
     rows, probs = X[STREAM], FITTED.predict_proba(X[STREAM])
     for name, corrected in cameras.items():
@@ -134,9 +147,10 @@ def test_features_of_a_pipeline_are_what_its_last_step_gets():
     rows = X[STREAM]
     expected = lametta.lame(pipeline[:-1].transform(rows), pipeline.predict_proba(rows)).probs
     for estimator in (pipeline, FrozenEstimator(pipeline)):
-        got = CorrectedClassifier(estimator).predict_proba(rows)
+        got = CorrectedClassifier(estimator, "lame", batch_size=None).predict_proba(rows)
         np.testing.assert_array_equal(got, expected)
-    outside = make_pipeline(*clone(pipeline)[:-1], CorrectedClassifier(GaussianNB()))
+    last = CorrectedClassifier(GaussianNB(), "lame", batch_size=None)
+    outside = make_pipeline(*clone(pipeline)[:-1], last)
     got = outside.fit(X[TRAIN], y[TRAIN]).predict_proba(rows)
     np.testing.assert_array_equal(got, expected)
     alone = make_pipeline(FITTED)
@@ -148,14 +162,15 @@ def test_features_of_a_pipeline_are_what_its_last_step_gets():
 
 def test_features_by_transformer_and_by_function():
     rows, scaler = X[STREAM], StandardScaler()
-    corrected = CorrectedClassifier(GaussianNB(var_smoothing=0.5), features=scaler)
+    options = {"corrector": "lame", "batch_size": None}
+    corrected = CorrectedClassifier(GaussianNB(var_smoothing=0.5), features=scaler, **options)
     got = corrected.fit(X[TRAIN], y[TRAIN]).predict_proba(rows)
     assert not hasattr(scaler, "mean_")
     fitted = scaler.fit(X[TRAIN])
     expected = lametta.lame(fitted.transform(rows), FITTED.predict_proba(rows)).probs
     np.testing.assert_array_equal(got, expected)
     for features in (fitted, FrozenEstimator(fitted), fitted.transform):
-        got = CorrectedClassifier(FITTED, features=features).predict_proba(rows)
+        got = CorrectedClassifier(FITTED, features=features, **options).predict_proba(rows)
         np.testing.assert_array_equal(got, expected)
 
 
@@ -163,7 +178,7 @@ def test_sparse_text():
     texts = np.array(["a red fox", "the red fox", "a blue whale", "one blue whale", "a fox"] * 3)
     labels = np.array(["fox", "fox", "whale", "whale", "fox"] * 3)
     pipeline = make_pipeline(TfidfVectorizer(), MultinomialNB())
-    corrected = CorrectedClassifier(pipeline, batch_size=4).fit(texts, labels)
+    corrected = CorrectedClassifier(pipeline, "lame", batch_size=4).fit(texts, labels)
     assert list(corrected.predict(texts)[:5]) == list(labels[:5])
     assert list(corrected.classes_) == ["fox", "whale"]
     features = corrected.estimator_[:-1].transform(texts[:4]).toarray()
@@ -176,7 +191,8 @@ def test_sparse_text():
 def test_frames():
     frame = pandas.DataFrame(X[:, :6], columns=list("abcdef"))
     scaler = StandardScaler().set_output(transform="pandas")
-    corrected = CorrectedClassifier(make_pipeline(scaler, GaussianNB()))
+    pipeline = make_pipeline(scaler, GaussianNB())
+    corrected = CorrectedClassifier(pipeline, "lame", batch_size=None)
     corrected.fit(frame[TRAIN], y[TRAIN])
     assert list(corrected.feature_names_in_) == list("abcdef")
     assert corrected.n_features_in_ == 6
@@ -224,6 +240,52 @@ def test_a_grid_over_correctors():
     assert search.predict_proba(X[:3]).shape == (3, 10)
 
 
+def test_a_grid_over_options_of_the_corrector():
+    grid = {"corrector__affinity__k": [1, 5], "corrector__weight": [0.0, 1.0]}
+    corrected = CorrectedClassifier(FrozenEstimator(FITTED), "lame")
+    search = GridSearchCV(corrected, grid, cv=2, error_score="raise").fit(X[STREAM], y[STREAM])
+    found = search.cv_results_
+    scores = found["mean_test_score"].tolist()
+    for params, score in zip(found["params"], scores, strict=True):
+        k, weight = params.values()
+        by_hand = CorrectedClassifier(FrozenEstimator(FITTED), LAME(knn(k), weight=weight))
+        assert score == cross_val_score(by_hand, X[STREAM], y[STREAM], cv=2).mean()
+    assert len({*scores}) == 3  # a weight of 0 is the classifier, whatever k is
+    best = search.best_params_["corrector__affinity__k"]
+    assert search.best_estimator_.corrector_.affinity == knn(best)
+    assert corrected.corrector == "lame"
+
+
+def test_options_of_a_corrector_given_by_name():
+    corrected = CorrectedClassifier(FITTED, "lame")
+    rows = X[STREAM]
+    assert corrected.set_params(corrector__affinity=knn(1), batch_size=None) is corrected
+    expected = lametta.lame(rows, FITTED.predict_proba(rows), affinity=knn(1)).probs
+    np.testing.assert_array_equal(corrected.predict_proba(rows), expected)
+    corrected.set_params(corrector="windowed", corrector__size=3, corrector__corrector__weight=2)
+    assert corrected.corrector == Windowed(LAME(weight=2), size=3)
+    with pytest.raises(LamettaError, match="affinity is no option of Prudent, which has none"):
+        CorrectedClassifier(FITTED).set_params(corrector__affinity=knn(1))
+    with pytest.raises(LamettaError, match="weigth is no option of LAME.*did you mean 'weight'"):
+        CorrectedClassifier(FITTED, LAME()).set_params(corrector__weigth=1)
+
+
+@pytest.mark.parametrize("corrector", ["prudent", "lame"])
+def test_a_fold_says_what_batches_in_production_would(corrector):
+    """A whole fold as one batch of LAME gains what no batch in production does."""
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
+    own = cross_val_score(pipeline, X, y)
+    corrected = CorrectedClassifier(pipeline, corrector)
+    said = cross_val_score(corrected, X, y)
+    for (train, test), score in zip(StratifiedKFold().split(X, y), said, strict=True):
+        corrected.fit(X[train], y[train])
+        parts = [test[start : start + 64] for start in range(0, len(test), 64)]
+        labels = np.concatenate([corrected.predict(X[part]) for part in parts])
+        assert score == np.mean(labels == y[test])
+    if corrector == "prudent":  # the default: digits in no order leave nothing to correct
+        assert abs(np.mean(said - own)) < 0.01
+
+
 @pytest.mark.parametrize("routing", [False, True])
 def test_weights_of_samples_reach_the_estimator(routing):
     weights = np.where(y[TRAIN] < 5, 1.0, 0.01)
@@ -240,8 +302,10 @@ def test_weights_of_samples_reach_the_estimator(routing):
     ("options", "message"),
     [
         ({"estimator": LinearSVC()}, "estimator must have predict_proba, got .*CalibratedClassif"),
-        ({"corrector": "lame"}, "corrector must be a Corrector, got 'lame'"),
-        ({"corrector": LAME}, "corrector must be a Corrector, got <class"),
+        ({"corrector": "lam"}, "corrector must be one of .*, got 'lam'; did you mean 'lame'"),
+        ({"corrector": "tent"}, "corrector must see outputs alone, got 'tent', which needs"),
+        ({"corrector": LAME}, "corrector must .* got the class LAME: write LAME"),
+        ({"corrector": None}, "corrector must have correct and reset, got NoneType"),
         ({"features": 3}, "features must be a transformer or a callable, got 3"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
     ],
