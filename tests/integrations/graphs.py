@@ -45,3 +45,14 @@ def linear(path, *more, **options):
 
 FEATURES = np.maximum(X, 0)
 SCORES = FEATURES @ W + B
+
+
+def brightness(path):
+    """A network of two classes, dark and bright, whose threshold is the middle."""
+    nodes = [
+        node("GlobalAveragePool", ["x"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w", "b"], ["y"]),
+    ]
+    weights = {"w": np.array([[-5, 5]] * 3, np.float32), "b": np.zeros(2, np.float32)}
+    return save(path, nodes, weights, x=("n", 3, 8, 8))

@@ -1,6 +1,5 @@
 """The clients in examples/, against a server."""
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -20,22 +19,9 @@ def test_clients(name):
     assert after > before + 5
 
 
-@pytest.fixture
-def brightness(tmp_path):
-    """A network of two classes, dark and bright, whose threshold is the middle."""
-    nodes = [
-        graphs.node("GlobalAveragePool", ["x"], ["p"]),
-        graphs.node("Flatten", ["p"], ["f"]),
-        graphs.node("Gemm", ["f", "w", "b"], ["y"]),
-    ]
-    weights = {"w": np.array([[-5, 5]] * 3, np.float32), "b": np.zeros(2, np.float32)}
-    path = tmp_path / "net.onnx"
-    graphs.save(path, nodes, weights, x=("n", 3, 8, 8))
-    return path
-
-
 @pytest.mark.slow
-def test_a_video(brightness, tmp_path):
+def test_a_video(tmp_path):
+    brightness = graphs.brightness(tmp_path / "net.onnx")
     folder = tmp_path / "frames"
     folder.mkdir()
     levels = [250, 240, 230, 220, 20, 225, 235, 245]

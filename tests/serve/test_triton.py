@@ -106,6 +106,7 @@ def test_tensors_go_both_ways_to_the_bit(client, datatype, binary_in, binary_out
         np.testing.assert_array_equal(labels[1], probs.argmax(axis=1))
         assert result.as_numpy("entropy").tolist() == [expected.info["entropy"]]
         told = result.get_response()["parameters"]
+        assert told.pop("sequence_id") == stream
         assert {name: expected.info[name] for name in told} == told
         assert {"trust", "novelty", "absent", "evidence"} <= told.keys()
 
@@ -151,6 +152,7 @@ def test_sequences_are_streams(client, stream):
             given = tensors(features=features, probs=probs)
             sequence = {"sequence_start": i in (0, 1), "sequence_end": i in (3, 5)}
             result = client.infer("prudent", given, sequence_id=stream, **sequence)
+            assert result.get_response()["parameters"]["sequence_id"] == stream
             np.testing.assert_array_equal(result.as_numpy("probs"), expected[i].probs)
             client.infer("prudent", given, sequence_id=next(_streams))
             client.infer("prudent", given)
@@ -219,6 +221,22 @@ REFUSED = {
     "nan": ({"inputs": tensors(features=GOOD[0] * np.nan, probs=GOOD[1])}, "400", "must be finite"),
     "output": ({"outputs": wanted(True, "lable")}, "400", "outputs .* 'lable'.*'label'"),
     "classes": ({"inputs": tensors(features=GOOD[0], probs=GOOD[1][:, :2])}, "400", "probs must"),
+    "parameter": (
+        {"parameters": {"sequnce_id": 7}},
+        "400",
+        "parameters of the request .* got 'sequnce_id'; did you mean 'sequence_id'",
+    ),
+    "priority": ({"priority": 1}, "400", "priority of the request is not supported"),
+    "class count": (
+        {"outputs": [triton.InferRequestedOutput("probs", class_count=3)]},
+        "400",
+        "classification of output 'probs' is not supported",
+    ),
+    "other sizes": (
+        {"inputs": tensors(features=GOOD[0][:, :2], probs=GOOD[1])},
+        "400",
+        r"features must have 7 columns as before in this stream, got 2; sequence_start begins",
+    ),
     "long id": ({"sequence_id": "x" * 257}, "400", "at most 256 characters"),
     "compression": ({"request_compression_algorithm": "gzip"}, "415", "must not be compressed"),
 }

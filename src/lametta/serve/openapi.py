@@ -11,36 +11,54 @@ from lametta.serve.service import SIGNALS, Service
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-_PARAMETERS = {
-    "type": "object",
-    "additionalProperties": {
-        "anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]
-    },
+_FLAG = {"type": "boolean"}
+
+
+def _known(**properties: Mapping[str, object]) -> dict[str, object]:
+    """An object with these properties alone."""
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+_NAME = {"type": "string", "minLength": 1}
+_SHAPE = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+_DATATYPE = {"type": "string", "enum": list(DTYPES)}
+_ID = {"type": "string"}
+_STREAM = {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 256}]}
+_INPUT = {
+    **_known(
+        name=_NAME,
+        shape=_SHAPE,
+        datatype=_DATATYPE,
+        parameters=_known(binary_data_size={"type": "integer", "minimum": 0}),
+        data={"type": "array"},
+    ),
+    "required": ["name", "shape", "datatype"],
 }
-_TENSOR = {
+_WANTED = {**_known(name=_NAME, parameters=_known(binary_data=_FLAG)), "required": ["name"]}
+_REQUEST = {
+    **_known(
+        id=_ID,
+        parameters=_known(
+            sequence_id=_STREAM,
+            sequence_start=_FLAG,
+            sequence_end=_FLAG,
+            timeout={"type": "number", "minimum": 0, "description": "Microseconds."},
+            binary_data_output=_FLAG,
+        ),
+        inputs={"type": "array", "minItems": 1, "items": _INPUT},
+        outputs={"type": "array", "items": _WANTED},
+    ),
+    "required": ["inputs"],
+}
+_OUTPUT = {
     "type": "object",
     "required": ["name", "shape", "datatype"],
     "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
-        "datatype": {"type": "string", "enum": list(DTYPES)},
-        "parameters": _PARAMETERS,
+        "name": _NAME,
+        "shape": _SHAPE,
+        "datatype": _DATATYPE,
+        "parameters": {"type": "object"},
         "data": {"type": "array"},
-    },
-}
-_WANTED = {
-    "type": "object",
-    "required": ["name"],
-    "properties": {"name": {"type": "string", "minLength": 1}, "parameters": _PARAMETERS},
-}
-_REQUEST = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": {"type": "string"},
-        "parameters": _PARAMETERS,
-        "inputs": {"type": "array", "minItems": 1, "items": _TENSOR},
-        "outputs": {"type": "array", "items": _WANTED},
     },
 }
 _REPLY = {
@@ -49,9 +67,14 @@ _REPLY = {
     "properties": {
         "model_name": {"type": "string"},
         "model_version": {"type": "string"},
-        "id": {"type": "string"},
-        "parameters": _PARAMETERS,
-        "outputs": {"type": "array", "items": _TENSOR},
+        "id": _ID,
+        "parameters": {
+            "type": "object",
+            "description": "The request's sequence_id, and what the corrector says of itself.",
+            "properties": {"sequence_id": _STREAM},
+            "additionalProperties": {"type": ["number", "null"]},
+        },
+        "outputs": {"type": "array", "items": _OUTPUT},
     },
 }
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

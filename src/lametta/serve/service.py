@@ -1,9 +1,12 @@
 """From the bytes of a request to the bytes of its answer."""
 
+import base64
 import json
+import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,11 +15,12 @@ from numpy.typing import NDArray
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_choice, is_number
 from lametta.integrations.onnx import OnnxModel
+from lametta.serve.datatypes import refuse
 from lametta.serve.errors import DeadlineError, NotFoundError
 from lametta.serve.keeper import Keeper, Samples
 from lametta.serve.monitor import Monitor
 from lametta.serve.tensors import BadRequest, InferRequest, Limits, decode, encode
-from lametta.types import Prediction
+from lametta.types import LamettaError, Prediction
 
 VERSION = "1"  # of every model: a corrector has no weights that could change
 SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
@@ -77,11 +81,14 @@ class Service:
         samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
         key = None if stream is None else json.dumps(stream)
-        prediction = keeper.correct(samples, key, deadline)
+        with _said_to_clients():
+            prediction = keeper.correct(samples, key, deadline)
         seconds = time.perf_counter() - began
         shown = None if stream is None else str(stream)
         self.monitor.answered(name, shown, probs, prediction, seconds)
         outputs, told = _outputs(probs, prediction)
+        if stream is not None:  # else a client could not tell that its request stood alone
+            told = {"sequence_id": stream, **told}
         binary = request.parameters.get("binary_data_output", False)
         return encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
 
@@ -100,7 +107,9 @@ class Service:
         known = {"features", "probs", "logits"}
         if "features" not in inputs or not known.issuperset(inputs) or len(inputs) != 2:
             listed = ", ".join(name[:50] for name in list(inputs)[:5])
-            raise BadRequest(f"inputs must be features, and probs or logits, got {listed}")
+            images = any(array.dtype.kind in "Ou" for array in inputs.values())
+            hint = "; images are for a server that was started with --model" if images else ""
+            raise BadRequest(f"inputs must be features, and probs or logits, got {listed}{hint}")
         for name, array in inputs.items():
             if array.dtype.kind != "f" or array.ndim != 2:
                 raise BadRequest(
@@ -120,9 +129,32 @@ def _predicted(
     if len(network.metadata.inputs) == len(inputs) == 1:
         (x,) = inputs.values()  # whatever the client calls it
         if x.dtype == object:
-            x = x.ravel().tolist()  # files, a row each
-    output = network(x)
+            x = [_file(content) for content in x.ravel().tolist()]  # a row each
+    with _said_to_clients():
+        output = network(x)
     return to_numpy(output.features), probabilities("logits", to_numpy(output.logits))
+
+
+def _file(content: bytes) -> bytes:
+    """The bytes of an image file. No JPEG or PNG file is text, so text is one in base64."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:  # with the first byte
+        return content
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        refuse("image files", "binary BYTES or, in JSON, base64 and nothing else", text)
+
+
+@contextmanager
+def _said_to_clients() -> Iterator[None]:
+    """Say in errors what a client can send: it knows of no ``x`` and cannot call ``reset()``."""
+    try:
+        yield
+    except LamettaError as error:
+        said = re.sub("^x ", "inputs ", str(error)).replace("reset()", "sequence_start")
+        raise type(error)(said) from error
 
 
 def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
@@ -155,11 +187,11 @@ def _timeout(request: InferRequest) -> float:
 
 def _outputs(
     source: NDArray[np.floating], prediction: Prediction
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, float]]:
+) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
     """The outputs, and what else the corrector says of itself."""
     probs = to_numpy(prediction.probs)
     outputs = {"probs": probs, "label": probs.argmax(axis=1), "source_label": source.argmax(axis=1)}
-    told = {name: float(value) for name, value in prediction.info.items()}
+    told: dict[str, object] = {name: float(value) for name, value in prediction.info.items()}
     for name in SIGNALS:
         outputs[name] = np.array([told.pop(name, np.nan)])
     return outputs, told

@@ -9,7 +9,7 @@ agrees with the limits and with the bytes that came.
 import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,14 +26,10 @@ from lametta.serve.datatypes import (
     to_binary,
     to_json,
 )
+from lametta.serve.fields import INPUT, OUTPUT, REQUEST, Object, get
 
 __all__ = ["BadRequest", "InferRequest", "Limits", "decode", "encode"]
 
-T = TypeVar("T")
-_Object: TypeAlias = dict[str, object]  # of JSON
-
-_WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
-_UNSUPPORTED = ("classification", "shared_memory_region")
 _MOST_DIMENSIONS = 8
 
 
@@ -133,40 +129,42 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
         raise BadRequest(f"the request must be JSON: {error}") from None
     if not isinstance(header, dict):
         refuse("the request", "a JSON object", header)
+    REQUEST.check(header, "the request")
     rest = rest[end:]
     inputs: dict[str, NDArray[Any]] = {}
-    for index, tensor in enumerate(_get(header, "inputs", list, "the request")):
+    for index, tensor in enumerate(get(header, "inputs", list, "the request")):
         name = _name(tensor, f"inputs[{index}]", inputs)
         inputs[name], rest = _input(tensor, f"input {show(name)}", rest, limits)
     if not inputs:
         raise BadRequest("inputs of the request must hold at least one tensor, got none")
     if rest:
         raise BadRequest(f"the body must end with its last tensor, got {len(rest)} bytes more")
-    parameters = _parameters(header, "the request")
-    binary = _get(parameters, "binary_data_output", bool, "the request", False)
+    parameters = REQUEST.parameters_of(header, "the request")
+    binary = get(parameters, "binary_data_output", bool, "the request", False)
     return InferRequest(
-        _get(header, "id", str, "the request", ""), inputs, parameters, _outputs(header, binary)
+        get(header, "id", str, "the request", ""), inputs, parameters, _outputs(header, binary)
     )
 
 
 def _input(
-    tensor: _Object, where: str, rest: memoryview, limits: Limits
+    tensor: Object, where: str, rest: memoryview, limits: Limits
 ) -> tuple[NDArray[Any], memoryview]:
     """A tensor, and the bytes behind it."""
-    datatype = _get(tensor, "datatype", str, where)
+    INPUT.check(tensor, where)
+    datatype = get(tensor, "datatype", str, where)
     if datatype not in DTYPES:
         refuse(f"datatype of {where}", f"one of {', '.join(DTYPES)}", datatype)
     shape = _shape(tensor, where, limits)
-    size = _parameters(tensor, where).get("binary_data_size")
+    size = INPUT.parameters_of(tensor, where).get("binary_data_size")
     if size is None:
-        return from_json(_get(tensor, "data", list, where), datatype, shape, where), rest
+        return from_json(get(tensor, "data", list, where), datatype, shape, where), rest
     if tensor.get("data") is not None:
         raise BadRequest(f"{where} must have either data or binary_data_size, got both")
     return from_binary(rest, size, datatype, shape, where)
 
 
-def _shape(tensor: _Object, where: str, limits: Limits) -> list[int]:
-    shape = _get(tensor, "shape", list, where)
+def _shape(tensor: Object, where: str, limits: Limits) -> list[int]:
+    shape = get(tensor, "shape", list, where)
     fits = 1 <= len(shape) <= _MOST_DIMENSIONS and {*map(type, shape)} == {int}
     if not fits or min(shape) < 1:
         refuse(f"shape of {where}", f"1 to {_MOST_DIMENSIONS} integers >= 1", shape)
@@ -178,12 +176,14 @@ def _shape(tensor: _Object, where: str, limits: Limits) -> list[int]:
     return shape
 
 
-def _outputs(header: _Object, binary: bool) -> dict[str, bool] | None:
+def _outputs(header: Object, binary: bool) -> dict[str, bool] | None:
     outputs: dict[str, bool] = {}
-    for index, output in enumerate(_get(header, "outputs", list, "the request", [])):
+    for index, output in enumerate(get(header, "outputs", list, "the request", [])):
         name = _name(output, f"outputs[{index}]", outputs)
         where = f"output {show(name)}"
-        outputs[name] = _get(_parameters(output, where), "binary_data", bool, where, binary)
+        OUTPUT.check(output, where)
+        parameters = OUTPUT.parameters_of(output, where)
+        outputs[name] = get(parameters, "binary_data", bool, where, binary)
     return outputs or None
 
 
@@ -191,30 +191,10 @@ def _name(entry: object, where: str, taken: Container[str]) -> str:
     """The name of an input or output, which no other may have."""
     if not isinstance(entry, dict):
         refuse(where, "an object", entry)
-    name = _get(entry, "name", str, where)
+    name = get(entry, "name", str, where)
     if not name or name in taken:
         refuse(f"name of {where}", "a name of its own", name)
     return name
-
-
-def _parameters(entry: _Object, where: str) -> dict[str, Any]:
-    parameters = _get(entry, "parameters", dict, where, {})
-    for key, value in parameters.items():
-        if key in _UNSUPPORTED:
-            raise BadRequest(f"parameter {key} of {where} is not supported")
-        if type(value) not in (str, int, float, bool):
-            refuse(f"parameter {show(key)} of {where}", "a string, number or boolean", value)
-    return parameters
-
-
-def _get(entry: _Object, key: str, kind: type[T], where: str, default: T | None = None) -> T:
-    """A field, which must be of this type; null counts as missing."""
-    value = entry.get(key)
-    if type(value) is kind:  # as it nearly always is
-        return value
-    if value is not None or default is None:
-        refuse(f"{key} of {where}", _WORDS[kind], value)
-    return default
 
 
 def encode(
@@ -265,14 +245,14 @@ def encode(
     entries, tail = [], []
     for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
         array = outputs[name]
-        entry: _Object = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
+        entry: Object = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
         if raw:
             tail.append(to_binary(array))
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             entry["data"] = to_json(array, f"output {name}")
         entries.append(entry)
-    reply: _Object = {"model_name": model, "model_version": version}
+    reply: Object = {"model_name": model, "model_version": version}
     if request_id:
         reply["id"] = request_id
     if parameters:

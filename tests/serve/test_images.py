@@ -1,0 +1,82 @@
+"""Images for a network that the server runs, as clients can send them."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from lametta.serve.plan import Plan, Served
+from tests.integrations import graphs
+
+PATH = "/v2/models/prudent/infer"
+
+
+def _file(level, kind="JPEG"):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (level,) * 3).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    path = graphs.brightness(tmp_path_factory.mktemp("model") / "net.onnx")
+    return TestClient(Plan({"prudent": Served("prudent", {})}, model=path).app())
+
+
+def _ask(client, data, shape=None, datatype="BYTES", path=PATH):
+    tensor = {"name": "image", "shape": shape or [len(data)], "datatype": datatype, "data": data}
+    return client.post(path, json={"inputs": [tensor]})
+
+
+def _probs(answer):
+    assert answer.status_code == 200, answer.text
+    return {output["name"]: output for output in answer.json()["outputs"]}["probs"]["data"]
+
+
+def _ask_binary(client, *files):
+    raw = b"".join(len(file).to_bytes(4, "little") + file for file in files)
+    tensor = {"name": "image", "shape": [len(files)], "datatype": "BYTES"}
+    tensor["parameters"] = {"binary_data_size": len(raw)}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    return client.post(PATH, content=head + raw, headers=headers)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_files_in_base64_are_those_in_binary(client, kind):
+    files = [_file(20, kind), _file(230, kind)]
+    said = _probs(_ask(client, [base64.b64encode(file).decode() for file in files]))
+    assert said == _probs(_ask_binary(client, *files))
+    assert np.reshape(said, (2, 2)).argmax(axis=1).tolist() == [0, 1]
+
+
+def test_what_is_no_base64_is_refused_with_the_ways_that_work(client):
+    url = "data:image/jpeg;base64," + base64.b64encode(_file(20)).decode()
+    for text in ("photo.jpg", url, _file(20).decode("latin-1")):
+        answer = _ask(client, [text])
+        assert answer.status_code == 400
+        expected = "image files must be binary BYTES or, in JSON, base64 and nothing else, got '"
+        assert answer.json()["error"].startswith(expected)
+
+
+def test_errors_name_what_the_client_sent(client):
+    broken = _ask(client, [base64.b64encode(b"no image").decode()])
+    assert broken.json()["error"] == (
+        "inputs must hold images that can be read, got at 0: neither JPEG nor PNG"
+    )
+    wrong = _ask(client, [0.5, 0.5], [1, 2], "FP32").json()["error"]
+    assert wrong.startswith("inputs must be float32 [N, 3, 8, 8]"), wrong
+
+
+def test_a_server_without_a_model_says_what_it_lacks():
+    client = TestClient(Plan({"prudent": Served("prudent", {})}).app())
+    answer = _ask(client, [base64.b64encode(_file(20)).decode()])
+    assert answer.status_code == 400
+    assert answer.json()["error"] == (
+        "inputs must be features, and probs or logits, got image; images are for a server that "
+        "was started with --model"
+    )
