@@ -1,5 +1,7 @@
 """Sphinx's configuration."""
 
+import re
+
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
@@ -16,7 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "_generated"]
+exclude_patterns = ["_build"]
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"
@@ -46,41 +48,11 @@ def write_block(translator, node):
     raise nodes.SkipNode
 
 
+# What Sphinx alone understands stands in comments, so that others who show Markdown leave it out.
+def uncomment(app, page, source):
+    source[0] = re.sub(r"<!-- sphinx\s(.*?)\s-->", r"\1", source[0], flags=re.DOTALL)
+
+
 def setup(app):
+    app.connect("source-read", uncomment)
     app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
-
-
-def _write_tables() -> None:
-    """Make the tables of docs/methods.md from the methods themselves."""
-    from pathlib import Path
-
-    from lametta import methods
-    from lametta._signatures import parameters_of
-    from lametta.affinity import AFFINITIES
-
-    def table(*rows: tuple[str, ...]) -> str:
-        head, *body = (f"| {' | '.join(row)} |" for row in rows)
-        return "\n".join([head, "|---" * len(rows[0]) + "|", *body]) + "\n"
-
-    def options(parameters: dict) -> str:
-        return ", ".join(f"`{parameter.text}`" for parameter in parameters.values())
-
-    def line(thing: object) -> str:
-        return (thing.__doc__ or "").splitlines()[0]
-
-    folder = Path(__file__).with_name("_generated")
-    folder.mkdir(exist_ok=True)
-    rows = [("name", "what it is", "traits", "options")]
-    for name in methods.METHODS:
-        found = methods.find(name)
-        traits = ["network" if found.needs_network else "outputs"]
-        traits += ["state"] * found.stateful + ["ordered"] * found.ordered
-        traits += ["looks ahead"] * (not found.causal)
-        rows.append((f"`{name}`", found.line, ", ".join(traits), options(found.parameters())))
-    (folder / "methods.md").write_text(table(*rows))
-    rows = [("name", "what it is", "options")]
-    rows += [(f"`{n}`", line(make), options(parameters_of(make))) for n, make in AFFINITIES.items()]
-    (folder / "affinities.md").write_text(table(*rows))
-
-
-_write_tables()

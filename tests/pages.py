@@ -47,7 +47,7 @@ class Block:
 def pages() -> list[Path]:
     """The README and every page of the documentation."""
     found = sorted((ROOT / "docs").rglob("*.md"))
-    kept = [p for p in found if not {"_build", "_generated"} & {*p.relative_to(ROOT).parts}]
+    kept = [p for p in found if "_build" not in p.relative_to(ROOT).parts]
     return [ROOT / "README.md", *kept]
 
 

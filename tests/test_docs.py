@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 
 from lametta.testing import yield_checks
+from scripts import reference
 from tests.pages import LANGUAGES, ROOT, Reader, blocks, pages
 
 PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages()}
@@ -88,7 +89,7 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
     assert len([name for name in left if "integrations" not in name]) <= 10
     # A mark that is misspelled would be no mark.
     said = {mark.strip() for text in PAGES.values() for mark in re.findall(r"<!-- ([\w ]+)", text)}
-    assert said <= {"not run", "file", "stays up"}
+    assert said <= {"not run", "file", "stays up", "sphinx", "made by scripts", "end"}
 
 
 def test_a_page_that_shows_what_is_not_printed_is_found():
@@ -166,21 +167,29 @@ def test_the_check_of_the_built_site_finds_what_is_wrong(tmp_path):
 
 def _documented() -> dict[str, object]:
     """The names of docs/api.md, and what they stand for."""
-    names, module = [], "lametta"
-    directive = r"^\.\. (auto\w+|currentmodule):: (\S+)\n((?:   .*\n)*)"
-    for kind, name, options in re.findall(directive, PAGES["docs/api.md"], flags=re.MULTILINE):
-        if kind == "currentmodule":
-            module = name
-        elif kind == "automodule":
-            members = re.search(r":members:([^:]*)", options)[1]
-            names += [f"{name}.{member.strip()}" for member in members.split(",")]
-        else:
-            names.append(name if name.startswith("lametta.") else f"{module}.{name}")
-    found = {}
-    for name in names:
-        path, _, attribute = name.rpartition(".")
-        found[name] = getattr(importlib.import_module(path), attribute)
-    return found
+    _, names = reference.documented(PAGES["docs/api.md"])
+    return {name: reference.find(name) for name in names}
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_tables_are_those_of_the_code(name):
+    text = PAGES[f"docs/{name}"]
+    assert "| `lametta.lame` |" in text or "| `lame` |" in text
+    assert reference.written(text) == text, "run python scripts/reference.py"
+
+
+def test_a_table_that_is_out_of_date_is_found():
+    text = PAGES["docs/methods.md"]
+    assert reference.written(text.replace("| `lame` |", "| `lamé` |")) == text
+    assert reference.written(text.replace("`k=5`", "`k=7`")) == text
+
+
+def test_pages_can_be_read_where_they_are_not_built():
+    for name, text in PAGES.items():
+        shown = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+        assert not re.search(r"^(`{3,}|:{3,})\{|\)\{\.|\{[a-z:]+\}`", shown, flags=re.MULTILINE), (
+            name
+        )
 
 
 def test_every_public_name_is_documented_with_an_example():
