@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lametta.cli import app
-from lametta.cli.serve import _bytes, _is_local, _served, _tokens
+from lametta.cli.serve import _bytes, _is_local, _names, _served, _tokens
 from lametta.types import LamettaError
 
 
@@ -49,6 +49,7 @@ def test_correctors_by_name(spec, name, method, options):
         (["--token-file", "nothing.txt"], "nothing.txt"),
         (["--features", "f"], "--features must come with --model, got 'f' without it"),
         (["--logits", "z"], "--logits must come with --model, got 'z' without it"),
+        (["--names", "nothing.txt"], "nothing.txt"),
         (["--replicas", "3"], "--replicas must come with --ray, got 3 without it"),
         (["--log-level", "loud"], "--log-level must be one of 'debug', 'info'"),
     ],
@@ -76,3 +77,20 @@ def test_bytes():
 def test_local_addresses():
     hosts = "127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1", "example"
     assert [_is_local(host) for host in hosts] == [True] * 4 + [False] * 4
+
+
+def test_names_of_classes(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("red panda\n Ara\u00f1a \r\n\n", encoding="utf-8")
+    assert _names(path) == ("red panda", "Ara\u00f1a")
+    for content, message in (
+        (b"", "must be a text file with a class in each line, got "),
+        (b"a\n\nb\n", "names.txt, line 2 of which is empty"),
+        (b"\xff\xfe", "must be a text file in UTF-8, got "),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(LamettaError, match=message):
+            _names(path)
+    (tmp_path / "names.json").write_text('["a",\n"b"]')
+    with pytest.raises(LamettaError, match="a class in each line, got .*names.json"):
+        _names(tmp_path / "names.json")

@@ -15,6 +15,8 @@ from tests.serve.server import serving
 
 TOKEN = "a-token-of-enough-letters"
 HOSTILE = '<img src=x onerror="document.title=1">'
+NAMES = ("airplane", "automobile", "<b>bird</b>", "cat", "deer", "dog", "frog", "horse")
+NAMES += ("ship", "truck")  # CIFAR-10's
 FILES = ("index.html", "page.css", "page.js", "charts.js", "icon.svg")
 
 
@@ -115,6 +117,8 @@ def test_a_click_through_the_page(images, tmp_path):
     token.write_text(TOKEN + "\n")
     # Products are for tracks of one object: on images in any order they stick to one class.
     options = ("--corrector", "prudent", "--corrector", "stuck=product", "--token-file", token)
+    (tmp_path / "names").write_text("\n".join(NAMES))
+    options += ("--names", tmp_path / "names")
     with serving(*options) as server, chromium() as tab:
         tab.resize(1280)
         tab.go(f"{server.url}/")
@@ -144,10 +148,17 @@ def test_a_click_through_the_page(images, tmp_path):
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
         assert "Samples256" in tab.evaluate(tiles)
 
+        shown = "[...document.querySelector('.legend').querySelectorAll('span')]"
+        legend = tab.evaluate(f"{shown}.map((x) => x.textContent)")
+        assert legend
+        assert {*legend} <= {*NAMES, "all others"}
         assert tab.evaluate("document.querySelectorAll('.strip').length") == 0
         tab.click("tbody tr:nth-of-type(3) .stream")
         tab.wait("document.querySelectorAll('.strip').length === 1")
         assert tab.evaluate("document.querySelectorAll('.strip svg')[0].children.length") == 64
+        said = tab.evaluate("document.querySelector('.strip .said').textContent")
+        assert any(name in said for name in NAMES)
+        assert "class " not in tab.evaluate("document.querySelector('.model').textContent")
         open_ = "document.querySelector('tbody .stream[aria-expanded=true]').textContent"
         assert tab.evaluate(open_) == "door"
         tab.click("tbody tr:nth-of-type(3) .stream")

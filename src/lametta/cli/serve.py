@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lametta import methods
-from lametta._checks import check_choice
+from lametta._checks import check_choice, explained
 from lametta.cli._console import Features, Logits, parsed, require, typed, user_errors
 from lametta.types import LamettaError
 
@@ -63,6 +63,14 @@ def serve(
     ] = None,
     features: Features = None,
     logits: Logits = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A text file with the names of the classes, one a line in their order, for "
+            "answers (label_name) and the page at /; by default those in the model's file.",
+        ),
+    ] = None,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
     idle: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
@@ -160,13 +168,16 @@ def serve(
             model=model,
             features=features,
             logits=logits,
+            names=_names(names),
         )
         from lametta.serve.server import log_to_stderr, run
 
         check_choice("--log-level", log_level, ("debug", "info", "warning", "error"))
         level = log_level.upper()
         log_to_stderr(level)
-        with typed(store="--store", path="--model", address="--ray", port="--port"):
+        with typed(
+            store="--store", path="--model", names="--names", address="--ray", port="--port"
+        ):
             if ray is not None:
                 require("ray", "ray")
                 from lametta.serve.ray import serve_on_ray
@@ -194,7 +205,7 @@ def _served(specs: Sequence[str]) -> "dict[str, Served]":
         options = parsed(text.split(","), "--corrector") if text else {}
         for option, message in methods.find(method, "--corrector").problems(options):
             raise LamettaError(f"--corrector {spec}: {option} {message}")
-        with typed(method="--corrector"):
+        with typed(correctors="--corrector"):
             Served(method, options).make()
         if not _NAME.fullmatch(name):
             raise LamettaError(
@@ -218,6 +229,21 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
             f"got {path} with {'others' if tokens else 'none'}"
         )
     return tokens
+
+
+def _names(path: Path | None) -> tuple[str, ...] | None:
+    """The names of classes in a file, one a line."""
+    if path is None:
+        return None
+    with explained("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
+        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
+    names = tuple(map(str.strip, lines))
+    if path.suffix == ".json" or not names or "" in names:
+        where = f", line {names.index('') + 1} of which is empty" if "" in names else ""
+        raise LamettaError(
+            f"--names must be a text file with a class in each line, got {path}{where}"
+        )
+    return names
 
 
 def _bytes(option: str, text: str) -> int:

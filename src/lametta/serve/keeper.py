@@ -104,6 +104,11 @@ class Keeper:
         Where states survive.
     memory : float
         Bytes of states that are held ready here; others are loaded when they are needed.
+
+    Attributes
+    ----------
+    stateful : bool
+        Whether the corrector remembers; without memory, no streams are kept.
     """
 
     def __init__(
@@ -111,7 +116,7 @@ class Keeper:
     ) -> None:
         self.corrector, self.store = corrector, store
         check_can_correct(corrector)
-        self._stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
+        self.stateful = isinstance(corrector, Stateful) and getattr(corrector, "stateful", True)
         # An object's address in memory is no option: it differs after a restart.
         options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
         options = hashlib.sha256(options.encode()).hexdigest()[:8]
@@ -133,7 +138,7 @@ class Keeper:
 
         Once `time.monotonic` has reached ``deadline``, no answer is wanted.
         """
-        if stream is None or not self._stateful:
+        if stream is None or not self.stateful:
             return fresh(self.corrector).correct(samples.features, samples.probs)
         # Row by row, as they are read back: NumPy may sum other layouts in another order.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lametta.serve.datatypes import DTYPES, datatype_of
-from lametta.serve.service import SIGNALS, Service
+from lametta.serve.service import LABELS, NAMES, SIGNALS, Service
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -162,8 +162,8 @@ def inputs_of(service: Service) -> Sequence[Mapping[str, object]]:
 
 def outputs_of(service: Service) -> Sequence[Mapping[str, object]]:
     """The outputs in a model's metadata."""
-    labels = [
-        {"name": name, "datatype": "INT64", "shape": [-1]} for name in ("label", "source_label")
-    ]
+    labels = [{"name": name, "datatype": "INT64", "shape": [-1]} for name in LABELS]
+    if service.names is not None:
+        labels += [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in NAMES]
     signals = [{"name": name, "datatype": "FP64", "shape": [1]} for name in SIGNALS]
     return [{"name": "probs", "datatype": "FP32", "shape": [-1, -1]}, *labels, *signals]

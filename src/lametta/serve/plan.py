@@ -1,34 +1,32 @@
 """All that a server is made from, so that each replica of it can make its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
-from lametta import methods
-from lametta.correctors._chain import Chain
 from lametta.integrations.onnx import OnnxModel
+from lametta.methods import as_corrector
 from lametta.serve.app import make_app
 from lametta.serve.gate import Bodies, Manners
 from lametta.serve.keeper import Keeper
 from lametta.serve.monitor import Monitor
 from lametta.serve.service import Service
 from lametta.serve.stores import IDLE, MOST, open_store
-from lametta.types import Corrector
+from lametta.types import Corrector, LamettaError
 
 
 class Served(NamedTuple):
-    """A corrector by name: a method and its options."""
+    """A corrector by the name of its method and its options, or the corrector itself."""
 
-    method: str
-    options: Mapping[str, object]
+    method: str | Corrector
+    options: Mapping[str, object] | None = None
 
     def make(self) -> Corrector:
         """Make the corrector, or say what is wrong with its name or options."""
-        made = methods.find(self.method).correctors(self.options)
-        return made[0] if len(made) == 1 else Chain(tuple(made))
+        return as_corrector(self.method, self.options, argument="correctors")
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,9 @@ class Plan:
 
     Parameters
     ----------
-    correctors : mapping of str to Served
-        The models by name.
+    correctors : mapping of str to Served, str or Corrector
+        The models by name: each a method by its name, with options as a `Served`, or a corrector,
+        of which every stream gets a copy.
     store : str
         As for `lametta.serve.stores.open_store`, with ``most`` and ``idle``.
     memory : float
@@ -48,11 +47,20 @@ class Plan:
     model : path, optional
         A classifier in ONNX's format that predicts here, with the options ``features`` and
         ``logits`` of `lametta.integrations.onnx.OnnxModel`.
+    names : sequence of str, optional
+        The names of the classes, for answers and the live page; by default those that the model's
+        file has. Requests must then have as many classes.
     manners : Manners
         What is asked of clients.
+
+    Examples
+    --------
+    >>> from lametta import LAME, knn
+    >>> plan = Plan({"prudent": "prudent", "fast": LAME(knn(3))}, names=["cat", "dog"])
+    >>> uvicorn.run(plan.app())  # doctest: +SKIP
     """
 
-    correctors: Mapping[str, Served]
+    correctors: Mapping[str, Served | str | Corrector]
     store: str = "memory"
     most: int = MOST
     idle: float = IDLE
@@ -61,6 +69,7 @@ class Plan:
     model: Path | None = None
     features: str | None = None
     logits: str | None = None
+    names: Sequence[str] | None = None
     manners: Manners = field(default_factory=Manners)
 
     def app(self) -> ASGIApp:
@@ -68,7 +77,12 @@ class Plan:
         network = None
         if self.model is not None:
             network = OnnxModel(self.model, features=self.features, logits=self.logits)
-        correctors = {name: served.make() for name, served in self.correctors.items()}
+        names = _names(self.names, network)
+        served = {
+            name: one if isinstance(one, Served) else Served(one)
+            for name, one in self.correctors.items()
+        }
+        correctors = {name: one.make() for name, one in served.items()}
         store = open_store(self.store, most=self.most, idle=self.idle)
         keepers = {
             name: Keeper(corrector, name, store, memory=self.memory)
@@ -80,7 +94,23 @@ class Plan:
             "streams": lambda: float(sum(len(keeper) for keeper in keepers.values())),
             "evictions": lambda: float(sum(keeper.evicted for keeper in keepers.values())),
         }
-        classes = None if network is None else network.metadata.classes
-        monitor = Monitor(list(keepers), gauges, classes=classes)
-        service = Service(keepers, monitor, self.manners.limits, self.manners.deadline, network)
+        monitor = Monitor(list(keepers), gauges, classes=names)
+        limits, deadline = self.manners.limits, self.manners.deadline
+        service = Service(keepers, monitor, limits, deadline, network, names)
         return make_app(service, bodies, store, threads=self.threads)
+
+
+def _names(given: Sequence[str] | None, network: OnnxModel | None) -> tuple[str, ...] | None:
+    """The names of the classes: those that are given, or else those of the model's file."""
+    about = None if network is None else network.metadata
+    n_classes = None if about is None else about.n_classes
+    if given is None:  # where the graph leaves their number open, names may be too few
+        return None if about is None or n_classes is None else about.classes
+    names = tuple(given)
+    if isinstance(given, str) or not all(isinstance(name, str) for name in names):
+        raise LamettaError(f"names must be a sequence of text, got {given!r:.100}")
+    if n_classes not in (None, len(names)):
+        raise LamettaError(
+            f"names must be those of the model's {n_classes} classes, got {len(names)}"
+        )
+    return names

@@ -2,10 +2,11 @@
 
 import base64
 import json
+import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,9 +23,12 @@ from lametta.serve.monitor import Monitor
 from lametta.serve.tensors import BadRequest, InferRequest, Limits, decode, encode
 from lametta.types import LamettaError, Prediction
 
+logger = logging.getLogger("lametta.serve")
+
 VERSION = "1"  # of every model: a corrector has no weights that could change
 SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
-OUTPUTS = ("probs", "label", "source_label", *SIGNALS)
+LABELS = ("label", "source_label")
+NAMES = ("label_name", "source_label_name")  # where the server knows the names of classes
 _LONGEST_ID = 256
 _LARGE = 2**18  # bytes of JSON
 _FLOATS = "FP16, FP32 or FP64"
@@ -46,6 +50,8 @@ class Service:
         Seconds after which no answer is worth anything.
     network : OnnxModel, optional
         What predicts; without it, requests bring features and predictions.
+    names : sequence of str, optional
+        The names of the classes, which every request must have as many of.
     """
 
     keepers: Mapping[str, Keeper]
@@ -53,7 +59,14 @@ class Service:
     limits: Limits
     deadline: float
     network: OnnxModel | None = None
+    names: Sequence[str] | None = None
     _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _lonely: set[str] = field(default_factory=set, init=False, repr=False)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of all outputs."""
+        return ("probs", *LABELS, *(() if self.names is None else NAMES), *SIGNALS)
 
     def find(self, name: str) -> Keeper:
         """The model of a name."""
@@ -76,21 +89,40 @@ class Service:
             raise DeadlineError("the request waited until its deadline")
         stream, start, end = _sequence(request)
         for wanted in request.outputs or ():  # refused before the stream moves on
-            check_choice("outputs of the request", wanted[:100], OUTPUTS)
+            check_choice("outputs of the request", wanted[:100], self.outputs)
         features, probs = self._inputs(request)
+        if self.names is not None and probs.shape[1] != len(self.names):
+            raise BadRequest(
+                f"probs or logits must have {len(self.names)} columns, as many as the server has "
+                f"names of classes, got {probs.shape[1]}"
+            )
         samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
         key = None if stream is None else json.dumps(stream)
         with _said_to_clients():
             prediction = keeper.correct(samples, key, deadline)
         seconds = time.perf_counter() - began
+        if len(probs) == 1 and not keeper.stateful and name not in self._lonely:
+            self._check_company(name, probs, prediction)
         shown = None if stream is None else str(stream)
         self.monitor.answered(name, shown, probs, prediction, seconds)
-        outputs, told = _outputs(probs, prediction)
+        outputs, told = self._outputs(probs, prediction)
         if stream is not None:  # else a client could not tell that its request stood alone
             told = {"sequence_id": stream, **told}
         binary = request.parameters.get("binary_data_output", False)
         return encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
+
+    def _check_company(
+        self, name: str, source: NDArray[np.floating], prediction: Prediction
+    ) -> None:
+        """Log once if a model leaves a single sample as it was, since it needs others beside it."""
+        if np.allclose(to_numpy(prediction.probs), source):
+            self._lonely.add(name)
+            logger.warning(
+                "%s leaves single samples as they are: it corrects the samples of a request by "
+                "each other; send several, or serve a method with memory, such as prudent",
+                name,
+            )
 
     def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
         """Read a request; large JSON takes many times its length of memory, so one at a time."""
@@ -119,6 +151,21 @@ class Service:
         if "probs" in inputs:
             return inputs["features"], inputs["probs"]
         return inputs["features"], probabilities("logits", inputs["logits"])
+
+    def _outputs(
+        self, source: NDArray[np.floating], prediction: Prediction
+    ) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+        """The outputs, and what else the corrector says of itself."""
+        probs = to_numpy(prediction.probs)
+        labels = [rows.argmax(axis=1) for rows in (probs, source)]
+        outputs = {"probs": probs, **dict(zip(LABELS, labels, strict=True))}
+        if self.names is not None:
+            named = np.array(self.names, object)
+            outputs |= zip(NAMES, (named[label] for label in labels), strict=True)
+        told: dict[str, object] = {name: float(x) for name, x in prediction.info.items()}
+        for name in SIGNALS:
+            outputs[name] = np.array([told.pop(name, np.nan)])
+        return outputs, told
 
 
 def _predicted(
@@ -183,15 +230,3 @@ def _timeout(request: InferRequest) -> float:
     if not is_number(given) or given < 0:
         raise BadRequest(f"timeout must be microseconds, got {given!r:.50}")
     return float(given) / 1e6 or float("inf")
-
-
-def _outputs(
-    source: NDArray[np.floating], prediction: Prediction
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
-    """The outputs, and what else the corrector says of itself."""
-    probs = to_numpy(prediction.probs)
-    outputs = {"probs": probs, "label": probs.argmax(axis=1), "source_label": source.argmax(axis=1)}
-    told: dict[str, object] = {name: float(value) for name, value in prediction.info.items()}
-    for name in SIGNALS:
-        outputs[name] = np.array([told.pop(name, np.nan)])
-    return outputs, told
