@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --maxprocesses=8 --dist=worksteal
 # Without compiled files, every process would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint style types tests quick-tests bench docs clean dist wheels lowest newest sbom
+.PHONY: demo quick test bare lint style types tests quick-tests bench docs clean dist wheels lowest newest sbom
 
 # PIP_CONSTRAINT, unlike --constraint, also holds for what a build environment installs. To compile,
 # pip would take one core; what no Python of this version can compile is nothing that we import.
@@ -37,6 +37,15 @@ quick: .venv/ready
 # Every check there is.
 test: .venv/ready
 	$(MAKE) --jobs=4 style types docs tests
+
+# The tests as on a machine without the programs and data that some of them need: those are skipped. The path has
+# links to all that is there otherwise (but for pyenv's, which would find themselves).
+bare: .venv/ready
+	rm -rf build/bare && mkdir -p build/bare
+	IFS=:; for folder in $$PATH; do \
+		case $$folder in */shims) ;; *) ln -s "$$folder"/* build/bare 2>/dev/null;; esac; \
+	done; cd build/bare && rm -f chromium chromium-browser google-chrome chrome redis-server
+	PATH=$(CURDIR)/build/bare WNSEARCHDIR=/nowhere LAMETTA_SHARED=/nowhere $(MAKE) tests
 
 lint: style types
 

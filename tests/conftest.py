@@ -5,14 +5,16 @@ import gc
 import io
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -29,6 +31,12 @@ settings.register_profile("quick", settings.get_profile("lametta"), max_examples
 settings.load_profile("lametta")
 
 GOLDEN = Path(__file__).parent / "golden"
+PROGRAMS = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome", "chrome"),
+    "redis-server": ("redis-server",),
+}
+"""What tests run, by the packages of Debian that bring it."""
+DEBIAN = (*PROGRAMS, "wordnet-base")
 SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
 
 
@@ -195,6 +203,36 @@ def shared(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"{'/'.join(parts)} is not in {SHARED}; set LAMETTA_SHARED to where it is")
     return path
+
+
+@pytest.fixture(scope="session")  # so that it comes before other fixtures
+def browser() -> str:
+    """Where Chromium is, or skip the test."""
+    return installed("chromium")
+
+
+def installed(package: str) -> str:
+    """Where a package of Debian has put its program, or skip the test."""
+    found = next(filter(None, map(shutil.which, PROGRAMS[package])), None)
+    return found or skip_for_want_of(package)
+
+
+def skip_for_want_of(package: str) -> NoReturn:
+    """Skip the test; the last line of all says what to install."""
+    pytest.skip(f"{package} is not installed")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # behind the list of what was skipped
+def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
+    """Say in one line what to install, so that nothing is skipped for want of it."""
+    yield
+    skipped = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    lacking = {name: skipped[f"Skipped: {name} is not installed"] for name in DEBIAN}
+    if names := [name for name, count in lacking.items() if count]:
+        terminalreporter.write_line(
+            f"{sum(lacking.values())} skipped for want of {', '.join(names)}: "
+            f"apt-get install {' '.join(names)}"
+        )
 
 
 def run_python(code: str, **options: Any) -> "subprocess.CompletedProcess[str]":

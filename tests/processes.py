@@ -1,104 +1,121 @@
-"""Python programs in processes of their own, forked from one that has loaded what is slow to load.
+"""Python programs in processes of their own, without the seconds that PyTorch takes to load.
 
-A fresh interpreter spends seconds on PyTorch alone. All workers of a test run share that process.
+They are forked by the standard library's fork server, which loads it once for all of them.
 """
 
 import atexit
-import json
+import gc
+import multiprocessing
 import os
-import select
-import signal
-import socket
+import runpy
 import subprocess
 import sys
 import tempfile
-from functools import cache
+import weakref
 from pathlib import Path
+from types import ModuleType
 
-from lametta._files import locked
-
-_TESTS = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
-_ADDRESS = Path(tempfile.gettempdir(), f"lametta-{_TESTS}.socket")
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [
+        # With PyTorch its compiler, which every program loads that makes an optimizer of PyTorch's.
+        *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
+        *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
+        *("lametta.serve.plan", "lametta.serve.server"),
+        *("lametta.serve.stores.folder", "lametta.serve.stores.redis"),
+        *("encodings.idna", "pydantic.v1", "uvicorn.lifespan.on", "uvloop"),  # of any server
+    ]
+)
 
 
 class Program:
-    """``python *arguments``, already running: a file, ``-m module`` or ``-c code``, and options."""
+    """``python *arguments``: a file, ``-m module`` or ``-c code``, and options.
+
+    ``with Program(...) as program:`` starts it; at the end of the block nothing of it is left.
+    Of ``env``, what an interpreter reads at its start (``PYTHONPATH``) comes too late.
+    """
 
     def __init__(self, *arguments, cwd=None, env=None):
         self.arguments = [str(argument) for argument in arguments]
+        self.cwd = str(cwd or os.getcwd())
+        self.env = {**os.environ, **(env or {})}
+
+    def start(self):
         self._folder = tempfile.TemporaryDirectory()
         self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         for file in self._files:
             file.touch()
-        _held()
-        self._connection = _connect()
-        environment = {**os.environ, **(env or {})}
-        files = [str(file) for file in self._files]
-        asked = [self.arguments, str(cwd or os.getcwd()), environment, sys.path, files]
-        self._connection.sendall(json.dumps(asked).encode() + b"\n")
-        self.pid = self._next()
-        self._exitcode = None
+        asked = (self.arguments, self.cwd, self.env, self._files)
+        self._process = _FORKS.Process(target=_execute, args=asked)
+        self._process.start()
+        return self
+
+    def close(self):
+        """End it at once, as kill -9 does, and remove what it printed."""
+        self.kill()
+        self._process.close()
+        self._folder.cleanup()
+
+    __enter__ = start
+
+    def __exit__(self, *_):
+        self.close()
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def stderr(self):
         """What it has said so far."""
         return self._files[1].read_text(encoding="utf-8")
 
     def is_alive(self):
-        return not self._has_ended(0)
+        return self._process.is_alive()
 
     def kill(self):
-        if self.is_alive():
-            os.kill(self.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+
+    def terminate(self):
+        self._process.terminate()
 
     def wait(self, timeout=300):
         """Wait for its end, and give what it printed."""
-        if not self._has_ended(timeout):
-            self.kill()
+        self._process.join(timeout)
+        if self.is_alive():
             raise subprocess.TimeoutExpired(self.arguments, timeout, stderr=self.stderr())
         out, err = (file.read_text(encoding="utf-8") for file in self._files)
-        self._folder.cleanup()
-        return subprocess.CompletedProcess(self.arguments, self._exitcode, out, err)
-
-    def _has_ended(self, timeout):
-        if self._exitcode is None and select.select([self._connection], [], [], timeout)[0]:
-            self._exitcode = self._next()
-            self._connection.close()
-        return self._exitcode is not None
-
-    def _next(self):
-        said = self._connection.recv(4, socket.MSG_WAITALL)
-        assert said, "the process that forks has ended"
-        return int.from_bytes(said, signed=True)
+        return subprocess.CompletedProcess(self.arguments, self._process.exitcode, out, err)
 
 
 def run(*arguments, **options):
     """Run a program to its end."""
-    return Program(*arguments, **options).wait()
+    with Program(*arguments, **options) as program:
+        return program.wait()
 
 
-@cache
-def _held():
-    """A connection for as long as this process runs: it keeps the one that forks running too."""
-    connection = _connect()
-    atexit.register(connection.close)
-    return connection
-
-
-def _connect():
-    """Connect to the process that forks; who finds none starts it."""
-    connection = socket.socket(socket.AF_UNIX)
-    with locked(_ADDRESS.with_suffix(".lock")):
-        try:
-            connection.connect(str(_ADDRESS))
-        except OSError:  # none yet, or one was killed
-            _ADDRESS.unlink(missing_ok=True)
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(_ADDRESS))
-                listener.listen()
-                number = listener.fileno()
-                command = [sys.executable, "-m", "tests.forks", str(number)]
-                place = {"cwd": Path(__file__).parents[1], "stdin": subprocess.DEVNULL}
-                server = subprocess.Popen(command, pass_fds=[number], **place)
-                server.returncode = 0  # nobody waits for it, since it ends by itself
-            connection.connect(str(_ADDRESS))
-    return connection
+def _execute(arguments, cwd, env, files):
+    """Run a program in this process, which is a fork, with its output in two files."""
+    gc.freeze()  # to search what is shared with the fork server for garbage would copy it
+    for finalizer in weakref.finalize._registry:  # the fork server's, to run at its own end
+        finalizer.atexit = False
+    for number, file in enumerate(files, start=1):
+        with file.open("wb") as stream:
+            os.dup2(stream.fileno(), number)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    kind, *sys.argv = arguments
+    sys.path.insert(0, cwd if kind in ("-m", "-c") else str(Path(kind).parent))
+    try:
+        if kind == "-m":
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            code, sys.argv[0] = sys.argv[0], "-c"
+            main = sys.modules["__main__"] = ModuleType("__main__")
+            exec(code, vars(main))
+        else:
+            sys.argv.insert(0, kind)
+            runpy.run_path(kind, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # as an interpreter does at its end, when pools end their workers

@@ -1,5 +1,6 @@
 """Each diff of CONTRIBUTING.md on a copy of the tree: what it adds is there, everywhere."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests import processes
+from tests.conftest import run_python
 
 pytestmark = pytest.mark.slow(4)
 
@@ -119,7 +120,8 @@ def test_what_the_diffs_add_is_everywhere(tmp_path):
         assert done.returncode == 0, done.stderr + diff
 
     (tmp_path / "added.toml").write_text(EXPERIMENT)
-    done = processes.run("-c", USE, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "src")})
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    done = run_python(USE, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     where, *printed = done.stdout.splitlines()
     assert where == str(tmp_path / "src" / "lametta" / "__init__.py")

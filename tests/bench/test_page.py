@@ -126,11 +126,7 @@ def test_figures_and_tables_are_files_too(report, drawn):
         assert pl.read_csv(report / "tables" / f"{name}.csv").height
 
 
-def test_a_browser_shows_the_page(report, tmp_path):
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    if browser is None:
-        pytest.skip(f"none of {', '.join(names)} is installed")
+def test_a_browser_shows_the_page(browser, report, tmp_path):
     # Behind the page's own script, one that clicks and measures.
     probe = """<script>
       document.getElementById("theme").click();

@@ -179,15 +179,13 @@ def test_killed_runs_go_on(file, tmp_path, expected):
     folder, moments = tmp_path / "results", random.Random(0)
     for attempt in range(20):
         halts = attempt < 10
-        program = processes.Program("-c", START, file, folder, halts)
-        while halts and program.is_alive() and len(cell_files(folder)) == attempt:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.02 if halts else 0.3))
-        if halts:
-            assert program.is_alive()
-            assert len(cell_files(folder)) == attempt + 1
-        program.kill()
-        program.wait()
+        with processes.Program("-c", START, file, folder, halts) as program:
+            while halts and program.is_alive() and len(cell_files(folder)) == attempt:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.02 if halts else 0.3))
+            if halts:
+                assert program.is_alive()
+                assert len(cell_files(folder)) == attempt + 1
     assert run(Workspace(load(file), folder)) == []
     assert rows(folder).equals(expected)
 
@@ -318,8 +316,8 @@ def test_damaged_cells_run_again(copied, expected):
 def test_a_cluster_that_loses_a_node_gives_the_same_rows(file, tmp_path, expected):
     script = Path(__file__).with_name("ray_cluster.py")
     file.write_text(OUTPUTS_ONLY)
-    program = processes.Program(script, file, tmp_path / "results")
-    done = program.wait(900)  # Ray gives way to whatever else runs
+    with processes.Program(script, file, tmp_path / "results") as program:
+        done = program.wait(900)  # Ray gives way to whatever else runs
     assert done.returncode == 0, done.stderr[-3000:]
     assert "killed" in done.stdout  # while it ran
     assert rows(tmp_path / "results").equals(expected.filter(pl.col("method") != "TENT"))

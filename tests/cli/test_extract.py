@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import ExitStack
 from types import ModuleType
 
 import numpy as np
@@ -146,14 +147,16 @@ def test_the_command_names_bad_input(photos, more, message, monkeypatch):
 
 @pytest.mark.slow
 def test_who_waits_says_for_whom(tmp_path):
-    with locked(tmp_path / "bank.safetensors.lock"):
-        command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]
-        waiting = processes.Program("-m", "lametta", *command, "-o", tmp_path / "bank.safetensors")
-        end = time.monotonic() + 120
-        while not (said := waiting.stderr()).endswith("\n"):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert said.startswith(f"waiting for process {os.getpid()} on ")
-        assert said.endswith(f"which holds {tmp_path / 'bank.safetensors.lock'}\n")
-    assert waiting.wait().returncode == 0
+    command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]
+    command += ["-o", tmp_path / "bank.safetensors"]
+    with ExitStack() as stack:
+        with locked(tmp_path / "bank.safetensors.lock"):
+            waiting = stack.enter_context(processes.Program("-m", "lametta", *command))
+            end = time.monotonic() + 120
+            while not (said := waiting.stderr()).endswith("\n"):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert said.startswith(f"waiting for process {os.getpid()} on ")
+            assert said.endswith(f"which holds {tmp_path / 'bank.safetensors.lock'}\n")
+        assert waiting.wait().returncode == 0
     assert len(Bank.open(tmp_path / "bank.safetensors")) == 450

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
@@ -109,10 +110,11 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
     command = ["-m", "lametta", "run", file, "-o", tmp_path / "a"]
-    started = [processes.Program(*command) for _ in range(3)]
-    ended = [program.wait() for program in started]
+    with ExitStack() as stack:
+        started = [stack.enter_context(processes.Program(*command)) for _ in range(3)]
+        holders = {program.pid for program in started}
+        ended = [program.wait() for program in started]
     assert [done.returncode for done in ended] == [0, 0, 0], ended
-    holders = {program.pid for program in started}
     said = "".join(done.stderr for done in ended)
     waited = [int(pid) for pid in re.findall(r"waiting for process (\d+)", said)]
     assert waited
@@ -128,13 +130,13 @@ def test_a_killed_run_holds_nobody_up(file, tmp_path):
     code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
     code += "from lametta.cli import app; app(sys.argv[1:])"
     arguments = ["run", str(file), "-o", str(tmp_path / "a")]
-    process = processes.Program("-c", code, *arguments)
-    end = time.monotonic() + 120
-    while not (tmp_path / "a" / ".lock").exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait().returncode < 0
+    with processes.Program("-c", code, *arguments) as process:
+        end = time.monotonic() + 120
+        while not (tmp_path / "a" / ".lock").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait().returncode < 0
     assert invoke(*arguments).exit_code == 0
 
 
@@ -192,7 +194,8 @@ def test_the_readme_shows_what_the_demo_gives(tmp_path):
     code = "from lametta.bench.figures.style import RC; RC['pdf.fonttype'] = 3; import runpy;"
     code += "runpy.run_module('lametta', run_name='__main__', alter_sys=True)"
     command = ("-c", code, "demo", "--jobs", "1", "-o", tmp_path / "demo")
-    done = processes.Program(*command).wait(600)
+    with processes.Program(*command) as program:
+        done = program.wait(600)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "demo" / "report" / "report.html").exists()
     (table,) = (tmp_path / "demo" / "report" / "tables").glob("main*.md")

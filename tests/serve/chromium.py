@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import subprocess
 import tempfile
 import time
@@ -11,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from websockets.sync.client import ClientConnection, connect
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = (
     "--headless=new",
     "--no-sandbox",
@@ -114,11 +111,8 @@ class Tab:
 
 
 @contextmanager
-def chromium() -> Iterator[Tab]:
-    """Start a browser with a profile of its own, and end it; skip where there is none."""
-    browser = next(filter(None, map(shutil.which, NAMES)), None)
-    if browser is None:
-        pytest.skip(f"none of {', '.join(NAMES)} is installed")
+def chromium(browser: str) -> Iterator[Tab]:
+    """Start a browser with a profile of its own, and end it."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [browser, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

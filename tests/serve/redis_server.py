@@ -1,7 +1,6 @@
 """Debian's redis-server for tests, which may be killed and started again."""
 
 import random
-import shutil
 import socket
 import subprocess
 import time
@@ -9,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pytest
 import redis
+
+from tests.conftest import installed
 
 # Below the ports that the system gives to clients: one of them might take it while Redis is down.
 _PORTS = range(20_000, 32_000)
@@ -24,9 +24,7 @@ class RedisServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        program = shutil.which("redis-server")
-        if program is None:
-            pytest.skip("redis-server is not installed")
+        program = installed("redis-server")
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         options = {

@@ -1,8 +1,6 @@
 """``lametta serve`` in a process of its own, for tests, which may kill it and start it again."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,13 +42,13 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it listens."""
         command = ("-m", "lametta", "serve", "--port", self.port, *self._options)
-        self._program = program = Program(*command)
+        self._program = Program(*command).start()
         end = time.monotonic() + _PATIENCE
         while (port := self._listens_on()) is None:
-            if not program.is_alive() or time.monotonic() > end:
-                program.kill()
-                self._program = None
-                raise AssertionError(f"the server did not start: {program.wait().stderr}")
+            if not self._program.is_alive() or time.monotonic() > end:
+                said = self._program.stderr()
+                self.kill()
+                raise AssertionError(f"the server did not start: {said}")
             time.sleep(0.005)
         self.port = port
 
@@ -63,16 +61,17 @@ class Server:
     def kill(self) -> None:
         """End it at once, as kill -9 does."""
         assert self._program is not None
-        self._program.kill()
-        self._program.wait()
+        self._program.close()
         self._program = None
 
     def stop(self, timeout: float = 60) -> int:
         """Ask it to end, and give its exit code; one that hangs is killed, and raises."""
         assert self._program is not None
-        program, self._program = self._program, None
-        os.kill(int(program.pid), signal.SIGTERM)
-        return int(program.wait(timeout).returncode)
+        self._program.terminate()
+        try:
+            return int(self._program.wait(timeout).returncode)
+        finally:
+            self.kill()
 
     def _listens_on(self) -> int | None:
         return next((line["port"] for line in self.log() if line["message"] == "listening"), None)

@@ -82,12 +82,10 @@ def test_a_program_that_is_killed_writes_every_frame_once(example, tmp_path):
     command = [EXAMPLE, frames, "-o", output, "--every", "0.05"]
     command += ["--recovery", tmp_path / "recovery"]
     for n_bytes in 20_000, 60_000:
-        program = processes.Program(*command)
-        while not output.exists() or output.stat().st_size < n_bytes:
-            assert program.is_alive()
-            time.sleep(0.001)
-        program.kill()
-        program.wait()
+        with processes.Program(*command) as program:
+            while not output.exists() or output.stat().st_size < n_bytes:
+                assert program.is_alive()
+                time.sleep(0.001)
     assert output.stat().st_size < 120_000  # or it was killed at its end
     done = processes.run(*command)
     assert done.returncode == 0, done.stderr

@@ -15,17 +15,10 @@ import pytest
 from lametta.correctors import Average
 from tests.serve.client import Client
 from tests.serve.load import MODELS, Load
-from tests.serve.redis_server import RedisServer
-from tests.serve.server import Server, serving
+from tests.serve.server import serving
 
 pytestmark = pytest.mark.slow(3)
 OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
-
-
-@pytest.fixture
-def redis_server(tmp_path):
-    with RedisServer(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture(params=["folder", "redis"])
@@ -108,20 +101,18 @@ def test_a_redis_that_hangs(redis_server):
 
 def test_a_server_that_is_told_to_end_answers_what_it_accepted(tmp_path):
     """Requests without an id: one that was counted and not answered would count twice."""
-    server = Server(*OPTIONS, "--store", tmp_path / "streams")
-    server.start()
-    with Load(server.port, threads=6, ids=False) as load:
-        for _ in range(4):
+    with serving(*OPTIONS, "--store", tmp_path / "streams") as server:
+        with Load(server.port, threads=6, ids=False) as load:
+            for _ in range(4):
+                load.go_on(3)
+                begun = time.monotonic()
+                assert server.stop() == -signal.SIGTERM
+                assert time.monotonic() - begun < 10
+                server.start()
             load.go_on(3)
-            begun = time.monotonic()
-            assert server.stop() == -signal.SIGTERM
-            assert time.monotonic() - begun < 10
-            server.start()
-        load.go_on(3)
-        load.check()
-        assert not load.refusals
-    assert not [line for line in server.log() if line["level"] != "info"]
-    server.stop()
+            load.check()
+            assert not load.refusals
+        assert not [line for line in server.log() if line["level"] != "info"]
 
 
 class Sluggish(Average):
@@ -142,8 +133,7 @@ def n_inside(server):
 def test_what_takes_its_time_is_answered_to_the_end(tmp_path):
     """Also what has to wait for one of two threads; nothing that comes later is counted."""
     slow = f"slow=python:{__name__}:{Sluggish.__name__}"
-    server = Server("--corrector", slow, "--store", tmp_path / "streams", "--threads", 2)
-    server.start()
+    options = ("--corrector", slow, "--store", tmp_path / "streams", "--threads", 2)
     features = probs = np.full((1, 2), 0.5)
 
     def ask(stream):
@@ -155,7 +145,7 @@ def test_what_takes_its_time_is_answered_to_the_end(tmp_path):
         finally:
             client.close()
 
-    with ThreadPoolExecutor(5) as pool:
+    with serving(*options) as server, ThreadPoolExecutor(5) as pool:
         statuses = [pool.submit(ask, f"stream {number}") for number in range(5)]
         while n_inside(server) < 3:
             assert not statuses[-1].done()

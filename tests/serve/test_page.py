@@ -111,7 +111,7 @@ def images():
 
 
 @pytest.mark.slow(7)
-def test_a_click_through_the_page(images, tmp_path):
+def test_a_click_through_the_page(browser, images, tmp_path):
     features, probs = images
     token = tmp_path / "tokens"
     token.write_text(TOKEN + "\n")
@@ -119,7 +119,7 @@ def test_a_click_through_the_page(images, tmp_path):
     options = ("--corrector", "prudent", "--corrector", "stuck=product", "--token-file", token)
     (tmp_path / "names").write_text("\n".join(NAMES))
     options += ("--names", tmp_path / "names")
-    with serving(*options) as server, chromium() as tab:
+    with serving(*options) as server, chromium(browser) as tab:
         tab.resize(1280)
         tab.go(f"{server.url}/")
         tab.wait("!document.getElementById('ask').hidden")

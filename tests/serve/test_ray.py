@@ -106,8 +106,8 @@ def test_two_replicas(tmp_path, subtests, monkeypatch):
     for check in "READY", "HEALTH":  # a proxy may take long on a machine that does much else
         monkeypatch.setenv(f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S", "60")
     _make_rows(tmp_path)
-    cluster = Program(Path(__file__).with_name("ray_cluster.py"), tmp_path)
-    with RedisServer(tmp_path) as redis:
+    script = Path(__file__).with_name("ray_cluster.py")
+    with RedisServer(tmp_path) as redis, Program(script, tmp_path) as cluster:
         try:
             _wait(lambda: (tmp_path / "address").exists() or not cluster.is_alive())
             assert cluster.is_alive(), cluster.wait().stderr
@@ -143,8 +143,7 @@ def test_two_replicas(tmp_path, subtests, monkeypatch):
                 _wait(lambda: (tmp_path / "errors.json").exists() or not cluster.is_alive())
                 _check_dataset(tmp_path)
         finally:
-            if cluster.is_alive():
-                os.kill(cluster.pid, signal.SIGTERM)
+            cluster.terminate()
             cluster.wait()
 
 

@@ -11,7 +11,6 @@ import pytest
 from lametta import Prudent
 from tests.conftest import make_batch
 from tests.serve.client import Client
-from tests.serve.redis_server import RedisServer
 from tests.serve.server import serving
 
 N_STREAMS, N_REQUESTS, N_CONNECTIONS = 1000, 2, 6
@@ -38,11 +37,9 @@ def streams():
 
 @pytest.fixture
 def store(request, tmp_path):
-    if request.param == "folder":
-        yield tmp_path / "streams"
-    else:
-        with RedisServer(tmp_path) as server:
-            yield server.url
+    if request.param == "redis":
+        return request.getfixturevalue("redis_server").url
+    return tmp_path / "streams"
 
 
 @pytest.mark.slow(10)

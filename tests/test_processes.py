@@ -1,0 +1,57 @@
+"""The tests' own programs: they end with their test, and none starts for a test that is skipped."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import processes
+from tests.conftest import DEBIAN
+
+pytestmark = pytest.mark.slow(2)
+WANTING = (
+    "tests/bench/test_page.py::test_a_browser_shows_the_page",
+    "tests/data/classes/test_wordnet.py::test_asset_is_what_the_script_makes",
+    "tests/serve/test_page.py::test_a_click_through_the_page",
+    "tests/serve/test_ray.py::test_two_replicas",
+)
+
+
+def test_a_program_is_python(tmp_path):
+    (tmp_path / "program.py").write_text("import sys; print(sys.argv); sys.exit('too bad')")
+    done = processes.run(tmp_path / "program.py", "--option", cwd=tmp_path)
+    assert done.stdout == f"{[str(tmp_path / 'program.py'), '--option']}\n"
+    assert (done.returncode, done.stderr) == (1, "too bad\n")
+    done = processes.run("-m", "program", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "too bad\n")
+    code = "import atexit, os; atexit.register(print, 'end'); print(os.getcwd(), os.environ['A'])"
+    done = processes.run("-c", code, cwd=tmp_path, env={"A": "b"})
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path} b\nend\n")
+
+
+def test_a_program_ends_with_its_block():
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with processes.Program("-c", code) as program:
+        folder, pid = Path(program._folder.name), program.pid
+        with pytest.raises(subprocess.TimeoutExpired):
+            program.wait(0.1)
+        assert program.is_alive()
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.slow(10)
+def test_what_is_skipped_opens_nothing_and_says_what_to_install(tmp_path):
+    """All warnings are errors, that of a socket that was left open, too."""
+    environment = {**os.environ, "PATH": str(tmp_path), "WNSEARCHDIR": str(tmp_path / "nowhere")}
+    options = ("-n", "0", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", *options, *WANTING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, said, total = done.stdout.splitlines()
+    names = ", ".join(DEBIAN), " ".join(DEBIAN)
+    assert said == "4 skipped for want of {}: apt-get install {}".format(*names)
+    assert "4 skipped in" in total
