@@ -7,8 +7,10 @@ import typer
 from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
+from typer.testing import CliRunner
 
 from lametta import LamettaError
+from lametta.cli import app
 from lametta.cli._console import check_device, progress_bar, require, say, show_table, user_errors
 
 ODD = "[bold]a[/] [red] :smile: 1.5"  # would be markup, an emoji and a highlighted number
@@ -39,7 +41,7 @@ def test_bad_input_ends_in_one_line(capsys, error):
 
 def test_what_an_extra_brings_is_named():
     require("torch", "torch")
-    with pytest.raises(LamettaError, match=r"needs absent_a, absent_b, .* 'lametta\[bench\]'"):
+    with pytest.raises(LamettaError, match=r"needs absent_a, absent_b: pip install '\.\[bench\]'"):
         require("bench", "absent_a", "numpy", "absent_b")
 
 
@@ -77,3 +79,16 @@ def test_progress_goes_to_the_error_stream(capsys):
     assert printed.out == ""
     assert "extracting" in printed.err
     assert "4/4" in printed.err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", [command.name for command in app.registered_commands])
+def test_help_is_broken_where_the_terminal_ends(monkeypatch, name, width):
+    """A line of a paragraph is full: the next word would not have fit."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", width)
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": str(width)}).output
+    words, _, _ = shown.partition("\u256d")  # the first box
+    lines = [line.strip() for line in words.splitlines()]
+    for line, following in itertools.pairwise(lines[2:]):
+        if line and following:
+            assert len(line) + 1 + len(following.split()[0]) > width - 2, (line, following)

@@ -1,5 +1,7 @@
 """The ``lametta`` command: one module for each subcommand."""
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -32,8 +34,14 @@ def _main(
     pass
 
 
+def _flowing(command: Callable[..., None]) -> str:
+    """A docstring whose paragraphs are single lines: the terminal breaks them, not the source."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 for _command in (
     *(run.demo, run.run, report.report, report.compare, correct.correct),
     *(extract.extract, map_.map_, list_.list_, export.export, serve.serve),
 ):
-    app.command(_command.__name__.rstrip("_"))(_command)
+    app.command(_command.__name__.rstrip("_"), help=_flowing(_command))(_command)
