@@ -25,6 +25,17 @@ app = typer.Typer()
 app.command()(extract)
 
 
+class Deep(Net):
+    """A network of two linear layers, of 9 and of 4 outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.fc = torch.nn.Linear(6, 9), torch.nn.Linear(9, 4)
+
+    def forward(self, x):
+        return self.fc(self.first(self.bn(self.conv(x)).relu().mean((2, 3))).relu())
+
+
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """A folder of 12 photos in 4 classes, and a network by name."""
@@ -34,7 +45,7 @@ def photos(tmp_path, monkeypatch):
         torch.manual_seed(1)
         return Net(), Preprocess(resize=None, crop=None)
 
-    module.net, module.wide = build, lambda: Net(7)
+    module.net, module.wide, module.deep = build, lambda: Net(7), Deep
     monkeypatch.setitem(sys.modules, "user_nets", module)
     for i in range(12):
         folder = tmp_path / "photos" / "abcd"[i % 4]
@@ -160,3 +171,24 @@ def test_who_waits_says_for_whom(tmp_path):
             assert said.endswith(f"which holds {tmp_path / 'bank.safetensors.lock'}\n")
         assert waiting.wait().returncode == 0
     assert len(Bank.open(tmp_path / "bank.safetensors")) == 450
+
+
+def test_the_head_may_be_named(photos, tmp_path):
+    deep = "torch:user_nets:deep"
+    torch.manual_seed(1)
+    assert invoke(photos, name=deep).exit_code == 0
+    assert Bank.open(tmp_path / "bank.safetensors").features.shape == (12, 9)
+    torch.manual_seed(1)
+    result = invoke(photos, "--head", "first", name=deep, output="first.safetensors")
+    assert result.exit_code == 0, result.output
+    bank = Bank.open(tmp_path / "first.safetensors")
+    assert (bank.features.shape, bank.logits.shape) == ((12, 6), (12, 4))
+    assert bank.header["head"] == "first"
+    assert bank.labels is not None  # four folders are the network's four classes
+    torch.manual_seed(1)
+    other = invoke(photos, name=deep, output="first.safetensors")
+    assert other.exit_code == 2
+    assert "head" in other.stderr
+    wrong = invoke(photos, "--head", "fist", name=deep)
+    assert wrong.exit_code == 2
+    assert "--head must name a module of net, got 'fist'" in " ".join(wrong.stderr.split())

@@ -31,6 +31,8 @@ from lametta.data.readers.paths import CountClasses, open_names, open_path
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from lametta.torch import Classifier
     from lametta.torch.zoo import Loaded
 
@@ -56,6 +58,14 @@ def extract(
     ],
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The model's weights, where it brings none.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAYER",
+            help="The layer that features go into, by its name in the model, such as fc or "
+            "classifier.1; found if not given.",
+        ),
     ] = None,
     root: Annotated[
         Path | None,
@@ -104,19 +114,27 @@ def extract(
         require("torch", "torch")
         from lametta.torch import Classifier, zoo
 
-        with typed(name="--model", weights="--weights", device="--device"):
+        with typed(name="--model", weights="--weights", device="--device", head="--head"):
             loaded = zoo.load(model, weights=weights, device=device)
+            classifier = Classifier(loaded.net, head)
+        header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net)}
+        header |= {} if head is None else {"head": head}  # features of two heads are never mixed
         start = time.perf_counter()
         done: list[int] = []
-        with Classifier(loaded.net) as classifier, progress_bar() as bar:
-            dataset = _dataset(data, root, class_map, fps, _counter(classifier, loaded, device))
+        with classifier, progress_bar() as bar:
+            # A layer that the user names need not be the last.
+            last = classifier.head if head is None else None
+            count = _counter(classifier, last, loaded, device)
+            dataset = _dataset(data, root, class_map, fps, count)
             task = bar.add_task("extracting")
 
             def show(n_done: int, n: int) -> None:
                 done.append(n_done)
                 bar.update(task, completed=n_done, total=n)
 
-            with typed(path="--output", batch_size="--batch-size", workers="--workers"):
+            with typed(
+                path="--output", batch_size="--batch-size", workers="--workers", head="--head"
+            ):
                 bank = run(
                     classifier,
                     dataset,
@@ -126,7 +144,7 @@ def extract(
                     workers=workers,
                     device=device,
                     dtype=dtype.value,
-                    header={"model": loaded.name, "weights_hash": weights_hash(loaded.net)},
+                    header=header,
                     on_error="report" if skip_broken else "raise",
                     restart=restart,
                     progress=show,
@@ -170,14 +188,16 @@ def _dataset(
     return mapped
 
 
-def _counter(classifier: "Classifier", loaded: "Loaded", device: str) -> CountClasses:
-    """Count the classes of the model by its head, or else by its output for a first sample."""
+def _counter(
+    classifier: "Classifier", last: "nn.Module | None", loaded: "Loaded", device: str
+) -> CountClasses:
+    """Count the classes of the model by its last layer, or by its output for a first sample."""
 
     def count(samples: Samples) -> int:
         import torch
 
-        if isinstance(classifier.head, torch.nn.Linear):
-            return max(classifier.head.out_features, 2)  # one logit stands for two classes
+        if isinstance(last, torch.nn.Linear):
+            return max(last.out_features, 2)  # one logit stands for two classes
         for i in range(len(samples)):
             try:
                 x = samples[i]
