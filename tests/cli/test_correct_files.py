@@ -207,7 +207,7 @@ def test_batches_of_one_are_said_to_do_nothing(bank, tmp_path):
     assert alone.stderr.count("\n") == 1
     said = "40 of 40 batches have one sample, which lame left as it was: it corrects the samples of"
     assert alone.stderr.startswith(said)
-    assert "a larger --batch-size, or a method with memory" in alone.stderr
+    assert "a larger --batch-size, or a method with memory, such as prudent" in alone.stderr
     assert run(bank, "-o", tmp_path / "out.npz", "--batch-size", 7).stderr == ""
 
 
@@ -460,3 +460,34 @@ def counted(pool, sizes):
         return pool(classes, x)
 
     return counts
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize(
+    ("meant", "name"), [("groups", "group"), ("groups", "Groups"), ("labels", "lables")]
+)
+def test_a_misspelt_array_is_refused(arrays, tmp_path, meant, name, suffix):
+    """Without its groups, a file's videos would be mixed."""
+    given = {name if key == meant else key: x for key, x in arrays.items()}
+    path = tmp_path / f"in{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **given)
+    else:
+        write_bank(path, given, {"classes": CLASSES})
+    result = run(path, "-o", tmp_path / "out.npz")
+    assert result.exit_code == 2
+    message = f"names features, logits, probs, labels, groups, keys, got {name!r} in {path}"
+    assert f"{message}; did you mean {meant!r}?" in result.stderr
+    assert not (tmp_path / "out.npz").exists()
+    with pytest.raises(lametta.LamettaError, match=f"path must .* did you mean {meant!r}"):
+        Bank.open(path)
+
+
+def test_arrays_that_are_not_used_are_named(arrays, tmp_path):
+    more = {"video": arrays["groups"], "label": arrays["labels"], "scores": arrays["logits"]}
+    np.savez(tmp_path / "in.npz", **arrays | more)
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("not used of IN: video, label, scores;")
+    again = run(tmp_path / "out.npz", "-o", tmp_path / "again.npz")  # has before, after, confidence
+    assert again.stderr == ""

@@ -22,7 +22,7 @@ from lametta.cli._console import load_map, typed
 from lametta.data.bank.files import check_finite, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
-from lametta.data.labels import check_range
+from lametta.data.labels import check_range, some_of
 from lametta.types import LamettaError
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
@@ -40,7 +40,7 @@ class Predictions:
     columns: Mapping[str, _Column]  # labels, groups, keys: those that are there
     classes: tuple[str, ...] = ()  # the names of the K classes, if known
     header: Header = field(default_factory=dict)
-    note: str = ""  # what the user should know of the file
+    notes: tuple[str, ...] = ()  # what the user should know of the file
 
     @property
     def labels(self) -> _Column | None:
@@ -55,7 +55,7 @@ class Predictions:
 
 def read(path: Path, map_file: Path | None) -> Predictions:
     """Read the file; its logits or probs are pooled by the map that is given, or by its own."""
-    arrays, header = read_arrays(path, "IN")
+    arrays, header, unused = read_arrays(path, "IN")
     name = "logits" if "logits" in arrays else "probs"
     outputs = np.asarray(arrays[name])
     check_finite(name, outputs)
@@ -75,7 +75,12 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     if len(names) != probs.shape[1]:
         is_imagenet = str(header.get("model")).startswith(_IMAGENET_MODELS)
         names = IMAGENET if is_imagenet and classes is None and n_outputs == len(IMAGENET) else ()
-    return Predictions(arrays["features"], probs, columns, names, header, note)
+    notes = [note] if note else []
+    if unused:
+        notes.append(
+            f"not used of IN: {some_of(unused)}; groups would keep videos or cameras apart"
+        )
+    return Predictions(arrays["features"], probs, columns, names, header, tuple(notes))
 
 
 def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:

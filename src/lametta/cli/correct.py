@@ -22,7 +22,7 @@ from lametta.types import Corrector, LamettaError
 _N_GROUPS = 20  # that are shown; the others are counted
 _NO_NEIGHBORS = (
     "{} of {} batches have one sample, which {} left as it was: it corrects the samples of a batch "
-    "by each other; take a larger --batch-size, or a method with memory"
+    "by each other; take a larger --batch-size, or a method with memory, such as prudent"
 )
 
 
@@ -171,8 +171,8 @@ def correct(
             say(f"wrote {target}")
             return
         predictions = read(given, map_file)
-        if predictions.note:
-            say(predictions.note, err)
+        for note in predictions.notes:
+            say(note, err)
         corrected, steps = _correct(found, params, predictions, batch_size)
         made_by = {"method": method, "params": params, "lametta": lametta.__version__}
         write(target, predictions, corrected, made_by)

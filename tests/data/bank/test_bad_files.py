@@ -125,7 +125,7 @@ def test_what_nobody_needs_is_not_read(tmp_path):
     path = tmp_path / "bank.npz"
     np.savez_compressed(path, extra=np.zeros(2**25, np.uint8), probs=np.ones((4, 2)), **GOOD)
     tracemalloc.start()
-    arrays, _ = read_arrays(path)
+    arrays, _, _ = read_arrays(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert arrays.keys() == GOOD.keys()

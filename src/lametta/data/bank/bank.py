@@ -84,7 +84,7 @@ class Bank:
         writes them, whose logarithms are taken. Features and logits of a ``.safetensors`` file are
         read later, when rows are asked for.
         """
-        arrays, header = read_arrays(Path(path))
+        arrays, header, _ = read_arrays(Path(path))
         if "logits" not in arrays:
             probs = widen(np, np.asarray(arrays["probs"]))
             check_finite("probs", probs)

@@ -2,7 +2,8 @@
 
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,18 @@ from lametta.data.labels import check_range, check_unmasked, is_numbered, match_
 from lametta.types import Array, LamettaError
 
 _NAMES = ("features", "logits", "probs", "labels", "groups", "keys")
+_OPTIONAL = ("labels", "groups", "keys")
+_UNREAD = ("classes", "before", "after", "confidence")  # a header's, and what a correction adds
+_NEAR = 0.8  # how alike a name is to one that it was meant to be: "group" to "groups" is 0.91
 _RATIO = 1032  # the most that deflate can shrink bytes by
 _MAX_CLASSES = 2**26  # bytes that the names of classes may take up
 
 
-def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header]:
+def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header, list[str]]:
     """Read features [N, d] and logits or probs [N, K], and labels, groups and keys [N] if there.
+
+    Gives them by name, the header, and the names of arrays that mean nothing here. One that is
+    nearly the name of a missing array is an error: without its ``groups``, videos would be mixed.
 
     Arrays of two axes in a ``.safetensors`` file are read later, when rows are asked for. Floats
     are float16 to float64 in the machine's byte order. Nothing else is read but the header, or the
@@ -38,7 +45,21 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
         have = ", ".join(sorted(found)) or "nothing"
         raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")
     check_arrays(arrays)
-    return arrays, header
+    return arrays, header, _unused(path, name, found)
+
+
+def _unused(path: Path, name: str, found: Sequence[str]) -> list[str]:
+    """The names of arrays that are not read, unless one of them is misspelt."""
+    whole = dict.fromkeys(key.partition(".")[0] for key in found)  # texts are stored in parts
+    unused = [key for key in whole if key not in (*_NAMES, *_UNREAD)]
+    missing = [key for key in _OPTIONAL if key not in whole]
+    for key in unused:
+        if near := get_close_matches(key.lower()[:100], missing, n=1, cutoff=_NEAR):
+            raise LamettaError(
+                f"{name} must have arrays with the names {', '.join(_NAMES)}, got {key!r} in "
+                f"{path}; did you mean {near[0]!r}?"
+            )
+    return unused
 
 
 def map_labels(
