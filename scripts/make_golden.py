@@ -237,7 +237,7 @@ def weights(case: Case, features: Rows) -> Rows:
 
 
 def iterate(q: Rows, w: Rows, weight: float, max_iter: int | None) -> Rows:
-    """Equation 6 of the paper: exactly max_iter times, or until z moves by less than 1e-10."""
+    """Equation 5 of the paper: exactly max_iter times, or until z moves by less than 1e-10."""
     start, pulls, n_iter = np.array(q), weight * np.array(w), 0
     z, moved = start, 1.0
     while n_iter < max_iter if max_iter is not None else moved > 1e-10:

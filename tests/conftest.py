@@ -268,7 +268,7 @@ def knn_matrix(features: Any, k: int) -> Any:
 
 
 def lame_by_definition(q: Any, w: Any, n_iter: int) -> Any:
-    """Equation 6 of the paper, as it stands there, for so many updates or until z rests."""
+    """Equation 5 of the paper, as it stands there, for so many updates or until z rests."""
     z = q
     for i in range(n_iter):
         before, z = z, q * np.exp(w @ z)

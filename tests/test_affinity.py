@@ -2,6 +2,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import lametta
 from lametta import LamettaError, _faiss
@@ -45,6 +47,31 @@ def test_symmetric_is_the_mean_with_the_transpose(library: Library):
     w = library.numpy(lametta.knn(3, symmetric=True)(library.array(x)))
     directed = knn_matrix(x, 3)
     assert np.array_equal(w, (directed + directed.T) / 2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(1, 9))
+def test_reverse_is_the_formula_that_the_paper_prints(seed, n, k):
+    x = features_of(n, seed=seed)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    distance = np.linalg.norm(unit[:, None] - unit, axis=-1)
+    np.fill_diagonal(distance, np.inf)
+    w = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            # w(i, j) = 1 if i is among the k nearest neighbors of j.
+            w[i, j] = i in np.argsort(distance[j], kind="stable")[: min(k, n - 1)]
+    assert np.array_equal(lametta.knn(k, direction="reverse")(x), w)
+    assert np.array_equal(lametta.knn(k)(x), w.T)
+    assert np.array_equal(lametta.knn(k, direction="both")(x), (w + w.T) / 2)
+    assert np.array_equal(lametta.knn(k, symmetric=True)(x), (w + w.T) / 2)
+
+
+def test_directions_in_every_library(library: Library):
+    x = features_of()
+    own = knn_matrix(x, 3)
+    for direction, w in (("own", own), ("reverse", own.T), ("both", (own + own.T) / 2)):
+        found = lametta.knn(3, direction=direction)(library.array(x))
+        assert np.array_equal(library.numpy(found), w)
 
 
 def test_zero_rows_are_at_distance_one_from_the_others(library: Library):
@@ -117,7 +144,7 @@ def test_dtype_of_the_features_is_kept(library: Library):
 
 
 def test_affinities_show_and_compare_what_they_were_given():
-    assert repr(lametta.knn(3)) == "knn(k=3, symmetric=False, method='exact')"
+    assert repr(lametta.knn(3)) == ("knn(k=3, direction='own', symmetric=False, method='exact')")
     assert lametta.rbf(3, row_sum=2.0) == lametta.rbf(3, row_sum=2.0) != lametta.rbf(4)
 
 
@@ -136,6 +163,11 @@ def test_neighbors_multiply_like_the_matrix(library: Library):
         (lambda: lametta.knn(0), "k must be an integer >= 1, got 0"),
         (lambda: lametta.knn(2.5), "k must be an integer >= 1, got 2.5"),
         (lambda: lametta.knn(True), "k must be an integer >= 1, got True"),
+        (lambda: lametta.knn(direction="of"), "direction must be one of 'own', 'reverse', 'both'"),
+        (
+            lambda: lametta.knn(direction="reverse", symmetric=True),
+            "symmetric must be False where direction is 'reverse', got True",
+        ),
         (lambda: lametta.rbf(-1), "k must be an integer >= 1, got -1"),
         (lambda: lametta.rbf(row_sum=0.0), "row_sum must be a finite number > 0, got 0.0"),
         (lambda: lametta.linear(row_sum=float("nan")), "row_sum must be .* got nan"),
@@ -187,11 +219,15 @@ def test_faiss_looks_at_all_where_the_nearest_clusters_hold_too_few(monkeypatch)
     assert all(len(set(row)) == 60 for row in found.tolist())
 
 
-def test_faiss_gives_what_exact_neighbors_give(library):
+@pytest.mark.parametrize("direction", ["own", "reverse", "both"])
+def test_faiss_gives_what_exact_neighbors_give(library, direction):
     pytest.importorskip("faiss")
     features, probs = make_batch(80, 5)
     x, q = library.array(features), library.array(probs)
-    exact, found = (lametta.lame(x, q, affinity=knn(5, method=m)).probs for m in ("exact", "faiss"))
+    exact, found = (
+        lametta.lame(x, q, affinity=knn(5, method=m, direction=direction)).probs
+        for m in ("exact", "faiss")
+    )
     assert type(found) is type(q)
     np.testing.assert_allclose(library.numpy(found), library.numpy(exact), atol=1e-4)
 

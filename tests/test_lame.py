@@ -24,6 +24,7 @@ from tests.conftest import (
 
 AFFINITIES = {
     "knn": lametta.knn(5),
+    "knn reverse": lametta.knn(3, direction="reverse"),
     "knn symmetric": lametta.knn(3, symmetric=True),
     "rbf": lametta.rbf(5),
     "rbf scaled": lametta.rbf(5, row_sum=5.0),
@@ -116,11 +117,16 @@ def test_a_callable_that_returns_w(library: Library):
     assert np.abs(library.numpy(result.probs) - lame_by_definition(probs, w, 300)).max() < 1e-4
 
 
-def test_large_batches_gather_neighbors(library: Library, monkeypatch):
+@pytest.mark.parametrize("direction", ["own", "reverse", "both"])
+def test_large_batches_gather_neighbors(library: Library, direction, monkeypatch):
     features, probs = make_batch(20, 5)
     monkeypatch.setattr(plain, "LARGE_BATCH", 10)
-    result = lame(library.array(features), library.array(probs), tol=0, max_iter=30)
-    expected = lame_by_definition(probs, knn_matrix(features, 5), 30)
+    affinity = lametta.knn(5, direction=direction)
+    x, q = library.array(features), library.array(probs)
+    result = lame(x, q, affinity=affinity, tol=0, max_iter=30)
+    w = knn_matrix(features, 5)
+    w = {"own": w, "reverse": w.T, "both": (w + w.T) / 2}[direction]
+    expected = lame_by_definition(probs, w, 30)
     assert np.allclose(library.numpy(result.probs), expected, atol=1e-10)
 
 
@@ -250,6 +256,23 @@ def test_rows_stay_on_the_simplex(batch, affinity, weight):
     assert np.allclose(probs.sum(axis=1), 1, atol=1e-9)
 
 
+@given(batches(), affinities, st.floats(0, 3))
+def test_log_probabilities_move_no_more_than_the_row_of_w(batch, affinity, weight):
+    features, probs = batch
+    w = weight * affinity(features)
+    moved = np.log(lame(features, probs, affinity=affinity, weight=weight).probs) - np.log(probs)
+    assert (abs(moved) <= abs(w).sum(axis=1, keepdims=True) + 1e-6).all()
+
+
+def test_the_signed_sum_of_a_row_bounds_nothing():
+    features = np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    probs = np.array([[0.6, 0.4], [0.6, 0.4], [0.4, 0.6], [0.4, 0.6]])
+    moved = np.log(lame(features, probs, affinity=lametta.linear()).probs) - np.log(probs)
+    sums = lametta.linear()(features).sum(axis=1, keepdims=True)
+    assert (abs(sums) < 0.02).all()
+    assert abs(moved).max() > 0.5
+
+
 @given(batches())
 def test_without_affinity_the_source_returns(batch):
     features, probs = batch
@@ -290,8 +313,10 @@ def test_order_of_the_batch_plays_no_part(seed, n, affinity):
 @given(
     st.integers(1, 40),
     st.integers(1, 80),
-    # Which of several equal samples are nearest is open, and so is the mean with the transpose.
-    affinities.filter(lambda affinity: affinity != AFFINITIES["knn symmetric"]),
+    # Which of several equal samples are nearest is open, and so is what the transpose is made of.
+    affinities.filter(
+        lambda affinity: affinity not in (AFFINITIES["knn reverse"], AFFINITIES["knn symmetric"])
+    ),
 )
 def test_a_batch_of_duplicates_gives_equal_rows(n, n_classes, affinity):
     features, probs = make_batch(1, n_classes)
@@ -435,8 +460,9 @@ def test_the_error_is_a_value_error():
     assert issubclass(LamettaError, ValueError)
 
 
-def test_streams_are_corrected_each_for_itself(library):
-    options = {"affinity": lametta.knn(3)}
+@pytest.mark.parametrize("direction", ["own", "reverse"])
+def test_streams_are_corrected_each_for_itself(library, direction):
+    options = {"affinity": lametta.knn(3, direction=direction)}
     batches = [make_batch(9, 4, seed=seed) for seed in range(3)]
     features, probs = (library.array(np.stack(a)) for a in zip(*batches, strict=True))
     result = lame_streams(features, probs, **options)

@@ -77,7 +77,8 @@ def test_parameters_are_those_of_the_constructor(name):
     own = {key: p for key, p in inspect.signature(make).parameters.items() if key != "model"}
     found = methods.find(name).parameters()
     assert set(own) <= set(found)
-    assert set(found) - set(own) == ({"k", "symmetric", "method"} if name == "lame" else set())
+    beside = set(inspect.signature(knn).parameters) if name == "lame" else set()
+    assert set(found) - set(own) == beside
     for key, parameter in own.items():
         default = "knn" if key == "affinity" else parameter.default
         assert found[key].default == default
@@ -142,6 +143,7 @@ def bank(features, probs):
     [
         ({}, LAME()),
         ({"k": 2, "weight": 0.5}, LAME(knn(2), weight=0.5)),
+        ({"direction": "reverse", "k": 2}, LAME(knn(2, direction="reverse"))),
         ({"affinity": "rbf", "k": 3, "row_sum": 4.0}, LAME(rbf(3, row_sum=4.0))),
         ({"affinity": "linear", "symmetric": True}, LAME(linear(symmetric=True))),
         ({"affinity": "knn", "max_iter": 3, "tol": 0}, LAME(knn(5), max_iter=3, tol=0)),

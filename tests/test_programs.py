@@ -50,6 +50,15 @@ def test_benchmarks_run(name, shows):
     assert shows in done.stdout
 
 
+def test_the_docs_have_the_table_of_directions():
+    shared("data", "banks", "imagenette_val500_lite0.npz")
+    done = processes.run(ROOT / "benchmarks" / "directions.py", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (ROOT / "docs" / "affinities.md").read_text().splitlines()
+    assert len(done.stdout.splitlines()) == 4
+    assert set(done.stdout.splitlines()) <= set(lines)
+
+
 def _build_wheel(folder):
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
     subprocess.run([*build, "--directory", folder], check=True, timeout=300, cwd=ROOT)

@@ -4,7 +4,7 @@ For a batch with source probabilities q and affinities w, LAME seeks the assignm
 
     E(z) = sum_i KL(z_i || q_i) - 1/2 sum_ij w_ij z_i.z_j
 
-by the concave-convex procedure, whose every step is a softmax (the paper's equation 6):
+by the concave-convex procedure, whose every step is a softmax (the paper's equation 5):
 
     z_ik <- q_ik exp(sum_j w_ij z_jk) / sum_k' q_ik' exp(sum_j w_ij z_jk')
 

@@ -75,47 +75,76 @@ class Neighbors:
 
 @dataclass(frozen=True)
 class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
-    """The paper's affinity: row i marks the k nearest neighbors of sample i with 1.
+    """The k nearest neighbors of each sample, all of one weight.
 
-    A sample is never its own neighbor, whatever duplicates surround it. The strength of the
-    correction is at most k, however large the batch: this is the safe default.
+    A sample is never its own neighbor, whatever duplicates surround it. With ``direction="own"``
+    the strength of the correction is at most k, however large the batch: this is the safe default.
 
     Parameters
     ----------
     k : int
         How many neighbors; a batch of N samples has at most N - 1.
+    direction : {"own", "reverse", "both"}
+        Who pulls on sample i. Its ``"own"`` k nearest neighbors, as in the paper's released code:
+        row i of W marks them with 1. With ``"reverse"``, the samples that have i among theirs, as
+        the formula in the paper's appendix is printed: W is the transpose, with as few as none and
+        as many as N - 1 marks in a row. With ``"both"``, the mean of the two.
     symmetric : bool
-        Average W with its transpose.
+        Average W with its transpose: another way to write ``direction="both"``.
     method : {"exact", "faiss"}
         How neighbors are found. faiss finds most of them, much faster where there are many samples,
         and has to be installed; it works in host memory.
 
+    Notes
+    -----
+    The fast solvers take lists of k neighbors a sample, so ``"own"`` alone. The other directions
+    are solved with W as a matrix [N, N], also where there are many samples.
+
     Examples
     --------
     >>> import numpy as np
-    >>> knn(1)(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]))
+    >>> features = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> knn(1)(features)
     array([[0., 1., 0.],
            [1., 0., 0.],
            [0., 1., 0.]])
+    >>> knn(1, direction="reverse")(features)
+    array([[0., 1., 0.],
+           [1., 0., 1.],
+           [0., 0., 0.]])
     """
 
     k: int = 5
     _: KW_ONLY
+    direction: str = "own"
     symmetric: bool = False
     method: str = "exact"
 
     def __post_init__(self) -> None:
         check_integer("k", self.k, 1)
+        check_choice("direction", self.direction, ("own", "reverse", "both"))
         check_flag("symmetric", self.symmetric)
         check_choice("method", self.method, ("exact", "faiss"))
+        if self.symmetric and self.direction == "reverse":
+            raise LamettaError(
+                "symmetric must be False where direction is 'reverse', got True; "
+                "direction 'both' is the mean of the two"
+            )
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether W is made symmetric, however that was asked for."""
+        return self.symmetric or self.direction == "both"
 
     def __call__(self, features: Array, /) -> Array:
         xp = namespace(features=features)
         w = self.neighbors(features).dense(features.dtype)
-        return _finish(xp, w, features, self.symmetric)
+        if self.direction == "reverse":
+            w = w.T
+        return _finish(xp, w, features, self.is_symmetric)
 
     def neighbors(self, features: Array, /) -> Neighbors:
-        """The same W, not made symmetric, as a list of neighbors."""
+        """The own neighbors of each sample as a list, whatever the direction."""
         if self.method == "exact":
             return Neighbors(nearest(*_checked(features), self.k))
         xp, x = _unit(features)

@@ -164,7 +164,7 @@ class Method:
     >>> method = find("lame")
     >>> method.ordered, method.problems({"k": 0, "wieght": 1})
     (False, [('k', 'must be an integer >= 1, got 0'), ('wieght', "is no option of lame, which
-    has affinity, weight, max_iter, tol, k, symmetric, method; did you mean 'weight'?")])
+    has affinity, weight, max_iter, tol, k, direction, symmetric, method; did you mean 'weight'?")])
     """
 
     name: str

@@ -72,6 +72,7 @@ SET_RBF = {"affinity": lametta.rbf(row_sum=2.5), "weight": 0.5}
             ["--symmetric", "--weight", "0.5"],
             {"affinity": lametta.knn(symmetric=True), "weight": 0.5},
         ),
+        (["--set", "direction=reverse"], {"affinity": lametta.knn(direction="reverse")}),
         (["--affinity", "rbf", "--k", "2"], {"affinity": lametta.rbf(2)}),
         (["--affinity", "rbf", "--row-sum", "5"], {"affinity": lametta.rbf(row_sum=5)}),
         (["--affinity", "linear", "--row-sum", "3"], {"affinity": lametta.linear(row_sum=3)}),

@@ -27,6 +27,7 @@ def corrected(path, **inputs):
     [
         ("", lametta.knn(5), 1, 20),
         ("--k 3 --iterations 7 --weight 0.5 --symmetric", lametta.knn(3, symmetric=True), 0.5, 7),
+        ("--k 2 --direction reverse", lametta.knn(2, direction="reverse"), 1, 20),
         ("--affinity RBF --k 2 --row-sum 4", lametta.rbf(2, row_sum=4.0), 1, 20),
     ],
 )

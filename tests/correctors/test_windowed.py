@@ -29,11 +29,13 @@ def one_by_one(corrector, features, probs):
     return np.vstack([corrector.correct(x[None], q[None]).probs for x, q in steps])
 
 
-def by_definition(features, probs, size, k=5, weight=1.0, n_iter=250):
+def by_definition(features, probs, size, k=5, weight=1.0, n_iter=250, direction="own"):
     rows = []
     for end in range(1, len(probs) + 1):
         x, q = features[max(0, end - size) : end], probs[max(0, end - size) : end]
-        rows.append(lame_by_definition(q, weight * knn_matrix(x, k), n_iter)[-1])
+        w = knn_matrix(x, k)
+        w = {"own": w, "reverse": w.T, "both": (w + w.T) / 2}[direction]
+        rows.append(lame_by_definition(q, weight * w, n_iter)[-1])
     return np.array(rows)
 
 
@@ -57,6 +59,18 @@ def test_every_answer_is_that_of_the_equation_on_its_window(n_classes, size, k, 
     found = one_by_one(corrector, features, probs)
     exact = by_definition(features, probs, size, k, weight)
     assert np.abs(found - exact).max() < 1e-5
+
+
+@pytest.mark.parametrize("direction", ["reverse", "both"])
+def test_every_direction_is_that_of_the_equation_on_its_window(direction):
+    features, probs = stream(20, 4)
+    affinity = knn(3, direction=direction)
+    corrector = Windowed(LAME(affinity, max_iter=1000, tol=1e-7), 8)
+    found = one_by_one(corrector, features, probs)
+    exact = by_definition(features, probs, 8, 3, direction=direction)
+    assert np.abs(found - exact).max() < 1e-5
+    own = by_definition(features, probs, 8, 3)
+    assert np.abs(found - own).max() > 0.01, "this stream is meant to tell directions apart"
 
 
 def test_answers_are_those_of_lame_with_the_same_tolerance():

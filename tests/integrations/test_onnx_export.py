@@ -35,6 +35,8 @@ from tests.integrations.test_onnx_quantized import Reader
 AFFINITIES = [
     knn(5),
     knn(3, symmetric=True),
+    knn(3, direction="reverse"),
+    knn(3, direction="both"),
     knn(40),
     rbf(5),
     rbf(2, row_sum=5.0, symmetric=True),

@@ -146,6 +146,8 @@ def test_what_the_kernels_cannot_do_is_left_to_pytorch():
     assert fits(x, q, lametta.knn(5))
     assert not fits(x, q, lametta.knn(33))
     assert not fits(x, q, lametta.knn(5, symmetric=True))
+    assert not fits(x, q, lametta.knn(5, direction="reverse"))
+    assert not fits(x, q, lametta.knn(5, direction="both"))
     assert not fits(x, q, lametta.knn(5, method="faiss"))
     assert not fits(x, q, lametta.rbf(5))
     assert not fits(x, q, lametta.knn(5), weight=11.0)

@@ -33,7 +33,7 @@ def solve(problem: Problem) -> Solution:
 def iterate(
     xp: ModuleType, q: Array, w: "Array | Neighbors", max_iter: int, tol: float
 ) -> Solution:
-    """Apply ``z <- softmax(log q + W z)``, the paper's equation 6, from z = q on."""
+    """Apply ``z <- softmax(log q + W z)``, the paper's equation 5, from z = q on."""
     log_q = log(xp, q)
     z = q / xp.sum(q, axis=1, keepdims=True)
     a, n_iter, converged = xp.zeros_like(z), 0, False
@@ -51,7 +51,7 @@ def iterate(
 
 def is_directed_knn(affinity: Affinity) -> TypeGuard[knn]:
     """Whether W is k neighbors for each sample, all of one weight: a list, not a matrix."""
-    return isinstance(affinity, knn) and not affinity.symmetric
+    return isinstance(affinity, knn) and affinity.direction == "own" and not affinity.symmetric
 
 
 def has_few_neighbors(affinity: Affinity, weight: float) -> TypeGuard[knn]:

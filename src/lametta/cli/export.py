@@ -17,6 +17,10 @@ def export(
         str | None, typer.Option(help="knn, rbf or linear; knn by default.")
     ] = None,
     k: Annotated[int | None, typer.Option(help="Neighbors; 5 by default.")] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(help="Of knn, who pulls on a sample: own (default), reverse or both."),
+    ] = None,
     row_sum: Annotated[
         float | None, typer.Option(help="Sum of each row of W, of rbf and linear.")
     ] = None,
@@ -53,7 +57,8 @@ def export(
         require("onnx", "onnx", *(() if model is None else ("onnxruntime",)))
         from lametta.integrations import onnx
 
-        params = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
+        params: dict[str, object] = {"affinity": affinity and affinity.lower(), "k": k}
+        params |= {"direction": direction, "row_sum": row_sum}
         params |= {"symmetric": symmetric, "weight": weight}
         params = {name: value for name, value in params.items() if value is not None}
         lame = methods.find("lame")

@@ -89,6 +89,8 @@ def _weights(g: Nodes, x: str, affinity: Affinity) -> str:
     """W [N, N] in float32."""
     if isinstance(affinity, knn) and affinity.method == "exact":
         w = _neighbors(g, x, affinity.k)
+        if affinity.direction == "reverse":
+            w = g("Transpose", w)
     elif isinstance(affinity, rbf):
         w = _with_row_sum(g, _gaussian(g, x, affinity.k), affinity.row_sum, np.float64)
         w = g.cast(w, "FLOAT")
@@ -98,7 +100,8 @@ def _weights(g: Nodes, x: str, affinity: Affinity) -> str:
         w = _with_row_sum(g, _products(g, rows), affinity.row_sum, np.float32)
     else:
         raise LamettaError(f"affinity must be an exact knn, an rbf or a linear, got {affinity!r}")
-    return g("Mul", g("Add", w, g("Transpose", w)), np.float32(0.5)) if affinity.symmetric else w
+    symmetric = affinity.is_symmetric if isinstance(affinity, knn) else affinity.symmetric
+    return g("Mul", g("Add", w, g("Transpose", w)), np.float32(0.5)) if symmetric else w
 
 
 def _products(g: Nodes, rows: str) -> str:
