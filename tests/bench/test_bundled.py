@@ -63,8 +63,8 @@ def test_their_cells_are_those_of_old_results(shipped):
         "imagenet_small": (3358, "930a17639ee4a8b6"),
         "demo": (605, "17bdbfd2150e537b"),
         "demo_full": (9637, "a5700b9cb762bba2"),
-        "paper": (10760, "cb6b12ea18053b3a"),
-        "released": (8605, "afb517f2b9cf19e8"),
+        "paper": (12178, "1aed47fe2b01c2fa"),
+        "released": (9165, "35aface7a07c9ddd"),
         "streams": (9861, "ac569093a7e354da"),
     }[shipped.name]
 
@@ -110,11 +110,19 @@ def test_paper():
     paper = read_bundled("paper")
     sizes = {name: len(paper.configurations(name)) for name in paper.validation.methods}
     assert sizes == {
-        "Source": 1, "LAME": 3, "TENT": 54, "SHOT-IM": 54, "PseudoLabel": 54, "AdaBN": 15,
-        "LAME (rbf)": 3, "LAME (linear)": 1,
+        "Source": 1, "LAME": 3, "TENT": 54, "SHOT-IM": 54, "PseudoLabel": 54, "AdaBN": 9,
+        "LAME (rbf)": 3, "LAME (linear)": 1, "LAME (reverse)": 3, "LAME (both)": 3,
+        "SHOT-IM (convolutions)": 18,
     }  # fmt: skip
     for params in (*paper.configurations("TENT"), *paper.configurations("SHOT-IM")):
         assert params["optimizer"] == "adam"
+    # "A common grid-search for all NAMs": AdaBN takes its part of it.
+    common = {(p["layers"], p["bn_momentum"]) for p in paper.configurations("TENT")}
+    assert {(p["layers"], p["momentum"]) for p in paper.configurations("AdaBN")} == common
+    assert {momentum for _, momentum in common} == {0, 0.1, 1}
+    convolutions = {p["layers"] for p in paper.configurations("SHOT-IM (convolutions)")}
+    assert convolutions == {"conv_first_half", "conv_second_half", "conv"}
+    assert paper.methods["SHOT-IM"].grid == paper.methods["TENT"].grid
     assert {spec.pooling for spec in paper.datasets.values()} == {"mean"}
     for name in ("imagenet_c_val", "imagenet_c16", "imagenet_c_test"):
         assert paper.datasets[name].options == {"severities": "drawn"}
@@ -130,6 +138,10 @@ def test_paper():
     assert trainings == ["original", "torchvision", "SimCLR"]
     kernels = [paper.configurations(m)[0].get("affinity") for m in studies["kernels"].methods]
     assert kernels == [None, "knn", "rbf", "linear"]
+    assert studies["kernels"].models == studies["architectures"].models
+    assert studies["kernels"].batch_sizes == studies["architectures"].batch_sizes
+    ways = [paper.configurations(m)[0].get("direction") for m in studies["directions"].methods]
+    assert ways == [None, None, "reverse", "both"]
     rates = [paper.configurations(m)[0].get("lr") for m in studies["curves"].methods]
     assert rates == [None, None, 0.001, 0.01, 0.1]
     assert "AdaBN" not in studies["architectures"].methods  # no batch normalization in a ViT
@@ -145,6 +157,9 @@ def test_released():
     assert released.validation.batch_size == 16
     assert released.studies["main"].batch_sizes == (16,)
     assert released.configurations("LAME") == ({"affinity": "rbf", "k": 4},)
+    assert released.studies["kernels"].models == paper.studies["kernels"].models
+    for name in released.methods:
+        assert all("direction" not in params for params in released.configurations(name))
     pooled = {name for name, spec in released.datasets.items() if spec.pooling == "sum"}
     assert pooled == {"imagenet_c16", "imagenet_vid", "tao_lasot"}
     for name in ("imagenet_c_val", "imagenet_c_test"):
