@@ -1,12 +1,14 @@
 """The paper's numbers, by themselves and with ours."""
 
+import re
 import statistics
 
 import polars as pl
 import pytest
 
-from lametta.bench import paper
+from lametta.bench import figures, paper
 from tests.bench.made_up import mean_of_means
+from tests.conftest import shared
 
 
 def test_the_papers_numbers_agree_with_each_other():
@@ -20,6 +22,32 @@ def test_the_papers_numbers_agree_with_each_other():
     assert statistics.mean(paper.BY_TRAINING["TENT"]) == pytest.approx(38.4, abs=0.05)
     assert statistics.mean(paper.BY_TRAINING["Source"]) == pytest.approx(51.0, abs=0.05)
     assert paper.NON_IID["LAME"] - paper.NON_IID["Source"] == pytest.approx(6.7)
+
+
+LABELS = {
+    "curves": "non_iid",
+    "cross_shift": "cross_cases",
+    "boxes": "test_boxes",
+    "radar": "hparams_robustness",
+    "runtime": "runtimes",
+    "kernels": "kernel_comparison",
+    "batch_size": "batch_size",
+}
+
+
+def test_figures_have_the_papers_numbers():
+    numbers = {name: number for name, (number, _) in paper.FIGURES.items()}
+    assert [*numbers.values()] == [1, 3, 4, 5, 6, 8, 9]  # 2 is an example's, 7 a causal graph
+    for name, number in numbers.items():
+        assert f"the paper's Figure {number}" in getattr(figures, name).__doc__
+
+
+def test_figures_are_numbered_as_in_the_papers_source():
+    source = shared("reference", "000_2a836ebc5f644498.txt").read_text()
+    labels = re.findall(r"\\label\{fig:(\w+)\}", source)
+    assert labels.index("causal_graph") + 1 == 7
+    for name, label in LABELS.items():
+        assert labels.index(label) + 1 == paper.FIGURES[name][0]
 
 
 @pytest.mark.slow
@@ -50,3 +78,4 @@ def test_ours_beside_the_papers(results, drawn, shown):
     other = results.studies["batch_size"].rows.with_columns(architecture=pl.lit("digits"))
     assert paper.with_ours([("batch_size", other)]).is_empty()
     assert "71.2" in shown.sections[-1].tables[0].markdown()
+    assert "approximate" in shown.sections[-1].notes[0]

@@ -124,7 +124,7 @@ def _draw_boxes(
 
 
 def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
-    """The mean accuracy against the batch size: the paper's Figure 8.
+    """The mean accuracy against the batch size: the paper's Figure 9.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
 
 
 def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
-    """The mean accuracy of each kernel, one spoke a model: the paper's Figure 7.
+    """The mean accuracy of each kernel, one spoke a model: the paper's Figure 8.
 
     With fewer than three models the spokes are the scenarios.
 

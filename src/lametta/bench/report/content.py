@@ -28,6 +28,10 @@ _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
     *("risk", "spread"),
 }
+_APPROXIMATE = (
+    "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
+    "read off its figures, so they are approximate."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,8 +243,10 @@ def _paper(results: Results, shown: Sequence[Section]) -> Section:
     rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
     rows += [(figure.name, figure.frame()) for figure in drawn if figure.name == "cross_shift"]
     both = paper.with_ours((pair for pair in rows if len(pair[1])), results.source)
-    note = () if len(both) else ("Nothing that was run has a number in the paper.",)
-    return Section("paper", "Beside the paper", tables=(tables.ours_and_papers(both),), notes=note)
+    note = _APPROXIMATE if len(both) else "Nothing that was run has a number in the paper."
+    return Section(
+        "paper", "Beside the paper", tables=(tables.ours_and_papers(both),), notes=(note,)
+    )
 
 
 def _with_models_by(column: str, rows: pl.DataFrame) -> pl.DataFrame:
