@@ -23,7 +23,8 @@ MOST_BYTES = 3_000_000
 PROMISES = {
     "bench": "lametta.bench.run",
     "cli": "lametta.cli",
-    "data": "lametta.data.corruption",
+    "corruptions": "imagecorruptions",
+    "data": "lametta.data.readers.digits",
     "faiss": "faiss",
     "hf": "lametta.integrations.hf",
     "onnx": "lametta.integrations.onnx",
@@ -32,6 +33,7 @@ PROMISES = {
     "serve": "lametta.serve.app",
     "sklearn": "lametta.integrations.sklearn",
     "supervision": "lametta.integrations.supervision",
+    "timm": "timm",
     "torch": "lametta.torch",
     "video": "av",
 }

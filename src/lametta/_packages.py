@@ -1,6 +1,7 @@
 """Packages that not everyone has, and what other packages add to lametta."""
 
 import importlib
+import importlib.util
 from functools import cache
 from operator import attrgetter
 from types import ModuleType
@@ -19,6 +20,12 @@ def package(module: str, install: str, user: str) -> ModuleType:
         if (error.name or "").partition(".")[0] != package:
             raise  # something that the package itself needs; its own message says what
         raise LamettaError(f"{user} needs {package}: pip install {install}") from None
+
+
+def check_package(module: str, install: str, user: str) -> None:
+    """Raise unless a module is installed; to import it may take seconds."""
+    if importlib.util.find_spec(module) is None:
+        raise LamettaError(f"{user} needs {module}: pip install {install}")
 
 
 def extra(name: str) -> str:

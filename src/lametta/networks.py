@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lametta._checks import did_you_mean
+from lametta._packages import extra
 from lametta.types import LamettaError
 
 EMBEDDED = "embedded:digits"
@@ -18,8 +19,19 @@ class Network:
     line: str  # what it is
     loader: str  # the function that takes name, file of weights and options
     options: Mapping[str, Any] = field(default_factory=dict)
-    package: str = ""  # what pip installs for it besides torch; the first word is its module
+    package: str = ""  # what it needs besides torch; the first word is its module
     published: str = ""  # where its weights are, if the caller has to bring them
+    extra: str = ""  # of lametta, if one brings the package
+
+    @property
+    def module(self) -> str:
+        """What is imported to make it."""
+        return self.package.partition(" ")[0]
+
+    @property
+    def install(self) -> str:
+        """What pip installs for it besides torch."""
+        return extra(self.extra) if self.extra else self.package
 
 
 _MSRA = {
@@ -38,11 +50,13 @@ NETWORKS = {
         "a model of timm, with its own weights and preprocessing",
         "lametta.torch.loaders:load_timm",
         package="timm",
+        extra="timm",
     ),
     "hf:NAME": Network(
         "an image classifier of the Hugging Face hub, or a folder that holds one",
         "lametta.torch.hugging_face:load_hf",
         package="transformers",
+        extra="hf",
     ),
     "torch:PACKAGE.MODULE:FUNCTION": Network(
         "what your function returns, with a file of weights", "lametta.torch.loaders:load_function"
@@ -92,7 +106,8 @@ NETWORKS = {
             "model": "tf_efficientnet_b4.aa_in1k",
             "preprocess": {"resize": 380, "crop": 380, "max_size": 1000},
         },
-        "timm",
+        package="timm",
+        extra="timm",
     ),
     "paper:vit_b16": Network(
         "ViT-B/16 at 384 pixels of timm, with timm's weights unless a file is given",
@@ -101,7 +116,8 @@ NETWORKS = {
             "model": "vit_base_patch16_384.orig_in21k_ft_in1k",
             "preprocess": {"resize": (384, 384), "crop": None, "mean": _HALF, "std": _HALF},
         },
-        "timm",
+        package="timm",
+        extra="timm",
     ),
     **{
         f"{EMBEDDED}{variant}": Network(line, "lametta.torch.loaders:load_digits")

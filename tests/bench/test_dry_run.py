@@ -236,12 +236,13 @@ def test_dry_run_names_packages(monkeypatch):
         "importlib.util.find_spec", lambda name: name if name in installed else None
     )
     packages = {
-        name: {need.name: need.found for need in dry_run(load(bundled(name)), "/no/data").needs
+        name: {need.name: need.where for need in dry_run(load(bundled(name)), "/no/data").needs
                if need.kind == "package"}
         for name in ("paper", "demo", "cifar10")
     }  # fmt: skip
+    corruptions = "pip install '.[corruptions]' in a clone of lametta"
     assert packages == {
-        "paper": {"timm": False, "torch": True},
-        "demo": {"scikit-learn": False, "torch": True},
-        "cifar10": {"imagecorruptions-imaug": False, "torch": True},
+        "paper": {"timm": "pip install '.[timm]' in a clone of lametta", "torch": "installed"},
+        "demo": {"scikit-learn": "pip install scikit-learn", "torch": "installed"},
+        "cifar10": {"imagecorruptions-imaug": corruptions, "torch": "installed"},
     }

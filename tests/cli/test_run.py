@@ -2,12 +2,14 @@
 
 import re
 import shutil
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from lametta.bench.figures.style import RC
@@ -178,6 +180,27 @@ def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, mess
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+@pytest.mark.slow
+def test_corruptions_need_an_extra(tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    for name in "0", "1":
+        (photos / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(photos / name / "photo.png")
+    text = OUTPUTS_ONLY.replace('reader = "embedded:digits_val"', 'reader = "folder:photos"')
+    assert text != OUTPUTS_ONLY
+    text = text.replace('"folder:photos"', '"folder:photos"\ncorruptions = ["fog"]')
+    (tmp_path / "tiny.toml").write_text(text)
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    result = invoke("run", tmp_path / "tiny.toml", "--data", tmp_path, "-o", tmp_path / "a")
+    assert result.exit_code == 2, result.output
+    needed = "a corruption needs imagecorruptions: pip install '.[corruptions]' in a clone"
+    assert needed in " ".join(result.stderr.split())
+    result = invoke("run", tmp_path / "tiny.toml", "--dry-run", "--data", tmp_path)
+    assert result.exit_code == 1
+    said = " ".join(result.stdout.split())
+    assert "imagecorruptions-imaug no pip install '.[corruptions]' in a clone of lametta" in said
 
 
 def test_shells_complete_commands():

@@ -209,6 +209,8 @@ def test_bad_images(images):
 
 def test_without_the_package(images, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
-    data = corrupt(images, "fog")
-    with pytest.raises(LamettaError, match="pip install imagecorruptions-imaug"):
-        data[0]
+    needed = r"a corruption needs imagecorruptions: pip install '\.\[corruptions\]' in a clone"
+    with pytest.raises(LamettaError, match=needed):
+        corrupt(images, "fog")  # not only when an image is read
+    with pytest.raises(LamettaError, match=needed):
+        corrupt_image(photo(), "fog")

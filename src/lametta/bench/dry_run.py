@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lametta import networks
 from lametta._files import PathLike
-from lametta._packages import load_object
+from lametta._packages import extra, load_object
 from lametta.bench.estimate import Estimate, estimate
 from lametta.bench.experiment import Experiment
 from lametta.bench.probe import Speed, is_strange, probe
@@ -168,7 +168,7 @@ def _weights(name: str, spec: ModelSpec, root: Path) -> Iterator[Need]:
     network, file = networks.find(spec.zoo), root / spec.weights
     found: bool | None = file.is_file()
     where = str(file)
-    lacking = network.package and importlib.util.find_spec(network.package.split()[0]) is None
+    lacking = network.package and importlib.util.find_spec(network.module) is None
     if found and (is_strange(spec) or lacking):
         found, where = None, f"{file}, which is not read before the experiment runs"
     elif found:
@@ -183,15 +183,15 @@ def _packages(
     experiment: Experiment, models: Iterable[str], datasets: Iterable[str]
 ) -> Iterator[Need]:
     specs = [experiment.datasets[dataset] for dataset in datasets]
-    wanted = {"torch": "torch"}  # modules, and what pip calls their wheels
+    wanted = {"torch": ("torch", "torch")}  # modules, their wheels, and what pip installs
     if any(spec.corruptions for spec in specs):
-        wanted["imagecorruptions"] = "imagecorruptions-imaug"
+        wanted["imagecorruptions"] = ("imagecorruptions-imaug", extra("corruptions"))
     if any(spec.reader.startswith("embedded:") for spec in specs):
-        wanted["sklearn"] = "scikit-learn"
-    for model in models:
-        if wheels := networks.find(experiment.models[model].zoo).package:
-            wanted[wheels.split()[0]] = wheels
-    for module, wheels in sorted(wanted.items()):
+        wanted["sklearn"] = ("scikit-learn", "scikit-learn")
+    for network in (networks.find(experiment.models[model].zoo) for model in models):
+        if network.package:
+            wanted[network.module] = (network.module, network.install)
+    for module, (wheel, install) in sorted(wanted.items()):
         found = importlib.util.find_spec(module) is not None
-        where = "installed" if found else f"pip install {wheels}"
-        yield Need("package", wheels.split()[0], found, where)
+        where = "installed" if found else f"pip install {install}"
+        yield Need("package", wheel, found, where)

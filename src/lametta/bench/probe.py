@@ -102,7 +102,8 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
     if family == "hf":
         raise LamettaError("its files are not asked for before the experiment runs")
     if network.package == "timm":  # with random weights, since its own may have to be downloaded
-        net = package("timm", "timm", "it").create_model(network.options.get("model", name))
+        timm = package("timm", network.install, "it")
+        net = timm.create_model(network.options.get("model", name))
         options = network.options.get("preprocess")
         if options is None:
             raise LamettaError("the size of its images is known once it is loaded")

