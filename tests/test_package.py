@@ -151,6 +151,20 @@ def test_extras_are_used():
             assert re.search(pattern, code, flags=re.MULTILINE), (extra, package)
 
 
+def brought_by(extra):
+    """All packages that an extra brings, also by other extras."""
+    packages, extras = names_of(PROJECT["optional-dependencies"][extra])
+    return packages.union(*map(brought_by, extras))
+
+
+def test_the_demo_installs_no_corruptions():
+    assert {"torch", "polars"} <= brought_by("bench")
+    assert not {"imagecorruptions-imaug", "timm"} & brought_by("bench")
+    assert "imagecorruptions-imaug" in brought_by("dev")
+    assert "timm" not in brought_by("dev")
+    assert {"imagecorruptions-imaug", "timm"} <= brought_by("all")
+
+
 def test_all_is_all():
     packages, extras = names_of(PROJECT["optional-dependencies"]["all"])
     assert (packages, extras) == (set(), EXTRAS.keys())
