@@ -72,6 +72,8 @@ expected = wrap(net, "source")(x) ** 3
 found = wrap(net, "sharpen", power=3)(x)
 assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
 assert wrap(net, affinity="ones", row_sum=1.0)(x).shape == (8, 10)
+for name in ("eta", "sar", "robust_bn"):
+    assert wrap(net, name)(x).shape == (8, 10)
 for name in ("owl", "tit"):
     Path("data/birds", name).mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(f"data/birds/{name}/1.jpg")
@@ -102,8 +104,9 @@ def diffs() -> list[str]:
 
 
 def test_each_addition_is_a_file_or_class_and_one_line():
-    assert len(diffs()) == 5
+    assert len(diffs()) == 9
     for diff in diffs():
+        assert diff.count("\n") <= 60
         files = re.findall(r"^\+\+\+ b/(.*)$", diff, flags=re.MULTILINE)
         assert len(files) <= 2
         for part in diff.split("--- ")[1:]:

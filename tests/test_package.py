@@ -88,13 +88,6 @@ def test_the_embedded_data_sets_are_listed_as_before():
     )
 
 
-def test_modules_stay_short():
-    sources = sorted((ROOT / "src").rglob("*.py"))
-    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in sources}
-    assert len(lengths) > 50
-    assert {str(path): n for path, n in lengths.items() if n > 300} == {}
-
-
 # Extras
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import lametta
 from lametta import LamettaError, Model, Prediction
 from lametta.torch import Classifier, tent, wrap
-from lametta.torch.adapt import check_finite
+from lametta.torch.network import check_finite
 
 INPUTS = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 Pair = namedtuple("Pair", "scores extra")

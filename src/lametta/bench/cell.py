@@ -177,7 +177,7 @@ def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
         return
     import torch
 
-    from lametta.torch.adapt import check_finite
+    from lametta.torch.network import check_finite
 
     batches, side = iter(setup.batches()), _side(setup.ahead)
     for index in setup.stream:

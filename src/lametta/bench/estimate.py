@@ -212,11 +212,11 @@ def _passes(kind: str, config: str) -> tuple[int, int] | None:
     method = methods.find(kind)
     if not method.needs_network:
         return 0, 0
-    from lametta.torch.rivals import GradientAdapter
+    from lametta.torch import GradientMethod
 
     first, options = method.shares(json.loads(config))[0]
     steps = options.get("steps", 1)
-    learns = isinstance(first.make, type) and issubclass(first.make, GradientAdapter)
+    learns = isinstance(first.make, type) and issubclass(first.make, GradientMethod)
     return steps + (not options.get("predict_first")), steps if learns else 0
 
 

@@ -86,7 +86,8 @@ class Workspace:
         """The network itself, pooled onto the classes of a data set; the caller closes it."""
         from lametta.torch import Classifier
 
-        return Classifier(self.network(model)[0], classes=classes)
+        net, preprocess = self.network(model)
+        return Classifier(net, classes=classes, preprocess=preprocess)
 
     def samples(self, model: str, dataset: str) -> Dataset:
         """The data set as a network's cells read it: decoded, if `prepare` kept that, or as it is.

@@ -9,17 +9,41 @@ except ModuleNotFoundError as error:
         f"lametta.torch needs {error.name!r}: pip install {extra('torch')}", name=error.name
     ) from None
 
-from lametta.torch.adapt import NetworkAdapter
+from lametta.torch.adapt import (
+    GradientAdapter,
+    GradientMethod,
+    LossMethod,
+    NetworkAdapter,
+    NetworkMethod,
+    own,
+)
+from lametta.torch.methods import SHOTIM, TENT, AdaBN, PseudoLabel
 from lametta.torch.model import Classifier
-from lametta.torch.rivals import GradientAdapter, adabn, pseudo_label, shot_im, tent
+from lametta.torch.network import Batch, Network, Outputs
+from lametta.torch.preprocess import Preprocess
 from lametta.torch.wrapped import Wrapped, wrap
 
+# As they were called before each method had the name that its paper gives it.
+tent, shot_im, pseudo_label, adabn = TENT, SHOTIM, PseudoLabel, AdaBN
+
 __all__ = [
+    "SHOTIM",
+    "TENT",
+    "AdaBN",
+    "Batch",
     "Classifier",
     "GradientAdapter",
+    "GradientMethod",
+    "LossMethod",
+    "Network",
     "NetworkAdapter",
+    "NetworkMethod",
+    "Outputs",
+    "Preprocess",
+    "PseudoLabel",
     "Wrapped",
     "adabn",
+    "own",
     "pseudo_label",
     "shot_im",
     "tent",

@@ -1,37 +1,65 @@
-"""The loop of the methods that adapt the network itself; `lametta.torch.rivals` has the methods.
+"""NetworkMethod: what a method that adapts the network derives from.
 
-In the *update pass* the chosen layers learn from the batch: batch normalizations
-use the statistics of the batch and move their running statistics towards them, and a loss without
-labels takes a gradient step. In the *prediction pass* the network is in eval mode as ever, so its
-running statistics decide. `reset` gives the network back bit for bit.
+A method is a dataclass whose fields are its options, and whose `adapt` is the algorithm of its
+paper: it learns from a `Batch` by means of a `Network`, and gives the outputs that answer.
+`LossMethod` is for the many methods that are a loss and nothing else. `reset` gives the network
+back bit for bit: parameters, buffers, layers that were replaced, flags.
 """
 
-import copy
 import threading
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+import warnings
+import weakref
+from collections.abc import Callable, Sequence, Sized
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lametta._checks import check_flag, check_integer, check_number
+from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta.signals import signals
 from lametta.torch.clock import Clock
-from lametta.torch.model import Classifier, Inputs, check_ready, first_tensor
-from lametta.torch.norm import batch_statistics, is_batch_norm
+from lametta.torch.model import Classifier, Inputs, check_ready
+from lametta.torch.network import Batch, Network, Outputs, Snapshot, check_finite, norms_of
+from lametta.torch.norm import is_batch_norm
 from lametta.torch.select import Selector, as_selector, layers_of
 from lametta.types import LamettaError, Output, Prediction
 
 BN_MOMENTUM = 0.1  # PyTorch's own
 
 
+def own(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
+    """Declare state of a method, which is no option: `NetworkMethod.forget` sets it back.
+
+    Parameters
+    ----------
+    default
+        The value at first: None, a number or text.
+    factory : callable, optional
+        Makes the value at first, where it is a list, a dictionary or an object.
+
+    Examples
+    --------
+    >>> from lametta.torch import LossMethod
+    >>> @dataclass(kw_only=True)
+    ... class Counting(LossMethod):
+    ...     seen: int = own(0)
+    ...     def loss(self, outputs):
+    ...         self.seen += len(outputs)
+    ...         return outputs.entropy.mean()
+    """
+    options: dict[str, Any] = {"init": False, "repr": False, "compare": False}
+    options["metadata"] = {"own": True}
+    if factory is not None:
+        return field(default_factory=factory, **options)
+    return field(default=default, **options)
+
+
 @dataclass
-class NetworkAdapter:
-    """The loop that all methods here share: what adapts, and how a batch is predicted.
+class NetworkMethod:
+    """A method that adapts the network itself: derive from it and define ``adapt``.
 
     Parameters
     ----------
@@ -40,48 +68,84 @@ class NetworkAdapter:
     layers : Selector or str
         Which layers adapt: a predicate of `lametta.torch.select`, or one of its `NAMES`.
     bn_momentum : float
-        How far running statistics move towards those of a batch: 0 keeps the source's for
-        prediction, 1 takes the batch's.
-    steps : int
-        Update passes for each batch.
-    predict_first : bool
-        Predict from the first update pass, before its step, which saves the second forward pass.
+        How far running statistics move towards those of a batch in a pass with ``train=True``: 0
+        keeps the source's for prediction, 1 takes the batch's.
+
+    Notes
+    -----
+    What a class may say beside its options: ``statistics``, which batch normalizations go by the
+    batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``;
+    ``seed``, of the draws of ``net.generator`` (an option, in a method that draws); ``ordered``,
+    whether the order inside a batch matters.
 
     Examples
     --------
-    >>> from lametta.torch import Classifier, tent
     >>> from lametta.torch.digits import digits_net
-    >>> adapter = tent(Classifier(digits_net()), steps=2, predict_first=True)
-    >>> isinstance(adapter, NetworkAdapter), adapter.step(torch.rand(8, 1, 8, 8)).probs.shape
-    (True, torch.Size([8, 10]))
+    >>> class Statistics(NetworkMethod):
+    ...     def adapt(self, batch, net):
+    ...         net(batch)  # one pass, in which running statistics move; None: predict afterwards
+    >>> Statistics(Classifier(digits_net())).step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
     """
 
     model: Classifier
     _: KW_ONLY
     layers: Selector | str = "everything"
     bn_momentum: float = BN_MOMENTUM
-    steps: int = 1
-    predict_first: bool = False
-    _started: "_Started | None" = field(default=None, init=False, repr=False)
+    _network: Network | None = field(default=None, init=False, repr=False, compare=False)
+    _before: Snapshot | None = field(default=None, init=False, repr=False, compare=False)
 
-    adapts: ClassVar[str] = "batch normalization layers"  # for messages
+    needs_network: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
+    ordered: ClassVar[bool] = False
+    causal: ClassVar[bool] = False
+    statistics: ClassVar[Literal["chosen", "all"]] = "chosen"
+    seed: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
+        kind = type(self)
+        for name in [name for name, value in vars(kind).items() if isinstance(value, Field)]:
+            raise LamettaError(f"{kind.__name__} must be a dataclass, got {name} in a plain class")
         as_selector(self.layers)
         check_number("bn_momentum", self.bn_momentum, 0, 1)
-        check_integer("steps", self.steps, 1)
-        check_flag("predict_first", self.predict_first)
+        check_choice("statistics", self.statistics, ("chosen", "all"))
+        check_integer("seed", self.seed, 0)
 
-    def loss(self, log_probs: torch.Tensor, /) -> torch.Tensor | None:
-        """What to minimize, from log-probabilities [N, K]; None takes no step."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in _HOOKS:
+            if isinstance(vars(cls).get(name), Field):
+                raise LamettaError(f"{cls.__name__} must define {name} as a method, got a field")
+
+    def prepare(self, net: nn.Module, /) -> None:
+        """Replace layers, before parameters are chosen; by default none."""
+
+    def start(self, net: Network, /) -> None:
+        """Learn about the source before the first batch; passes are allowed. By default nothing."""
+
+    def adapt(self, batch: Batch, net: Network, /) -> Output | None:
+        """Learn from a batch, and answer it.
+
+        Returns
+        -------
+        Output or None
+            What answers, features and logits of one pass; None for a pass in eval mode afterwards.
+        """
+        raise LamettaError(f"{type(self).__name__} must define adapt(batch, net)")
+
+    def make_optimizer(self, parameters: Sequence[Tensor], /) -> torch.optim.Optimizer | None:
+        """What takes the gradient steps; None to record no gradients at all."""
         return None
 
-    def make_optimizer(self, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer | None:
-        """What takes the gradient steps; None to adapt the statistics of batches alone."""
-        return None
+    def forget(self) -> None:
+        """Set the state that the class declares by `own` back to what it was at first."""
+        for one in fields(self):
+            if one.metadata.get("own"):
+                made = callable(one.default_factory)
+                setattr(self, one.name, one.default_factory() if made else one.default)  # type: ignore[operator]
 
     def step(self, x: Sized, /) -> Prediction:
-        """Update the network on this batch, then predict it.
+        """Update the network on this batch, and predict it.
 
         A batch with NaN or infinity is refused before anything changes, since it would poison the
         network for good; to look for them makes the host wait for the device. Steps of several
@@ -97,115 +161,230 @@ class NetworkAdapter:
         check_ready(self.model.net, x)
         if not known_finite.get():
             check_finite(x)
-        turn = _turns.setdefault(self.model.net, threading.RLock())
-        with turn, torch.inference_mode(False):  # autograd cannot be on in that mode
+        lock = _locks.setdefault(self.model.net, threading.RLock())
+        with lock, torch.inference_mode(False):  # autograd cannot be on in that mode
             return self._step(_recordable(x))
 
     def _step(self, x: Sized) -> Prediction:
-        if self._started is None:
-            self._started = _start(self, x)
-        started, clock = self._started, Clock(next(self.model.net.parameters()).device)
-        output, loss = None, None
-        if len(x) > 0:
-            for _ in range(self.steps):
-                first, loss = self._update(x, started, clock)
-                output = output or first
-        if output is None or not self.predict_first:
-            with clock.stage("inference_time"):
-                output = self.model(x)
+        network = self._network or self._begin(x)
+        clock, batch = Clock(next(self.model.net.parameters()).device), Batch(x, network)
+        with network.stepping(clock):
+            output = self.adapt(batch, network) if len(x) else None
+            if output is None:
+                output = network.predict(x)
         probs = output.logits.detach().softmax(1)
-        info = {**signals(probs), "drift": started.drift(), **clock.info()}
-        if loss is not None:
-            info["loss"] = loss
-        return Prediction(probs, output.features.detach(), info)
+        info = {**signals(probs), "drift": network.drift(), **vars(network.passes), **clock.info()}
+        return Prediction(probs, output.features.detach(), info | batch.info)
 
-    def _update(
-        self, x: Sized, started: "_Started", clock: Clock
-    ) -> tuple[Output, torch.Tensor | None]:
-        optimizer = started.optimizer
-        with started.updating(self.bn_momentum, alone=len(x) == 1):
-            with clock.stage("forward_time"), torch.set_grad_enabled(optimizer is not None):
-                output = self.model.forward(x)
-            if optimizer is None:
-                return output, None
-            with clock.stage("optimization_time"), torch.enable_grad():
-                loss = self.loss(output.logits.log_softmax(1))
-                if loss is None:
-                    return output, None
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad()
-        return output, loss.detach()
+    def _begin(self, x: Sized) -> Network:
+        """Replace layers, choose parameters, and learn about the source, before the first step."""
+        net, before = self.model.net, Snapshot(self.model.net)
+        try:
+            self.prepare(net)
+            network = self._make_network(x)
+            self.start(network)
+        except BaseException:
+            before.restore()
+            raise
+        self._before, self._network = before, network
+        _started.setdefault(net, []).append(weakref.ref(self))
+        return network
+
+    def _make_network(self, x: Sized) -> Network:
+        net, choose = self.model.net, as_selector(self.layers)
+        chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
+        parameters = _parameters(chosen)
+        optimizer = self.make_optimizer(list(parameters.values())) if parameters else None
+        if optimizer is None:
+            chosen = {name: module for name, module in chosen.items() if is_batch_norm(module)}
+            parameters = _parameters(chosen)
+        if not parameters:
+            learns = type(self).make_optimizer is not NetworkMethod.make_optimizer
+            what = "layers" if learns else "batch normalization layers"
+            named = f" in {self.layers!r}" if isinstance(self.layers, str) else ""
+            raise LamettaError(f"layers must choose {what} of net to adapt, got none{named}")
+        norms = norms_of(net) if self.statistics == "all" else chosen
+        return Network(self.model, parameters, list(norms), optimizer, self.bn_momentum, self.seed)
 
     def reset(self) -> None:
-        """Give the network back as it was before the first step."""
-        if self._started is not None:
-            self._started.restore()
-            self._started = None
+        """Give the network back as it was before the first step, and forget all state."""
+        if self._before is not None:
+            _end(self)
+            self._before.restore()
+        if self._network is not None:
+            self._network.close()
+        self._before = self._network = None
+        self.forget()
 
 
-@dataclass
-class _Started:
-    """What an adapter has from its first step on: what adapts, and the source to go back to."""
+_HOOKS = ("prepare", "start", "adapt", "make_optimizer", "forget", "step", "reset", "loss")
 
-    net: nn.Module
-    modules: list[nn.Module]
-    parameters: list[torch.Tensor]
-    optimizer: torch.optim.Optimizer | None
+
+@dataclass(kw_only=True)
+class GradientMethod(NetworkMethod):
+    """A method that takes gradient steps: derive from it and define ``adapt``.
+
+    Parameters
+    ----------
+    model : Classifier
+        The network to adapt.
+    lr : float
+        Learning rate.
+    optimizer : {"adam", "sgd"} or callable
+        Adam as in the paper; SGD with Nesterov momentum as in its released code; or a class such
+        as ``torch.optim.AdamW``, called with parameters and ``lr``.
+    momentum : float, optional
+        Adam's beta1, or the momentum of SGD: 0.9 if not given. A callable has its own.
+    weight_decay : float, optional
+        How strongly parameters are pulled to 0. If not given, none with Adam, as in the paper, and
+        1e-4 with SGD, as in its released code. A callable has its own.
+    layers, bn_momentum
+        As for `NetworkMethod`.
+
+    Examples
+    --------
+    >>> from lametta.torch.digits import digits_net
+    >>> class TwoSteps(GradientMethod):
+    ...     def adapt(self, batch, net):
+    ...         for _ in range(2):
+    ...             net.step(net(batch).entropy.mean())
+    >>> prediction = TwoSteps(Classifier(digits_net()), lr=1e-3).step(torch.rand(8, 1, 8, 8))
+    >>> prediction.info["forwards"], prediction.info["backwards"]
+    (3, 2)
+    """
+
+    lr: float = 1e-3
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "adam"
+    momentum: float | None = None
+    weight_decay: float | None = None
 
     def __post_init__(self) -> None:
-        self.state = self.net.state_dict()
-        for name, value in self.state.items():  # a deep copy takes longer than a step of a GPU
-            tensor = isinstance(value, torch.Tensor)
-            self.state[name] = value.clone() if tensor else copy.deepcopy(value)
-        self.every = list(self.net.parameters())
-        self.source = [parameter.detach().clone() for parameter in self.parameters]
-        self.length = _length(self.source)
+        super().__post_init__()
+        check_number("lr", self.lr, 0)
+        if not callable(self.optimizer):
+            check_choice("optimizer", self.optimizer, ("adam", "sgd"))
+        for name, value, below in (
+            ("momentum", self.momentum, 1),
+            ("weight_decay", self.weight_decay, None),
+        ):
+            if value is None:
+                continue
+            if callable(self.optimizer):
+                raise LamettaError(f"{name} must be bound in a callable optimizer, got {value!r}")
+            check_number(name, value, 0, below=below)
+        if str(self.layers).startswith("conv") and self.bn_momentum != BN_MOMENTUM:
+            raise LamettaError(
+                f"bn_momentum is no option of the layers {self.layers!r}, "
+                f"which have no statistics, got {self.bn_momentum!r}"
+            )
 
-    @contextmanager
-    def updating(self, bn_momentum: float, *, alone: bool) -> Iterator[None]:
-        """Let the chosen layers learn, and put everything back as it was afterwards."""
-        chosen = set(self.parameters)
-        switched = [p for p in self.every if p.requires_grad != (p in chosen)]
-        for parameter in switched:
-            parameter.requires_grad_(parameter in chosen)
-        try:
-            with batch_statistics(self.modules, bn_momentum, alone=alone):
-                yield
-        finally:
-            for parameter in switched:
-                parameter.requires_grad_(parameter not in chosen)
-
-    def drift(self) -> torch.Tensor:
-        """How far the parameters are from the source's, as a share of their length."""
-        with torch.no_grad():
-            moved = _length(torch._foreach_sub(self.parameters, self.source))
-            return moved / self.length.clamp(min=1e-12)
-
-    def restore(self) -> None:
-        self.net.load_state_dict(self.state)
-        for parameter in self.parameters:
-            parameter.grad = None
+    def make_optimizer(self, parameters: Sequence[Tensor], /) -> torch.optim.Optimizer:
+        """Make Adam, SGD or the one that was given."""
+        if callable(self.optimizer):
+            return self.optimizer(parameters, lr=self.lr)
+        momentum = 0.9 if self.momentum is None else float(self.momentum)  # Adam takes no int
+        decay = self.weight_decay
+        if self.optimizer == "adam":
+            betas = (momentum, 0.999)
+            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
+        decay = 1e-4 if decay is None else decay
+        return torch.optim.SGD(
+            parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=decay
+        )
 
 
-# One update at a time on a network, whichever adapters it has.
-_turns: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+@dataclass(kw_only=True)
+class LossMethod(GradientMethod):
+    """A method that is a loss: derive from it and define ``loss``.
+
+    Parameters
+    ----------
+    steps : int
+        Updates for each batch, each with a pass of its own.
+    predict_first : bool
+        Predict from the first update pass, before its step, which saves the last forward pass.
+    model, lr, optimizer, momentum, weight_decay, layers, bn_momentum
+        As for `GradientMethod`.
+
+    Examples
+    --------
+    >>> from lametta.torch.digits import digits_net
+    >>> class Sure(LossMethod):
+    ...     def loss(self, outputs):
+    ...         return -outputs.log_probs.amax(1).mean()
+    >>> Sure(Classifier(digits_net()), lr=0.001).step(torch.rand(8, 1, 8, 8)).probs.shape
+    torch.Size([8, 10])
+    """
+
+    steps: int = 1
+    predict_first: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("steps", self.steps, 1)
+        check_flag("predict_first", self.predict_first)
+
+    def loss(self, outputs: Outputs, /) -> Tensor | None:
+        """What to minimize, a number; None takes no step."""
+        raise LamettaError(f"{type(self).__name__} must define loss(outputs)")
+
+    def adapt(self, batch: Batch, net: Network, /) -> Output | None:
+        """Take the steps."""
+        outputs = batch.outputs
+        for number in range(self.steps):
+            loss = self.loss(outputs if number == 0 else net(batch))
+            batch.info.pop("loss", None)
+            if loss is not None:
+                net.step(loss)
+                batch.info["loss"] = loss.detach()
+        return outputs if self.predict_first else None
+
+
+class NetworkAdapter(LossMethod):
+    """The former base of methods, whose ``loss`` takes log-probabilities: use `LossMethod`.
+
+    Examples
+    --------
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     class Former(NetworkAdapter):
+    ...         def loss(self, log_probs):
+    ...             return -(log_probs.exp() * log_probs).sum(1).mean()
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        warnings.warn(
+            f"derive {cls.__name__} from lametta.torch.LossMethod, whose loss takes Outputs",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        if (former := vars(cls).get("loss")) is not None:
+            cls.loss = lambda self, outputs: former(self, outputs.log_probs)  # type: ignore[method-assign]
+
+
+GradientAdapter = NetworkAdapter
+
+
+# One update at a time on a network, whichever methods it has.
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+
+# The methods that have changed a network and not given it back, the first one first.
+_started: WeakKeyDictionary[nn.Module, "list[weakref.ref[NetworkMethod]]"] = WeakKeyDictionary()
 
 known_finite = ContextVar("known_finite", default=False)
 """Whether the caller of `step` has looked for NaN and infinity, so that `step` need not."""
 
 
-def check_finite(x: object) -> None:
-    """Raise where a batch has NaN or infinity; the host waits for the device."""
-    tensor = first_tensor(x)
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or not len(tensor):
-        return
-    if bool(tensor.sum().isfinite()):  # one pass, in which NaN and infinity stay what they are
-        return
-    fine = tensor.flatten(1).isfinite().all(1)
-    if not bool(fine.all()):  # or the sum alone is too large
-        row = int((~fine).nonzero()[0])
-        raise LamettaError(f"x must be finite, got NaN or infinity in sample {row} of the batch")
+def _end(method: NetworkMethod) -> None:
+    """Take a method off its network's list; later ones hold its values, and have to go first."""
+    started = [one for one in _started.get(method.model.net, []) if one() is not None]
+    if any(one() is method for one in started) and started[-1]() is not method:
+        later = type(started[-1]()).__name__
+        raise LamettaError(
+            f"methods on one network must be reset in the reverse order of their first steps, "
+            f"got {type(method).__name__} before {later}"
+        )
+    _started[method.model.net] = [one for one in started if one() is not method]
 
 
 def _recordable(x: Any) -> Any:
@@ -213,29 +392,13 @@ def _recordable(x: Any) -> Any:
     if isinstance(x, Inputs):
         kwargs = {name: _recordable(value) for name, value in x.kwargs.items()}
         return Inputs(tuple(map(_recordable, x.args)), kwargs)
-    return x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x
+    return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 
-def _length(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Euclidean length of all tensors together, in a handful of kernels."""
-    # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
-    length: torch.Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(tensors)))
-    return length
-
-
-def _start(adapter: NetworkAdapter, x: object) -> _Started:
-    net, choose = adapter.model.net, as_selector(adapter.layers)
-    modules = [layer.module for layer in layers_of(net, x) if choose(layer)]
-    parameters = _parameters(modules)
-    optimizer = adapter.make_optimizer(parameters) if parameters else None
-    if optimizer is None:
-        modules = [module for module in modules if is_batch_norm(module)]
-        parameters = _parameters(modules)
-    if not parameters:
-        named = f" in {adapter.layers!r}" if isinstance(adapter.layers, str) else ""
-        raise LamettaError(f"layers must choose {adapter.adapts} of net to adapt, got none{named}")
-    return _Started(net, modules, parameters, optimizer)
-
-
-def _parameters(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
-    return [p for module in modules for p in module.parameters(recurse=False)]
+def _parameters(modules: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters of the modules themselves, each once."""
+    names: dict[nn.Parameter, str] = {}
+    for name, module in modules.items():
+        for inside, parameter in module.named_parameters(recurse=False):
+            names.setdefault(parameter, f"{name}.{inside}" if name else inside)
+    return {name: parameter for parameter, name in names.items()}

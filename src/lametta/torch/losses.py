@@ -1,4 +1,4 @@
-"""What the network methods minimize: losses of log-probabilities [N, K], with no labels.
+"""Label-free losses of log-probabilities [N, K], one value a sample.
 
 Give them what ``log_softmax`` returns, not the logarithm of a softmax: then they are finite for any
 logits. Each is computed in float32 at least.
@@ -11,46 +11,70 @@ from torch import Tensor
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """Mean entropy of the predictions (TENT).
+    """Entropy of each prediction [N] (TENT).
 
     Examples
     --------
-    >>> round(entropy(torch.zeros(3, 2).log_softmax(1)).item(), 3)
-    0.693
+    >>> entropy(torch.zeros(2, 2).log_softmax(1)).round(decimals=3)
+    tensor([0.6930, 0.6930])
     """
-    log_probs = _wide(log_probs)
-    return -_p_log_p(log_probs).sum(1).mean()
+    return -_p_log_p(widen(log_probs)).sum(1)
 
 
-def information_maximization(log_probs: Tensor) -> Tensor:
-    """Mean entropy less the entropy of the mean prediction: confident, but diverse (SHOT-IM).
+def cross_entropy(target_log_probs: Tensor, log_probs: Tensor) -> Tensor:
+    """Cross-entropy of each prediction to a target distribution [N] (CoTTA, RoTTA).
+
+    Examples
+    --------
+    >>> target = torch.tensor([[9.0, 0.0]]).log_softmax(1)
+    >>> cross_entropy(target, torch.zeros(1, 2).log_softmax(1)).round(decimals=3)
+    tensor([0.6930])
+    """
+    return -(target_log_probs.exp() * widen(log_probs).clamp(min=-1e4)).sum(1)
+
+
+def pseudo_label(log_probs: Tensor) -> Tensor:
+    """Cross-entropy of each prediction to its own class [N] (PseudoLabel).
+
+    Examples
+    --------
+    >>> pseudo_label(torch.tensor([[9.0, 0.0], [0.0, 0.0]]).log_softmax(1)).round(decimals=3)
+    tensor([0.0000, 0.6930])
+    """
+    return -widen(log_probs).amax(1)
+
+
+def marginal_entropy(log_probs: Tensor) -> Tensor:
+    """Entropy of the mean prediction, one number: high where predictions are diverse (SHOT-IM).
 
     Examples
     --------
     >>> log_probs = torch.tensor([[9.0, 0.0], [0.0, 9.0]]).log_softmax(1)
-    >>> round(information_maximization(log_probs).item(), 2)
-    -0.69
+    >>> round(marginal_entropy(log_probs).item(), 3)
+    0.693
     """
-    log_probs = _wide(log_probs)
-    log_mean = log_probs.logsumexp(0) - math.log(len(log_probs))
-    return entropy(log_probs) + _p_log_p(log_mean).sum()
+    log_probs = widen(log_probs)
+    return -_p_log_p(log_probs.logsumexp(0) - math.log(len(log_probs))).sum()
 
 
-def pseudo_label(log_probs: Tensor, threshold: float = 0.9) -> Tensor:
-    """Mean cross-entropy to the predicted class where its probability exceeds the threshold.
+def mean(values: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Mean of the values [N] that a mask keeps: 0, and gradients of 0, where it keeps none.
 
-    NaN where no sample does: there is nothing to learn from.
+    Unlike ``values[keep].mean()`` it does not wait for the device.
 
     Examples
     --------
-    >>> round(pseudo_label(torch.tensor([[9.0, 0.0], [0.0, 0.1]]).log_softmax(1)).item(), 5)
-    0.00012
+    >>> values = torch.tensor([1.0, 2.0, 6.0])
+    >>> mean(values, values > 1), mean(values, values > 9)
+    (tensor(4.), tensor(0.))
     """
-    top = _wide(log_probs).amax(1)
-    return -top[top.exp() > threshold].mean()
+    if keep is None:
+        return values.mean()
+    return torch.where(keep, values, 0).sum() / keep.sum().clamp(min=1)
 
 
-def _wide(log_probs: Tensor) -> Tensor:
+def widen(log_probs: Tensor) -> Tensor:
+    """The same in float32 at least."""
     return log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
 
 

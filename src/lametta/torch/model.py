@@ -15,6 +15,7 @@ from lametta._checks import check_flag
 from lametta.classmap import ClassMap
 from lametta.torch.head import find_head, pooled
 from lametta.torch.outputs import Pick, check_kind, pick_logits
+from lametta.torch.preprocess import Preprocess
 from lametta.types import LamettaError, Output
 
 # The head of the forward pass that is under way in this thread or task, and what went into it:
@@ -64,6 +65,8 @@ class Classifier:
         in a tuple, or a function of all of it. By default ``logits``, or the only [N, K] tensor.
     probabilities : bool
         Whether the network ends in a softmax: then its outputs are taken as they are.
+    preprocess : Preprocess, optional
+        How pixels become the network's inputs; methods that augment images need it.
 
     Examples
     --------
@@ -83,6 +86,7 @@ class Classifier:
         *,
         output: Pick = None,
         probabilities: bool = False,
+        preprocess: Preprocess | None = None,
     ) -> None:
         check_flag("probabilities", probabilities)
         if classes is not None and not isinstance(classes, ClassMap):
@@ -92,6 +96,7 @@ class Classifier:
         self.classes = classes
         self.output = output
         self.probabilities = probabilities
+        self.preprocess = preprocess
         self.returns: Callable[..., object] | None = None  # the kind of output, if it has logits
         self._looked = False  # at whether the outputs are logits or probabilities, as said
         self._watch()

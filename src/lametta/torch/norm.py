@@ -1,7 +1,8 @@
-"""Batch normalizations: which layers they are, and how they take in the statistics of a batch."""
+"""Batch-normalization layers and their statistics: the source's, the batch's, or others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 import torch
 from torch import nn
@@ -13,6 +14,101 @@ from lametta.types import LamettaError
 def is_batch_norm(module: nn.Module) -> bool:
     """Whether a layer keeps running statistics of its batches."""
     return isinstance(module, _BatchNorm)
+
+
+class Norm(_BatchNorm):
+    """A batch normalization by statistics of one's own: derive from it, define ``statistics``.
+
+    It holds the parameters of the layer that it replaces, and copies of its statistics. In a pass
+    with ``train=True`` it is in training mode, and ``momentum`` is the method's ``bn_momentum``.
+
+    Examples
+    --------
+    >>> class Robust(Norm):
+    ...     def statistics(self, x):
+    ...         if self.training:  # move towards those of the batch, and use what came out
+    ...             return self.move(*moments(x))
+    ...         return self.running_mean, self.running_var
+    >>> robust = Robust.of(nn.BatchNorm2d(3))
+    >>> robust(torch.randn(4, 3, 2, 2)).shape
+    torch.Size([4, 3, 2, 2])
+    """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+
+    @classmethod
+    def of(cls, norm: nn.Module) -> Self:
+        """Make one in place of an ordinary batch normalization with running statistics."""
+        # One with a forward of its own, as timm's with its activation, would lose what it does.
+        plain = isinstance(norm, _BatchNorm) and type(norm).forward in _FORWARDS
+        if not isinstance(norm, _BatchNorm) or not plain or norm.running_mean is None:
+            raise LamettaError(
+                "net must have batch normalizations of PyTorch's own with running statistics "
+                f"where a method replaces them, got {type(norm).__name__}"
+            )
+        made = cls(norm.num_features, norm.eps, device=norm.running_mean.device)
+        made.weight, made.bias = norm.weight, norm.bias
+        made.affine = norm.affine
+        for name, buffer in norm.named_buffers(recurse=False):
+            setattr(made, name, buffer.clone())
+        return made.train(norm.training)
+
+    def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of each channel [C], or of each sample's channels [N, C]."""
+        return self.running_mean, self.running_var
+
+    def move(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Move the running statistics by the momentum, and give them with their gradients."""
+        momentum = 0.0 if self.momentum is None else self.momentum
+        mean = (1 - momentum) * self.running_mean + momentum * mean
+        var = (1 - momentum) * self.running_var + momentum * var
+        self.running_mean.copy_(mean.detach())
+        self.running_var.copy_(var.detach())
+        return mean, var
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize, scale and shift."""
+        shape = (-1, x.shape[1]) + (1,) * (x.ndim - 2)
+        mean, var = (value.reshape(shape) for value in self.statistics(x))
+        x = (x - mean) / (var + self.eps).sqrt()
+        if self.weight is None:
+            return x
+        return x * self.weight.reshape(shape) + self.bias.reshape(shape)
+
+
+_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+
+
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and (biased) variance of each channel [C] of a batch [N, C, ...].
+
+    Examples
+    --------
+    >>> moments(torch.tensor([[1.0], [3.0]]))
+    (tensor([2.]), tensor([1.]))
+    """
+    over = [0, *range(2, x.ndim)]
+    return x.mean(over), x.var(over, correction=0)
+
+
+def replace(net: nn.Module, make: Callable[[nn.Module], nn.Module]) -> None:
+    """Put ``make(norm)`` in place of each batch normalization, under all of its names.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    >>> replace(net, Norm.of)
+    >>> type(net[1]).__name__
+    'Norm'
+    """
+    made: dict[nn.Module, nn.Module] = {}
+    for module in list(net.modules()):
+        for name, inside in list(module._modules.items()):
+            if inside is not None and is_batch_norm(inside):
+                if inside not in made:
+                    made[inside] = make(inside)
+                module._modules[name] = made[inside]
 
 
 class _NoVarianceError(LamettaError):

@@ -117,6 +117,22 @@ class Preprocess:
         x = (x - _constant(tuple(self.mean), x.device)) / _constant(tuple(self.std), x.device)
         return x.movedim(-1, -3).contiguous()
 
+    def to_pixels(self, x: torch.Tensor, /) -> torch.Tensor:
+        """Undo the standardization of inputs [N, 3, H, W]: images in [0, 1] with red first.
+
+        The way there and back is off by rounding: what is not changed is better not sent on it.
+        """
+        mean, std = (_constant(tuple(v), x.device)[:, None, None] for v in (self.mean, self.std))
+        pixels = (x * std + mean) / self.scale
+        return pixels.flip(1) if self.bgr else pixels
+
+    def from_pixels(self, pixels: torch.Tensor, /) -> torch.Tensor:
+        """Standardize images [N, 3, H, W] in [0, 1] with red first."""
+        mean, std = (
+            _constant(tuple(v), pixels.device)[:, None, None] for v in (self.mean, self.std)
+        )
+        return ((pixels.flip(1) if self.bgr else pixels) * self.scale - mean) / std
+
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         if self.resize is None or isinstance(self.resize, tuple):
             return self.resize[::-1] if self.resize else (width, height)
