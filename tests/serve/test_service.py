@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from lametta import LAME, Prudent, Streams, knn
+from lametta import LAME, Prediction, Prudent, Streams, knn
 from lametta.correctors import Average
 from lametta.serve.plan import Plan, Served
 from lametta.types import LamettaError
@@ -137,6 +137,45 @@ def test_a_sample_that_is_not_finite_costs_its_own_stream_alone():
                 continue
             expected = alone[name].correct(*streams[name][i]).probs
             np.testing.assert_array_equal(_outputs(answer)["probs"], expected.ravel())
+
+
+class Trusting:
+    """A corrector of somebody who checks nothing: it answers with the mean so far."""
+
+    def __init__(self):
+        self.reset()
+
+    def correct(self, features, probs, /):
+        self.total = self.total + probs.mean(axis=0) * features.sum() / features.sum()
+        return Prediction(np.tile(self.total / self.total.sum(), (len(probs), 1)), features)
+
+    def reset(self):
+        self.total = np.zeros(5)
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state, /):
+        self.total = state["total"]
+
+
+def test_a_corrector_that_answers_nan_costs_that_request_alone():
+    client = TestClient(Plan({"prudent": Trusting()}).app())
+    features, probs = make_batch(2, 5, 7)
+    own = Trusting()
+    for i in range(4):
+        for stream in (0, 1):
+            bad = stream == i % 2 == 1
+            given = features * np.nan if bad else features
+            head, tail = _binary({"features": given, "probs": probs}, stream)
+            headers = {"Inference-Header-Content-Length": str(len(head))}
+            answer = client.post("/v2/models/prudent/infer", content=head + tail, headers=headers)
+            if bad:
+                assert answer.status_code == 500
+                assert "probabilities that are not finite" in answer.json()["error"]
+            else:
+                expected = own.correct(features, probs).probs.ravel()
+                np.testing.assert_allclose(_outputs(answer)["probs"], expected)
 
 
 def _binary(inputs, stream):

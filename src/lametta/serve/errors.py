@@ -55,6 +55,12 @@ class TooManyStreamsError(BusyError):
     retry_after = 60
 
 
+class BrokenAnswerError(RefusedError):
+    """The corrector gave no probabilities; the stream was not changed."""
+
+    status = 500
+
+
 class StoreError(RefusedError):
     """The store of the streams' states cannot be reached."""
 

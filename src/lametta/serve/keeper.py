@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from lametta._arrays import to_numpy
 from lametta.correctors._chain import check_can_correct
 from lametta.correctors._shelf import Shelf
 from lametta.correctors._state import fresh
-from lametta.serve.errors import BusyError, DeadlineError
+from lametta.serve.errors import BrokenAnswerError, BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
 
@@ -139,7 +140,7 @@ class Keeper:
         Once `time.monotonic` has reached ``deadline``, no answer is wanted.
         """
         if stream is None or not self.stateful:
-            return fresh(self.corrector).correct(samples.features, samples.probs)
+            return _correct(fresh(self.corrector), samples)
         # Row by row, as they are read back: NumPy may sum other layouts in another order.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
         samples = samples._replace(features=features, probs=probs)
@@ -177,7 +178,7 @@ class Keeper:
             snapshot = save(held.corrector.state_dict())
             held.size = len(snapshot)
         version, held.version = held.version, -1  # until all went well
-        prediction = held.corrector.correct(samples.features, samples.probs)
+        prediction = _correct(held.corrector, samples)
         made = self.store.commit(stream, version, entry, snapshot)
         if made is None:
             return None
@@ -210,6 +211,14 @@ class Keeper:
     def _begin(self) -> _Held:
         assert isinstance(self.corrector, Stateful)  # others hold no streams
         return _Held(fresh(self.corrector))
+
+
+def _correct(corrector: Corrector, samples: Samples) -> Prediction:
+    """The answer of a corrector, which may be anybody's and need not check what it is given."""
+    prediction = corrector.correct(samples.features, samples.probs)
+    if not np.isfinite(to_numpy(prediction.probs)).all():
+        raise BrokenAnswerError("the corrector gave probabilities that are not finite")
+    return prediction
 
 
 def _size(held: _Held) -> int:

@@ -94,6 +94,7 @@ def _path(
         413: "The body is too large.",
         415: "The body is compressed.",
         429: "Too many requests or streams at once; Retry-After says when to try again.",
+        500: "The corrector gave no probabilities.",
         503: "The store of the streams' states cannot be reached.",
         504: "The answer would have come after the deadline.",
     }
@@ -135,7 +136,7 @@ def _infer(*parameters: Mapping[str, object]) -> dict[str, Any]:
     return _path(
         "Correct the next samples of a stream, or a batch that stands alone.",
         _json(_REPLY) | _BYTES,
-        *(400, 401, 404, 408, 413, 415, 429, 503, 504),
+        *(400, 401, 404, 408, 413, 415, 429, 500, 503, 504),
         openapi_extra={"requestBody": body, "parameters": [*parameters, _HEADER_LENGTH]},
     )
 
