@@ -1,5 +1,6 @@
 """Correctors, adapters and the checks of their contracts."""
 
+import json
 import pickle
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ import torch
 from array_api_compat import array_namespace
 
 import lametta
-from lametta import LAME, Corrected, LamettaError, Output, Prediction, Source
+from lametta import LAME, Corrected, LamettaError, Output, Prediction, Prudent, Source
+from lametta._arrays import probabilities
 from lametta.signals import signals
 from lametta.testing import check_adapter, check_corrector, yield_checks
 from tests.conftest import Library, make_batch, softmax
@@ -273,3 +275,77 @@ def test_checks_come_one_by_one_and_one_failure_hides_no_other():
         except AssertionError:
             failed.append(check.__name__)
     assert failed[:3] == ["check_half_precision", "check_numpy_is_kept", "check_torch_is_kept"]
+
+
+def test_one_logit_is_refused():
+    with pytest.raises(LamettaError, match=r"logits must have a column for each of two .*\[0, z\]"):
+        Source(lambda x: Output(x, x[:, :1])).step(np.ones((4, 3)))
+    with pytest.raises(LamettaError, match="logits must have a column for each of two classes"):
+        probabilities("logits", np.ones((4, 1)))
+
+
+def test_tensors_without_values_are_refused():
+    x, q = torch.ones(4, 3, device="meta"), torch.ones(4, 2, device="meta")
+    for corrector in (LAME(), Prudent()):
+        with pytest.raises(LamettaError, match="features must have values, got .* meta device"):
+            corrector.correct(x, q)
+
+
+def test_the_source_is_kept_beside_the_correction():
+    features, probs = make_batch(12, 4)
+    adapter = Corrected(lambda x: Output(x, np.log(probs), returned="all of it"), Prudent())
+    found = Corrected(adapter, LAME()).step(features)
+    np.testing.assert_allclose(found.source, probs, atol=1e-6)
+    assert found.returned == "all of it"
+
+
+def test_info_is_plain_numbers():
+    features = INPUTS
+    for convert in (np.asarray, torch.tensor):
+        for corrector in (LAME(), Prudent()):
+            adapter = Corrected(lambda x: Output(x, x[:, :4]), corrector)
+            found = adapter.step(convert(features))
+            kinds = {type(value) for value in found.plain().info.values()}
+            assert kinds <= {float, int, bool}
+            json.dumps(dict(found.info))
+
+
+def test_streams_have_memories_of_their_own():
+    features = INPUTS[:12]
+    adapter, ids = Corrected(model, Prudent()), ["a", "b"] * 6
+    adapter.step(features)  # of no stream
+    found = adapter.step(features, stream=ids)
+    for one in (0, 1):
+        alone = Corrected(model, Prudent()).step(features[one::2])
+        np.testing.assert_array_equal(found.probs[one::2], alone.probs)
+    assert adapter.streams.ids == ["a", "b"]
+    given = Corrected(model, lametta.Streams(Prudent(), most=3))
+    given.step(features)
+    given.step(features, stream=7)
+    assert given.corrector.ids == ["default", 7]
+    state = adapter.state_dict()
+    twin = Corrected(model, Prudent())
+    twin.load_state_dict(state)
+    for stream in (None, "a"):
+        expected, continued = (one.step(features, stream=stream).probs for one in (adapter, twin))
+        np.testing.assert_array_equal(continued, expected)
+    adapter.reset()
+    assert adapter.state_dict() == {}
+    assert not adapter.streams.ids
+    with pytest.raises(LamettaError, match="stream must be left out, since Corrected under the"):
+        Corrected(adapter, LAME()).step(features, stream="a")
+    with pytest.raises(LamettaError, match="state must be empty for LAME"):
+        Corrected(model, LAME()).load_state_dict(state)
+    with pytest.raises(LamettaError, match="names of corrector or streams, got 'x'"):
+        adapter.load_state_dict({"x": np.ones(1)})
+
+
+def test_one_sample_at_a_time_is_nothing_for_lame():
+    features, probs = make_batch(12, 4)
+    lame = LAME()
+    lame.correct(features[:4], probs[:4])
+    lame.correct(features[:1], probs[:1])  # may be the last of a stream
+    with pytest.warns(UserWarning, match="LAME gets one sample at a time, and corrects nothing"):
+        lame.correct(features[1:2], probs[1:2])
+    for i in range(2, 12):  # said once
+        lame.correct(features[i : i + 1], probs[i : i + 1])

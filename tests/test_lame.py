@@ -408,7 +408,7 @@ def spoil(array, value):
         (GOOD[0], GOOD[1][:3], "must have one row for each sample, got 4 and 3 rows"),
         (GOOD[0][0], GOOD[1], "features must be 2-D [N, d], got shape (16,)"),
         (GOOD[0], GOOD[1][:, :, None], "probs must be 2-D [N, K], got shape (4, 3, 1)"),
-        (GOOD[0], GOOD[1][:, :0], "probs must be 2-D [N, K], got shape (4, 0)"),
+        (GOOD[0], GOOD[1][:, :0], "probs must have a column or more, got none: shape (4, 0)"),
         (GOOD[0], np.ones((4, 3), int), "probs must be of a floating dtype, got int64"),
         (GOOD[0] + 0j, GOOD[1], "features must be of a floating dtype, got complex128"),
     ],
@@ -452,12 +452,29 @@ def test_mixed_libraries_and_devices_are_named():
         lame(jax.numpy.asarray(features), probs)
     with pytest.raises(LamettaError, match="features must be an array .* got list"):
         lame(features.tolist(), probs)
-    with pytest.raises(LamettaError, match="features on cpu and probs on meta"):
+    with pytest.raises(LamettaError, match="probs must have values, got a tensor on the meta"):
         lame(torch.tensor(features), torch.tensor(probs, device="meta"))
 
 
 def test_the_error_is_a_value_error():
     assert issubclass(LamettaError, ValueError)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, jax.numpy.asarray])
+def test_nan_costs_its_own_stream_alone(convert):
+    features, probs = map(np.stack, zip(*(make_batch(9, 4, seed=i) for i in range(3)), strict=True))
+    expected = lame_streams(features, probs)
+    features[1, 2, 3] = np.nan
+    with pytest.warns(
+        UserWarning, match="stream 1 is left out of this batch: features must be fin"
+    ):
+        found = lame_streams(convert(features), convert(probs))
+    for stream in (0, 2):
+        assert np.allclose(np.asarray(found.probs)[stream], expected.probs[stream], atol=1e-5)
+    assert np.isnan(np.asarray(found.probs)[1]).all()
+    assert np.asarray(found.converged).tolist() == [True, False, True]
+    with pytest.raises(LamettaError, match="features must be finite, got NaN"):
+        lame_streams(convert(features[1:2]), convert(probs[1:2]))
 
 
 @pytest.mark.parametrize("direction", ["own", "reverse"])

@@ -33,6 +33,8 @@ def namespace(**arrays: Array) -> ModuleType:
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
+        if is_torch_array(array) and array.device.type == "meta":
+            raise LamettaError(f"{name} must have values, got a tensor on the meta device")
         if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
             raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
         if not is_array_api_obj(array):  # None and numbers, which array_namespace would let pass
@@ -70,10 +72,22 @@ def namespace_of(*arrays: Array) -> ModuleType:
 
 def check_matrix(xp: ModuleType, name: str, shape: str, x: Array) -> None:
     """Raise unless ``x`` is a 2-D array of real floating numbers with at least one column."""
-    if x.ndim != 2 or x.shape[1] == 0:
+    if x.ndim != 2:
         raise LamettaError(f"{name} must be 2-D {shape}, got shape {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise LamettaError(f"{name} must have a column or more, got none: shape {tuple(x.shape)}")
     if not _is_floating(xp, x):
         raise LamettaError(f"{name} must be of a floating dtype, got {x.dtype}")
+
+
+def check_classes(name: str, x: Array) -> None:
+    """Raise where there is one class alone: it would have probability 1 whatever comes."""
+    if x.shape[-1] == 1:
+        raise LamettaError(
+            f"{name} must have a column for each of two classes or more, got shape "
+            f"{tuple(x.shape)}: of a binary classifier with one output, take probabilities "
+            "[1 - p, p] or logits [0, z]"
+        )
 
 
 def _is_floating(xp: ModuleType, x: Array) -> bool:
@@ -143,6 +157,7 @@ def softmax(xp: ModuleType, x: Array) -> Array:
 
 def probabilities(name: str, logits: NDArray[Any]) -> NDArray[Any]:
     """Softmax of NumPy's logits, which have to be finite; half precision as float32."""
+    check_classes(name, logits)
     if not np.isfinite(logits).all():
         raise LamettaError(f"{name} must be finite, got NaN or infinity")
     probs: NDArray[Any] = softmax(np, widen(np, logits))

@@ -15,6 +15,7 @@ This module checks what it is given and picks a solver; `lametta._solvers.plain`
 the words of the equation, the others give the same result with less work.
 """
 
+import warnings
 from types import ModuleType
 from typing import NamedTuple
 
@@ -199,6 +200,12 @@ def lame_streams(
     LameStreamsResult
         ``(probs, n_iter, converged, energy)``, the last three arrays [B].
 
+    Notes
+    -----
+    A stream with NaN, or with rows that are no probabilities, costs nobody else: its rows come back
+    as NaN, with a warning. If no stream can be corrected, that is an error. On CUDA values are not
+    looked at, as in `lame`.
+
     Examples
     --------
     >>> import numpy as np
@@ -218,13 +225,23 @@ def lame_streams(
         if lengths is not None:
             lengths = xp.asarray(lengths, dtype=xp.int32, **place)
         return LameStreamsResult(*cuda.solve_streams(problem, lengths))
-    results, rows = [], []
+    results, rows, errors = [], [], {}
     for stream, length in enumerate([n] * n_streams if lengths is None else map(int, lengths)):
         if not 0 <= length <= n:
             raise LamettaError(f"lengths must lie in 0..{n}, got {length}")
-        own = (array[stream, :length, :] for array in (features, probs))
-        results.append(lame(*own, affinity=affinity, weight=weight, max_iter=max_iter, tol=tol))
-        rows.append(xp.concat([results[-1].probs, probs[stream, length:, :]], axis=0))
+        x, q = (array[stream, :length, :] for array in (features, probs))
+        try:
+            result = lame(x, q, affinity=affinity, weight=weight, max_iter=max_iter, tol=tol)
+        except LamettaError as error:
+            nothing = xp.full_like(q, xp.nan)
+            result = LameResult(nothing, 0, False, xp.sum(widen(xp, nothing)))
+            errors[stream] = error
+        results.append(result)
+        rows.append(xp.concat([result.probs, probs[stream, length:, :]], axis=0))
+    if len(errors) == n_streams:
+        raise errors[0]
+    for stream, reason in errors.items():
+        warnings.warn(f"stream {stream} is left out of this batch: {reason}", stacklevel=2)
     return LameStreamsResult(
         xp.stack(rows),
         xp.asarray([int(result.n_iter) for result in results], dtype=xp.int32, **place),

@@ -1,11 +1,24 @@
 """Adapters that change nothing in the model: the baseline, and a corrector on top of anything."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
 
-from lametta._arrays import namespace_of, softmax, widen
+from lametta._arrays import check_classes, namespace_of, softmax, widen
+from lametta._locks import FairLock
+from lametta.correctors.streams import DEFAULT, Streams
 from lametta.signals import signals
-from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
+from lametta.types import (
+    Adapter,
+    Array,
+    Corrector,
+    Id,
+    LamettaError,
+    Model,
+    Output,
+    Prediction,
+    Stateful,
+)
 
 
 @dataclass
@@ -37,9 +50,10 @@ class Source:
         if not isinstance(output, Output):
             raise LamettaError(f"model must return lametta.Output, got {type(output).__name__}")
         xp = namespace_of(output.logits)
+        check_classes("logits", output.logits)
         probs = softmax(xp, widen(xp, output.logits))
         probs = xp.astype(probs, output.logits.dtype, copy=False)
-        return Prediction(probs, output.features, signals(probs))
+        return Prediction(probs, output.features, signals(probs), returned=output.returned)
 
     def reset(self) -> None:
         """Do nothing: there is no state."""
@@ -49,16 +63,20 @@ class Source:
 class Corrected:
     """A corrector on top of a frozen model, or of another adapter.
 
+    Threads may share it. Forward passes run side by side; a corrector that remembers is then called
+    for one of them at a time, in the order in which they came.
+
     Parameters
     ----------
     base : Model or Adapter
         What gives features and probabilities.
-    corrector : Corrector
+    corrector : Corrector or Streams
         What corrects them.
 
     Notes
     -----
-    The diagnostics of the base are kept in ``Prediction.info`` with ``base_`` before their names.
+    The diagnostics of the base are kept in ``Prediction.info`` with ``base_`` before their names,
+    and its probabilities in ``Prediction.source``.
 
     Examples
     --------
@@ -67,27 +85,98 @@ class Corrected:
     >>> model = lambda x: Output(features=x, logits=x @ np.eye(2))
     >>> adapter = Corrected(model, LAME())
     >>> prediction = adapter.step(np.array([[2.0, 0.0], [1.9, 0.0], [0.9, 1.0]]))
-    >>> prediction.probs.argmax(axis=1)
-    array([0, 0, 0])
+    >>> prediction.probs.argmax(axis=1), prediction.source.argmax(axis=1)
+    (array([0, 0, 0]), array([0, 0, 1]))
     >>> sorted(prediction.info)[:3]
     ['base_diversity', 'base_entropy', 'changed']
     """
 
     base: Model | Adapter
-    corrector: Corrector
+    corrector: Corrector | Streams
+    _streams: Streams | None = field(default=None, init=False, repr=False, compare=False)
+    _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
-    def step(self, x: Any, /) -> Prediction:
-        """Predict one batch and correct the prediction."""
+    def step(self, x: Any, /, *, stream: Id | Sequence[Id] | Array | None = None) -> Prediction:
+        """Predict one batch and correct the prediction.
+
+        ``stream`` says whose samples these are, one id for all or one for each, as for
+        `lametta.Streams`: each stream has a copy of the corrector. Without it, all samples are one
+        stream's.
+        """
+        if isinstance(self.corrector, Streams) and stream is None:
+            stream = DEFAULT
+        if stream is not None:
+            streams = self.streams
+            before = self._before(x)
+            return _joined(before, streams.correct(before.features, before.probs, stream))
+        corrector = cast(Corrector, self.corrector)
+        with self._lock.queue() as turn:  # here, and not when a pass is done: passes may overtake
+            before = self._before(x)
+            if getattr(corrector, "stateful", isinstance(corrector, Stateful)):
+                turn.wait()
+            return _joined(before, corrector.correct(before.features, before.probs))
+
+    @property
+    def streams(self) -> Streams:
+        """The memories of streams by id, for calls that say whose samples they bring."""
+        if isinstance(self.corrector, Streams):
+            return self.corrector
+        if isinstance(self.base, Adapter) and getattr(self.base, "stateful", True):
+            raise LamettaError(
+                f"stream must be left out, since {type(self.base).__name__} under the corrector "
+                "remembers all samples together, got ids of streams"
+            )
+        with self._lock:
+            if self._streams is None:
+                self._streams = Streams(self.corrector)
+            return self._streams
+
+    def reset(self) -> None:
+        """Reset the base, where it has state, and the corrector; forget all streams."""
+        if isinstance(self.base, Adapter):
+            self.base.reset()
+        with self._lock:
+            self.corrector.reset()
+            if self._streams is not None:
+                self._streams.reset()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Give a copy of what the corrector remembers, of streams with ids too: arrays by name."""
+        held = {"corrector": self.corrector, "streams": self._streams}
+        return {
+            f"{part}.{name}": array
+            for part, one in held.items()
+            if isinstance(one, Stateful)
+            for name, array in one.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Array], /) -> None:
+        """Continue from what `state_dict` gave."""
+        parts: dict[str, dict[str, Array]] = {"corrector": {}, "streams": {}}
+        for key, array in state.items():
+            part, _, name = key.partition(".")
+            if part not in parts:
+                raise LamettaError(f"state must have names of corrector or streams, got {key!r}")
+            parts[part][name] = array
+        if isinstance(self.corrector, Stateful):
+            self.corrector.load_state_dict(parts["corrector"])
+        elif parts["corrector"]:
+            raise LamettaError(
+                f"state must be empty for {type(self.corrector).__name__}, which remembers "
+                f"nothing, got {', '.join(parts['corrector'])}"
+            )
+        if parts["streams"] or self._streams is not None:
+            self.streams.load_state_dict(parts["streams"])
+
+    def _before(self, x: Any) -> Prediction:
         base = self.base if isinstance(self.base, Adapter) else Source(self.base)
         before = base.step(x)
         if before.features is None:
             raise LamettaError("base must give features with its predictions, got None")
-        after = self.corrector.correct(before.features, before.probs)
-        info = {f"base_{name}": value for name, value in before.info.items()}
-        return Prediction(after.probs, after.features, info | dict(after.info))
+        return before
 
-    def reset(self) -> None:
-        """Reset the base, where it has state, and the corrector."""
-        if isinstance(self.base, Adapter):
-            self.base.reset()
-        self.corrector.reset()
+
+def _joined(before: Prediction, after: Prediction) -> Prediction:
+    info = {f"base_{name}": value for name, value in before.info.items()}
+    source = before.probs if before.source is None else before.source
+    return replace(after, info=info | dict(after.info), source=source, returned=before.returned)

@@ -5,7 +5,7 @@ from types import ModuleType
 import numpy as np
 from array_api_compat import is_numpy_array, is_torch_array
 
-from lametta._arrays import namespace_of, widen
+from lametta._arrays import is_host_array, namespace_of, widen
 from lametta.types import Array
 
 
@@ -17,13 +17,14 @@ def signals(probs: Array, source: Array | None = None, /) -> dict[str, Array]:
     dict
         ``entropy``, the mean over samples, low where the predictions are confident;
         ``diversity``, the entropy of the mean prediction, low where they collapse onto few classes;
-        ``changed``, the share of samples whose predicted class is not the source's. All are 0-d
-        arrays of the input's library, so that no device has to wait; an empty batch has none.
+        ``changed``, the share of samples whose predicted class is not the source's. All are Python
+        numbers in host memory, and 0-d arrays of the input's library elsewhere, so that no device
+        has to wait; an empty batch has none.
 
     Examples
     --------
     >>> import numpy as np
-    >>> {name: round(float(x), 3) for name, x in signals(np.eye(2), np.ones((2, 2)) / 2).items()}
+    >>> {name: round(x, 3) for name, x in signals(np.eye(2), np.ones((2, 2)) / 2).items()}
     {'entropy': 0.0, 'diversity': 0.693, 'changed': 0.5}
     """
     if probs.shape[0] == 0:
@@ -38,7 +39,7 @@ def signals(probs: Array, source: Array | None = None, /) -> dict[str, Array]:
     if source is not None:
         differs = xp.astype(xp.argmax(probs, axis=1) != xp.argmax(source, axis=1), p.dtype)
         found["changed"] = differs[0] if p.shape[0] == 1 else xp.mean(differs)
-    return found
+    return {name: float(x) for name, x in found.items()} if is_host_array(p) else found
 
 
 def _entropy(xp: ModuleType, p: Array) -> Array:

@@ -1,11 +1,14 @@
 """What crosses a boundary: the error, the records and the three contracts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 Array: TypeAlias = Any
 """An array of any library with an array API namespace: NumPy, PyTorch, JAX, CuPy, ..."""
+
+Id: TypeAlias = str | int
+"""What tells one stream from another."""
 
 
 class LamettaError(ValueError):
@@ -30,6 +33,8 @@ class Output:
         The input of the classifier head.
     logits : array [N, K]
         The class scores before the softmax.
+    returned : object
+        All that a network returned, as it did, if it is one that returns more than logits.
 
     Examples
     --------
@@ -40,6 +45,7 @@ class Output:
 
     features: Array
     logits: Array
+    returned: Any = None
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,14 @@ class Prediction:
     features : array [N, d] or None
         The features the prediction was made from, so that correctors chain.
     info : mapping of str to number
-        Diagnostics that need no labels. Values are Python numbers, or 0-d arrays and times that
-        stay on their device until someone reads them; ``float(value)`` works on each.
+        Diagnostics that need no labels. Values are Python numbers. Only those that lie on an
+        accelerator are 0-d arrays, or times, until someone reads them: ``float(value)`` works on
+        each, and `plain` makes numbers of all.
+    source : array [N, K] or None
+        The probabilities before the correction: the network's own, or those of an adapted network
+        under the corrector.
+    returned : object
+        As in `Output`.
 
     Examples
     --------
@@ -66,6 +78,35 @@ class Prediction:
     probs: Array
     features: Array | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    source: Array | None = None
+    returned: Any = None
+
+    def plain(self) -> Self:
+        """The same with Python's numbers in ``info``; this waits for an accelerator."""
+        numbers = {
+            name: value if isinstance(value, int | float) else float(value)
+            for name, value in self.info.items()
+        }
+        return replace(self, info=numbers)
+
+
+@dataclass(frozen=True)
+class StreamsPrediction(Prediction):
+    """What `lametta.Streams` gives for a batch with an id for each row.
+
+    Attributes
+    ----------
+    errors : mapping of id to LamettaError
+        The streams that were refused, and why. Their rows of ``probs`` are NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> StreamsPrediction(np.eye(2)).errors
+    {}
+    """
+
+    errors: Mapping[Id, LamettaError] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -113,6 +113,7 @@ class Batchwise(LAME):
     causal = True
 
 
+@pytest.mark.filterwarnings("ignore:LAME gets one sample")
 def test_a_causal_claim_is_checked_without_state_too():
     with pytest.raises(AssertionError, match="batches of 1 must give the answers of one batch"):
         check_corrector(Batchwise())

@@ -1,3 +1,5 @@
+import copy
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -5,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load, save
 
 from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
@@ -25,6 +28,7 @@ def _alone(corrector, features, probs):
     )
 
 
+@pytest.mark.filterwarnings("ignore:LAME gets one sample")
 @pytest.mark.parametrize("corrector", [Prudent(), Memory("track"), Windowed(size=4), LAME()])
 def test_interleaved_streams_are_each_as_alone(corrector):
     data = {name: _stream(seed) for seed, name in enumerate(["a", "b", 3])}
@@ -59,8 +63,6 @@ def test_one_id_a_row_is_each_stream_by_itself():
 
 
 def test_arrays_of_other_libraries_come_back_as_they_came():
-    import torch
-
     features, probs = _stream(0)
     ids = ["a", "b"] * 6
     answer = Streams(Memory()).correct(torch.tensor(features), torch.tensor(probs), ids)
@@ -245,7 +247,7 @@ def test_ids_that_are_none(stream, message):
         Streams(Average()).correct(features, probs, stream)
 
 
-def test_what_is_refused_moves_no_stream():
+def test_columns_that_do_not_fit_move_no_stream():
     features, probs = _stream(0)
     streams = Streams(Prudent())
     streams.correct(features, probs, "b")
@@ -253,13 +255,60 @@ def test_what_is_refused_moves_no_stream():
     other = _stream(1, d=7)
     with pytest.raises(LamettaError, match="features must have 8 columns as before in stream 'b'"):
         streams.correct(other[0][:2], other[1][:2], ["a", "b"])
-    bad = probs.copy()
-    bad[1] = np.nan
-    with pytest.raises(LamettaError, match="probs must be finite, got NaN"):
-        streams.correct(features[:2], bad[:2], ["a", "b"])
     assert streams.ids == ["b"]
     for name, array in streams.state_dict().items():
         np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("corrector", [Prudent(), LAME(), Windowed(size=4)])
+@pytest.mark.parametrize("spoiled", ["features", "probs"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor])
+def test_nan_costs_its_own_stream_alone(corrector, spoiled, convert):
+    features, probs = _stream(0)
+    ids = ["a", "b", "c"] * 4
+    others = np.array(ids) != "b"
+    streams, expected = Streams(corrector), Streams(corrector)
+    streams.correct(convert(features), convert(probs), ids)
+    expected.correct(convert(features), convert(probs), ids)
+    before = streams.state_dict()
+    bad = {"features": features.copy(), "probs": probs.copy()}
+    bad[spoiled][4, 1] = np.nan  # one number of a row of "b"
+    told = f"stream 'b' is left out of this batch: {spoiled} must be finite, got NaN"
+    with pytest.warns(UserWarning, match=told):
+        answer = streams.correct(convert(bad["features"]), convert(bad["probs"]), ids)
+    rest = expected.correct(
+        convert(features[others]), convert(probs[others]), list(np.array(ids)[others])
+    )
+    found = np.asarray(answer.probs)
+    np.testing.assert_array_equal(found[others], np.asarray(rest.probs))
+    assert np.isnan(found[~others]).all()
+    assert list(answer.errors) == ["b"]
+    assert (answer.info["refused"], answer.info["streams"]) == (4, 3)
+    assert all(np.isfinite(value) for value in answer.info.values())
+    after, beside = streams.state_dict(), expected.state_dict()
+    for name, array in after.items():
+        same = before if name.startswith('"b"') else beside
+        np.testing.assert_array_equal(array, same[name])
+    assert not expected.correct(features, probs, ids).errors
+
+
+def test_where_nobody_can_be_answered_the_error_is_raised():
+    features, probs = _stream(0)
+    streams = Streams(Prudent())
+    with pytest.raises(LamettaError, match="features must be finite, got NaN"):
+        streams.correct(features * np.nan, probs, ["a", "b"] * 6)
+    assert not streams.ids
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_continue_all_streams(twin):
+    features, probs = _stream(0)
+    streams = Streams(Prudent(), most=7)
+    streams.correct(features, probs, ["a", "b", "c"] * 4)
+    other = twin(streams)
+    assert (other.most, other.ids) == (7, streams.ids)
+    expected, found = (one.correct(features, probs, "a").probs for one in (streams, other))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

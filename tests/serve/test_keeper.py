@@ -19,6 +19,8 @@ from lametta.serve.plan import Served
 from lametta.serve.stores.memory import MemoryStore
 from tests.conftest import make_batch
 
+pytestmark = pytest.mark.filterwarnings("ignore:LAME gets one sample")
+
 METHODS = {
     "prudent": ("prudent", {}),
     "memory": ("memory", {}),

@@ -1,8 +1,10 @@
 """Correctors one after another, as one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
+from lametta._locks import FairLock
 from lametta.correctors._params import Params
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
@@ -10,6 +12,8 @@ from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 @dataclass
 class Chain(Params):
     """Each corrector corrects what the one before it said; their memories are stored together.
+
+    Where any of them remembers, threads take turns in the order in which they come.
 
     Examples
     --------
@@ -23,6 +27,7 @@ class Chain(Params):
     """
 
     correctors: tuple[Corrector, ...]
+    _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for one in self.correctors:
@@ -36,23 +41,26 @@ class Chain(Params):
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""
         prediction = Prediction(probs, features)
-        for one in self.correctors:
-            prediction = one.correct(features, prediction.probs)
+        with self._lock if self.stateful else nullcontext():
+            for one in self.correctors:
+                prediction = one.correct(features, prediction.probs)
         return prediction
 
     def reset(self) -> None:
         """Forget all samples."""
-        for one in self.correctors:
-            one.reset()
+        with self._lock:
+            for one in self.correctors:
+                one.reset()
 
     def state_dict(self) -> dict[str, Array]:
         """Give a copy of what all of them remember, by number and name."""
-        return {
-            f"{i}.{name}": array
-            for i, one in enumerate(self.correctors)
-            if isinstance(one, Stateful)
-            for name, array in one.state_dict().items()
-        }
+        with self._lock:
+            return {
+                f"{i}.{name}": array
+                for i, one in enumerate(self.correctors)
+                if isinstance(one, Stateful)
+                for name, array in one.state_dict().items()
+            }
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
         """Continue from what `state_dict` gave."""
@@ -62,9 +70,10 @@ class Chain(Params):
             if not number.isdecimal() or int(number) >= len(parts):
                 raise LamettaError(f"state must have names of {len(parts)} parts, got {key!r}")
             parts[int(number)][name] = array
-        for one, part in zip(self.correctors, parts, strict=True):
-            if isinstance(one, Stateful):
-                one.load_state_dict(part)
+        with self._lock:
+            for one, part in zip(self.correctors, parts, strict=True):
+                if isinstance(one, Stateful):
+                    one.load_state_dict(part)
 
 
 def check_can_correct(corrector: object, argument: str = "corrector") -> None:

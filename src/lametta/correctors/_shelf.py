@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from lametta._locks import FairLock
+
 Kept = TypeVar("Kept")
 
 
 @dataclass
 class _Place(Generic[Kept]):
     kept: Kept
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: FairLock = field(default_factory=FairLock)
     users: int = 0  # who hold it or wait for it; while there are any, it stays
     size: int = 0
     last: float = 0.0
@@ -65,7 +67,7 @@ class Shelf(Generic[Kept]):
 
     @contextmanager
     def held(self, stream: Hashable, wait: float = -1) -> Iterator[Kept]:
-        """What is kept of a stream, made if it is new; others who want it wait their turn.
+        """What is kept of a stream, made if it is new; others wait their turn, first come first.
 
         Raises
         ------
@@ -78,15 +80,16 @@ class Shelf(Generic[Kept]):
             if place is None:
                 place = self._places[stream] = _Place(self._make())
             place.users += 1
+            turn = place.lock.queue()
         size = None
         try:
-            if not place.lock.acquire(timeout=wait):
-                raise TimeoutError(f"stream must be free within {wait:g} s")
-            try:
-                yield place.kept
-            finally:
-                size = self._measure(place.kept)
-                place.lock.release()
+            with turn:
+                if not turn.wait(wait):
+                    raise TimeoutError(f"stream must be free within {wait:g} s")
+                try:
+                    yield place.kept
+                finally:
+                    size = self._measure(place.kept)
         finally:
             with self._lock:
                 place.users -= 1

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, finite_products, namespace, to_numpy, widen
 from lametta._lame import check_shapes
+from lametta._locks import FairLock
 from lametta._solvers.problem import checked_probs
 from lametta.correctors._params import Params
 from lametta.signals import signals
@@ -34,7 +35,8 @@ class Remembering(Params):
     checked before. Features and probabilities are NumPy arrays of float32 or float64, and must not
     be changed.
 
-    The state lives in host memory, whatever library and device the samples come from.
+    The state lives in host memory, whatever library and device the samples come from. Threads may
+    share a corrector: its calls are answered one at a time, in the order in which they come.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Remembering(Params):
     causal: ClassVar[bool] = True  # wherever a stream is cut into batches, the answers are the same
 
     _state: State = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
     def _begin(self, d: int, k: int) -> State:
         raise NotImplementedError
@@ -74,6 +77,10 @@ class Remembering(Params):
 
         A batch that is refused leaves the state as it was.
         """
+        with self._lock:
+            return self._correct(features, probs)
+
+    def _correct(self, features: Array, probs: Array) -> Prediction:
         xp = namespace(features=features, probs=probs)
         check_shapes(xp, features, probs)
         sizes = features.shape[1], probs.shape[1]
@@ -96,11 +103,13 @@ class Remembering(Params):
 
     def reset(self) -> None:
         """Forget all samples."""
-        self._state = {}
+        with self._lock:
+            self._state = {}
 
     def state_dict(self) -> State:
         """Give a copy of what is remembered, as arrays by name; none before the first sample."""
-        return {name: np.array(array, order="C") for name, array in self._state.items()}
+        with self._lock:
+            return {name: np.array(array, order="C") for name, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
         """Continue from the `state_dict` of a corrector with the same options."""
@@ -109,7 +118,11 @@ class Remembering(Params):
         loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}
         if loaded:
             self._check_state(loaded)
-        self._state = loaded
+        with self._lock:
+            self._state = loaded
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_state": Remembering.state_dict(self)}  # never amid a call
 
     def _first(self, d: int, k: int) -> State:
         return {_SIZES: np.array([d, k]), **self._begin(d, k)}

@@ -1,7 +1,9 @@
 """LAME as a corrector: a batch at a time, no memory."""
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 
+from lametta._arrays import is_host_array
 from lametta._lame import check_options, lame
 from lametta.affinity import Affinity, knn
 from lametta.correctors._params import Params
@@ -15,7 +17,8 @@ class LAME(Params):
 
     This is `lametta.lame` as a `Corrector`, with no memory of the batch before. A batch of one
     sample has no neighbors (``info["neighbors"]`` is 0) and comes back as it was given: where
-    samples come one by one, collect some, or take a corrector with memory.
+    samples come one by one, collect some, or take a corrector with memory. The second such batch
+    in a row gives a warning; a single one may be the end of a stream.
 
     Parameters
     ----------
@@ -30,7 +33,7 @@ class LAME(Params):
     >>> prediction = LAME().correct(features, probs)
     >>> prediction.probs.argmax(axis=1)
     array([0, 0, 0])
-    >>> prediction.info["converged"], round(float(prediction.info["changed"]), 2)
+    >>> prediction.info["converged"], round(prediction.info["changed"], 2)
     (True, 0.33)
     """
 
@@ -38,6 +41,7 @@ class LAME(Params):
     weight: float = 1.0
     max_iter: int = 100
     tol: float = 1e-5
+    _alone: int = field(default=0, init=False, repr=False, compare=False)  # batches of one in a row
 
     def __post_init__(self) -> None:
         check_options(self.affinity, self.weight, self.max_iter, self.tol)
@@ -53,14 +57,22 @@ class LAME(Params):
             tol=self.tol,
         )
         n = probs.shape[0]
+        self._alone = self._alone + 1 if n == 1 else 0
+        if self._alone == 2:
+            warnings.warn(
+                "LAME gets one sample at a time, and corrects nothing: give it batches, or take a "
+                "corrector with memory, Prudent() or Windowed(LAME())",
+                stacklevel=2,
+            )
         info = {
             "neighbors": min(getattr(self.affinity, "k", n), max(n - 1, 0)),
             "n_iter": result.n_iter,
             "converged": result.converged,
-            "energy": result.energy,
+            "energy": float(result.energy) if is_host_array(result.energy) else result.energy,
             **signals(result.probs, probs),
         }
         return Prediction(result.probs, features, info)
 
     def reset(self) -> None:
-        """Do nothing: there is no state."""
+        """Forget how many samples came alone; there is no other state."""
+        self._alone = 0

@@ -2,10 +2,12 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TypeAlias
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from array_api_compat import device
@@ -19,9 +21,18 @@ from lametta.correctors._params import Params
 from lametta.correctors._shelf import Shelf
 from lametta.correctors._state import check_sizes, fresh
 from lametta.signals import signals
-from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
+from lametta.types import (
+    Array,
+    Corrector,
+    Id,
+    LamettaError,
+    Prediction,
+    Stateful,
+    StreamsPrediction,
+)
 
-Id: TypeAlias = str | int
+DEFAULT: Id = "default"
+"""The stream of samples that come without an id."""
 
 
 @dataclass
@@ -99,8 +110,16 @@ class Streams(Params):
         Returns
         -------
         Prediction
-            Rows in the order given. With ids for each row, ``info`` has the signals of all rows,
-            ``streams``, how many there were, and the means over rows of what all of them report.
+            Rows in the order given. With ids for each row it is a `StreamsPrediction`, whose
+            ``info`` has the signals of all rows, ``streams``, how many there were, and the means
+            over rows of what all of them report.
+
+        Notes
+        -----
+        With an id for each row, a stream whose rows cannot be corrected, such as one with NaN
+        among them, costs nobody else: it stays as it was, its rows of the answer are NaN,
+        ``errors`` says why, ``info["refused"]`` how many such rows there are, and a warning names
+        it. The others are answered and move on. If all are refused, the first error is raised.
         """
         if (one := _id(stream)) is not None:
             return self._step(one, features, probs)
@@ -108,23 +127,41 @@ class Streams(Params):
         check_shapes(xp, features, probs)
         rows = _rows_by_stream(stream, probs.shape[0])
         if not rows:
-            return Prediction(probs, features)
-        checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
+            return StreamsPrediction(probs, features)
         sizes = features.shape[1], probs.shape[1]
-        for one in rows:  # all of them, before any stream moves on
+        for one in rows:  # all of them, before any stream moves on: columns are the whole call's
             if one in self._shelf:
                 with self._shelf.held(one) as own:
                     check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
-        answers = []
+        answers: dict[Id, Prediction] = {}
+        errors: dict[Id, LamettaError] = {}
+        all_are_fine = _refusal(xp, features, probs) is None  # one look for all, as a rule
         for one, mine in rows.items():
-            take = xp.asarray(mine, device=device(probs))
-            parts = (xp.take(array, take, axis=0) for array in (features, probs))
-            answers.append(self._step(one, *parts))
-        back = xp.asarray(np.argsort(np.concatenate(list(rows.values()))), device=device(probs))
-        joined = xp.take(xp.concat([answer.probs for answer in answers], axis=0), back, axis=0)
-        told = _means([answer.info for answer in answers], [len(mine) for mine in rows.values()])
-        info = {**told, **signals(joined, probs), "streams": len(rows)}
-        return Prediction(joined, features, info)
+            x, q = (_take(xp, array, mine) for array in (features, probs))
+            try:
+                if not all_are_fine and (refusal := _refusal(xp, x, q)) is not None:
+                    raise refusal
+                answers[one] = self._step(one, x, q)
+            except LamettaError as error:
+                errors[one] = error
+        if not answers:
+            raise next(iter(errors.values()))
+        for one, reason in errors.items():
+            warnings.warn(f"stream {one!r} is left out of this batch: {reason}", stacklevel=2)
+        parts = [
+            answers[one].probs if one in answers else xp.full_like(probs[: len(mine), :], xp.nan)
+            for one, mine in rows.items()
+        ]
+        back = np.argsort(np.concatenate(list(rows.values())))
+        joined = _take(xp, xp.concat(parts, axis=0), back)
+        info = _means([(answer.info, len(rows[one])) for one, answer in answers.items()])
+        if errors:
+            answered = [row for one in answers for row in rows[one]]
+            info |= signals(*(_take(xp, array, answered) for array in (joined, probs)))
+            info["refused"] = probs.shape[0] - len(answered)
+        else:
+            info |= signals(joined, probs)
+        return StreamsPrediction(joined, features, {**info, "streams": len(rows)}, errors=errors)
 
     def forget(self, stream: Id) -> None:
         """Forget a stream: its next samples begin it anew."""
@@ -204,6 +241,16 @@ class Streams(Params):
             own.sizes = features.shape[1], probs.shape[1]
         return prediction
 
+    def __getstate__(self) -> dict[str, object]:
+        options = {name: value for name, value in vars(self).items() if name != "_shelf"}
+        return {**options, "state": self.state_dict()}
+
+    def __setstate__(self, options: dict[str, Any]) -> None:
+        state = options.pop("state")
+        vars(self).update(options)
+        self.__post_init__()
+        self.load_state_dict(state)
+
 
 def _id(stream: object) -> Id | None:
     """The id of one stream, a text or an integer; None if it is neither."""
@@ -236,11 +283,21 @@ def _size(own: _Own) -> int:
     return own.n_bytes
 
 
-def _means(infos: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
+def _take(xp: ModuleType, array: Array, rows: Any) -> Array:
+    return xp.take(array, xp.asarray(rows, device=device(array)), axis=0)
+
+
+def _refusal(xp: ModuleType, features: Array, probs: Array) -> LamettaError | None:
+    """What is wrong with these values, if anything is."""
+    try:
+        checked_probs(probs.dtype, widen(xp, features), widen(xp, probs), xp)
+    except LamettaError as error:
+        return error
+    return None
+
+
+def _means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
     """The mean over rows of each number that all streams report."""
-    shared = [name for name in infos[0] if all(name in info for info in infos)]
-    return {
-        name: sum(float(info[name]) * n for info, n in zip(infos, counts, strict=True))
-        / sum(counts)
-        for name in shared
-    }
+    shared = [name for name in infos[0][0] if all(name in info for info, _ in infos)]
+    total = sum(n for _, n in infos)
+    return {name: sum(float(info[name]) * n for info, n in infos) / total for name in shared}

@@ -12,7 +12,6 @@ from torch.utils.data import Dataset
 from lametta._checks import check_integer
 from lametta.adapters import Source
 from lametta.correctors import Prudent, Streams
-from lametta.correctors.streams import Id
 from lametta.integrations._hf_pipelines import (
     ZERO_SHOT,
     as_pipeline,
@@ -25,7 +24,7 @@ from lametta.integrations._hf_pipelines import (
     task_of,
 )
 from lametta.integrations._hf_zero_shot import ZeroShot
-from lametta.types import Corrector, LamettaError, Prediction
+from lametta.types import Corrector, Id, LamettaError, Prediction
 
 if TYPE_CHECKING:
     from transformers import Pipeline, PreTrainedModel

@@ -6,7 +6,6 @@ paper: it learns from a `Batch` by means of a `Network`, and gives the outputs t
 back bit for bit: parameters, buffers, layers that were replaced, flags.
 """
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence, Sized
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lametta._checks import check_choice, check_flag, check_integer, check_number
+from lametta._locks import FairLock
 from lametta.signals import signals
 from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, Inputs, check_ready
@@ -149,7 +149,7 @@ class NetworkMethod:
 
         A batch with NaN or infinity is refused before anything changes, since it would poison the
         network for good; to look for them makes the host wait for the device. Steps of several
-        threads on one network take turns.
+        threads on one network take turns, in the order in which they come.
 
         The statistics of a batch of one image are those of its pixels. A batch normalization whose
         maps have shrunk to 1 x 1 keeps to its running statistics then; one of vectors [N, d] has no
@@ -161,8 +161,8 @@ class NetworkMethod:
         check_ready(self.model.net, x)
         if not known_finite.get():
             check_finite(x)
-        lock = _locks.setdefault(self.model.net, threading.RLock())
-        with lock, torch.inference_mode(False):  # autograd cannot be on in that mode
+        # Autograd cannot be on in inference mode.
+        with _lock_of(self.model.net), torch.inference_mode(False):
             return self._step(_recordable(x))
 
     def _step(self, x: Sized) -> Prediction:
@@ -174,7 +174,8 @@ class NetworkMethod:
                 output = network.predict(x)
         probs = output.logits.detach().softmax(1)
         info = {**signals(probs), "drift": network.drift(), **vars(network.passes), **clock.info()}
-        return Prediction(probs, output.features.detach(), info | batch.info)
+        features, returned = output.features.detach(), output.returned
+        return Prediction(probs, features, info | batch.info, returned=returned)
 
     def _begin(self, x: Sized) -> Network:
         """Replace layers, choose parameters, and learn about the source, before the first step."""
@@ -208,13 +209,17 @@ class NetworkMethod:
 
     def reset(self) -> None:
         """Give the network back as it was before the first step, and forget all state."""
-        if self._before is not None:
-            _end(self)
-            self._before.restore()
-        if self._network is not None:
-            self._network.close()
-        self._before = self._network = None
-        self.forget()
+        if self._before is None and self._network is None:
+            self.forget()
+            return
+        with _lock_of(self.model.net):
+            if self._before is not None:
+                _end(self)
+                self._before.restore()
+            if self._network is not None:
+                self._network.close()
+            self._before = self._network = None
+            self.forget()
 
 
 _HOOKS = ("prepare", "start", "adapt", "make_optimizer", "forget", "step", "reset", "loss")
@@ -366,7 +371,12 @@ GradientAdapter = NetworkAdapter
 
 
 # One update at a time on a network, whichever methods it has.
-_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[nn.Module, FairLock] = WeakKeyDictionary()
+
+
+def _lock_of(net: nn.Module) -> FairLock:
+    return _locks.setdefault(net, FairLock())
+
 
 # The methods that have changed a network and not given it back, the first one first.
 _started: WeakKeyDictionary[nn.Module, "list[weakref.ref[NetworkMethod]]"] = WeakKeyDictionary()
