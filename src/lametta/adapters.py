@@ -6,9 +6,10 @@ from typing import Any, ClassVar, cast
 
 from lametta._arrays import check_classes, namespace_of, softmax, widen
 from lametta._locks import FairLock
-from lametta.correctors.streams import DEFAULT, Streams
+from lametta.correctors.streams import Streams
 from lametta.signals import signals
 from lametta.types import (
+    DEFAULT,
     Adapter,
     Array,
     Corrector,

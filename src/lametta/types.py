@@ -10,6 +10,9 @@ Array: TypeAlias = Any
 Id: TypeAlias = str | int
 """What tells one stream from another."""
 
+DEFAULT: Id = "default"
+"""The stream of samples that come without an id, where others have one."""
+
 
 class LamettaError(ValueError):
     """Bad input. The message names the argument, what was expected and what came.
@@ -92,7 +95,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StreamsPrediction(Prediction):
-    """What `lametta.Streams` gives for a batch with an id for each row.
+    """What `lametta.Streams` gives for one batch.
 
     Attributes
     ----------

@@ -226,3 +226,20 @@ def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "| made up | long, wrong beginning (21) | 57.6 | 0.0 |" in printed
     assert "track is not behind the best usual rule in 4 of 4 lines" in printed
+
+
+def test_a_track_with_nan_stays_as_it_is_alone():
+    smoother, probs = ClassSmoother(3), np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
+    frame = sv().Detections(
+        xyxy=np.zeros((2, 4)),
+        class_id=np.array([2, 0]),
+        confidence=np.array([0.7, 0.6]),
+        tracker_id=np.array([4, 5]),
+    )
+    smoother.update_with_detections(frame, probs=probs)
+    broken = np.array([[0.2, 0.2, 0.6], [np.nan, 0.3, 0.1]])
+    with pytest.warns(UserWarning, match="stream 5 is left out"):
+        found = smoother.update_with_detections(frame, probs=broken)
+    assert found.class_id.tolist() == [2, 0]
+    assert found.confidence[1] == 0.6
+    assert found.data["source_confidence"][1] == 0.6

@@ -31,9 +31,6 @@ from lametta.types import (
     StreamsPrediction,
 )
 
-DEFAULT: Id = "default"
-"""The stream of samples that come without an id."""
-
 
 @dataclass
 class _Own:
@@ -96,7 +93,7 @@ class Streams(Params):
 
     def correct(
         self, features: Array, probs: Array, stream: Id | Sequence[Id] | Array, /
-    ) -> Prediction:
+    ) -> StreamsPrediction:
         """Correct the next samples of a stream, or of several.
 
         Parameters
@@ -109,10 +106,9 @@ class Streams(Params):
 
         Returns
         -------
-        Prediction
-            Rows in the order given. With ids for each row it is a `StreamsPrediction`, whose
-            ``info`` has the signals of all rows, ``streams``, how many there were, and the means
-            over rows of what all of them report.
+        StreamsPrediction
+            Rows in the order given. With ids for each row, ``info`` has the signals of all rows,
+            ``streams``, how many there were, and the means over rows of what all of them report.
 
         Notes
         -----
@@ -122,7 +118,8 @@ class Streams(Params):
         it. The others are answered and move on. If all are refused, the first error is raised.
         """
         if (one := _id(stream)) is not None:
-            return self._step(one, features, probs)
+            alone = self._step(one, features, probs)
+            return StreamsPrediction(alone.probs, alone.features, alone.info)
         xp = namespace(features=features, probs=probs)
         check_shapes(xp, features, probs)
         rows = _rows_by_stream(stream, probs.shape[0])

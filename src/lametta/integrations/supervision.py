@@ -91,7 +91,8 @@ class ClassSmoother:
         ----------
         detections : supervision.Detections
             With ``tracker_id``. Detections whose id is negative belong to no track yet and keep
-            their class and confidence; all of a frame without ids do, with a warning.
+            their class and confidence; all of a frame without ids do, with a warning, and so does
+            a track that brings NaN.
         probs : array [n, n_classes], optional
             The probabilities of all classes, by default ``data["class_probs"]``. Without either,
             ``class_id`` has its ``confidence``, and the other classes share the rest.
@@ -120,7 +121,9 @@ class ClassSmoother:
             vectors = self._given("features", detections, FEATURES, features)
             rows = self._spread(detections, tracked) if given is None else given[tracked]
             seen = rows if vectors is None else vectors[tracked]
-            answers = np.asarray(self._streams.correct(seen, rows, tracks).probs)
+            found = self._streams.correct(seen, rows, tracks)
+            fine = [i for i, track in enumerate(tracks) if track not in found.errors]
+            tracked, answers = tracked[fine], np.asarray(found.probs)[fine]
         self._age(tracks)
         return self._corrected(detections, given, tracked, answers)
 
