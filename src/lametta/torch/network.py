@@ -366,7 +366,7 @@ class Network:
             output = model.forward(inputs)
         self.passes.forward(len(inputs))
         self.passes.watch(output)
-        return Outputs(output.features, output.logits)
+        return Outputs(output.features, output.logits, output.returned)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
