@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 import peak
-from literal import literal_numpy, literal_torch
-from peak import ours
+from peak import VERSIONS
 
 Call = Callable[[], Any]
 Calls = dict[str, Callable[..., Any]]
@@ -25,27 +24,27 @@ class Cpu:
 
     features, many_features = 1280, 512
     dtype = torch.float32
-    literal: ClassVar[Calls] = {"torch": literal_torch, "numpy": literal_numpy}
+    libraries = ("torch", "numpy")
     convert: ClassVar[Calls] = {"torch": torch.from_numpy, "numpy": np.asarray}
 
     def __init__(self, seconds: float) -> None:
         self.name = f"{os.cpu_count()} CPU cores"
         self.budget = seconds
 
-    def side_by_side(self, slow: Call, fast: Call) -> tuple[float, float]:
-        """Median seconds of both, in turns: five calls of the fast one for each of the slow one.
+    def side_by_side(self, calls: dict[str, Call]) -> dict[str, float]:
+        """The least seconds of each call, in turns, since others may use the machine.
 
-        A call before each turn is not counted: threads that slept while the other ran wake up
+        The first call of a turn is not counted: threads that slept while the others ran wake up
         in it.
         """
-        times: tuple[list[float], list[float]] = ([], [])
-        end = time.perf_counter() + self.budget
-        while time.perf_counter() < end or len(times[0]) < 3:
-            slow()
-            times[0].append(self.once(slow))
-            fast()
-            times[1].extend(self.once(fast) for _ in range(5))
-        return statistics.median(times[0]), statistics.median(times[1])
+        best = dict.fromkeys(calls, float("inf"))
+        turns, end = 0, time.perf_counter() + self.budget
+        while time.perf_counter() < end or turns < 2:
+            turns += 1
+            for name, call in calls.items():
+                call()
+                best[name] = min(best[name], *(self.once(call) for _ in range(2)))
+        return best
 
     def seconds(self, call: Call) -> float:
         """Median over calls."""
@@ -77,14 +76,18 @@ class Gpu:
 
     features = many_features = 2048
     dtype = torch.bfloat16
-    literal: ClassVar[Calls] = {"torch": literal_torch}
+    libraries = ("torch",)
     convert: ClassVar[Calls] = {"torch": partial(torch.asarray, device="cuda")}
 
     def __init__(self) -> None:
         self.name = torch.cuda.get_device_name()
 
-    def side_by_side(self, slow: Call, fast: Call) -> tuple[float, float]:
-        return self._by_events(slow, 10), self.seconds(fast)
+    def side_by_side(self, calls: dict[str, Call]) -> dict[str, float]:
+        """Median seconds of each, ours from a CUDA graph; the others wait for the host."""
+        return {
+            name: self.seconds(call) if name == "lametta" else self._by_events(call, 10)
+            for name, call in calls.items()
+        }
 
     def seconds(self, call: Call) -> float:
         """Median over replays of a CUDA graph."""
@@ -129,7 +132,7 @@ class Gpu:
 
     def peak(self, version: str, library: str, features: Any, probs: Any) -> float:
         """MiB that a call needs beside its input."""
-        call = partial(ours if version == "lametta" else self.literal[library], features, probs)
+        call = partial(VERSIONS[version][library], features, probs)
         self.once(call)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

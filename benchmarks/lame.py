@@ -1,13 +1,17 @@
-"""LAME against a literal version of the computation that the paper's authors released.
+"""LAME against two plain versions of the same computation, ``literal.py`` and ``sensible.py``.
 
-The literal version makes the full tensor of differences [N, N, d], and tests the energy after every
-update. Both run side by side in one process and must predict the same classes. ``make bench`` runs
-this on the CPU, with PyTorch and with NumPy; ``--device cuda`` runs the same on a GPU. The table is
-printed, ``--json`` keeps it, ``--figure`` draws how the cost grows; ``--quick`` is for the tests.
+The literal one is what the paper's authors released: it makes the full tensor of differences
+[N, N, d], and tests the energy after every update. The sensible one is a dozen lines with a Gram
+matrix. All run in turns in one process. ``make bench`` runs this on the CPU, with PyTorch and with
+NumPy; ``--device cuda`` runs the same on a GPU. ``--csv`` makes the table alone and keeps it, for
+docs/speed.md; ``--json`` keeps all other figures, ``--figure`` draws how the cost grows;
+``--quick`` is for the tests.
 """
 
 import argparse
+import csv
 import json
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -20,7 +24,7 @@ import growth
 import lametta
 from devices import Cpu, Gpu
 from literal import softmax
-from peak import ours
+from peak import VERSIONS
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("LAMETTA_SHARED", ROOT.parent / "shared"))
@@ -44,7 +48,7 @@ def bank_batch(n: int) -> tuple[Any, Any]:
     return features, softmax(logits)
 
 
-def cases(device: Device, sizes: tuple[int, ...]) -> dict[str, tuple[Any, Any]]:
+def cases(device: Device, sizes: list[int]) -> dict[str, tuple[Any, Any]]:
     found = {f"random, N = {n}": batch(n, d=device.features) for n in sizes}
     if not BANK.exists():
         print(f"(no {BANK.name} in {SHARED}: set LAMETTA_SHARED for the rows of a real network)")
@@ -54,61 +58,60 @@ def cases(device: Device, sizes: tuple[int, ...]) -> dict[str, tuple[Any, Any]]:
 
 def compare(
     device: Device, cases: dict[str, tuple[Any, Any]], *, quick: bool
-) -> list[dict[str, Any]]:
-    """A row for each case and library; with ``quick`` memory is measured for the second alone."""
-    titles = ("literal", "lametta", "times faster", "on the host", "literal", "lametta")
-    print(
-        f"{'':<25}" + "".join(f"{t:>13}" for t in titles) + "   times less   updates, off float64"
-    )
-    rows: list[dict[str, Any]] = []
+) -> list[dict[str, str]]:
+    """A row for each case and library, as in docs/speed.md; with ``quick`` the first is weighed."""
+    rows: list[dict[str, str]] = []
     for case, (features, probs) in cases.items():
         core = lametta.lame(features.astype(float), probs.astype(float)).probs
-        for library, convert in device.convert.items():
-            x, q = convert(features), convert(probs)
-            row: dict[str, Any] = {"case": case, "library": library}
-            fast, slow = partial(ours, x, q), partial(device.literal[library], x, q)
-            weighs = not quick or len(rows) == 1  # in new processes, most of which load PyTorch
+        for library in device.libraries:
+            x, q = map(device.convert[library], (features, probs))
             copies = {"torch": 1, "numpy": 2}[library]  # of the differences
-            if 4 * copies * features.size * len(features) <= MOST_MEMORY:
-                times = device.side_by_side(slow, fast)
-                row |= {"literal_ms": 1e3 * times[0], "lametta_ms": 1e3 * times[1]}
-                if weighs:
-                    row["literal_mib"] = device.peak("literal", library, x, q)
-            else:
-                row["lametta_ms"] = 1e3 * device.seconds(fast)
-            if weighs:
-                row["lametta_mib"] = device.peak("lametta", library, x, q)
-            if isinstance(device, Gpu):
-                row["host_ms"] = 1e3 * device.on_host(fast)
+            too_large = 4 * copies * features.size * len(features) > MOST_MEMORY
+            versions = [name for name in VERSIONS if not (name == "literal" and too_large)]
+            times = device.side_by_side({v: partial(VERSIONS[v][library], x, q) for v in versions})
+            weighed = (
+                versions if not (quick and rows) else []
+            )  # in new processes, which load PyTorch
+            memory = {v: device.peak(v, library, x, q) for v in weighed}
             result = lametta.lame(x, q)
             found = np.asarray(result.probs.cpu() if library == "torch" else result.probs)
-            row["updates"] = int(result.n_iter)
-            row["difference"] = float(np.abs(found - core).max())
-            row["same"] = bool((found.argmax(1) == core.argmax(1)).all())
-            rows.append(row)
-            print(as_line(row), flush=True)
+            rows.append(
+                {
+                    "": case,
+                    "library": {"torch": "PyTorch", "numpy": "NumPy"}[library],
+                    **{v: _shown(times, v, "ms", 1e3) for v in VERSIONS},
+                    "times literal": _ratio(times, "literal"),
+                    "times sensible": _ratio(times, "sensible"),
+                    **{f"{v}, memory": _shown(memory, v, "MiB") for v in VERSIONS},
+                    "updates": str(int(result.n_iter)),
+                }
+            )
+            if isinstance(device, Gpu):
+                busy = device.on_host(partial(VERSIONS["lametta"][library], x, q))
+                rows[-1]["on the host"] = f"{1e3 * busy:.2f} ms"
+            if len(rows) == 1:
+                print("".join(f"{name:>18}" for name in rows[0]))
+            off = np.abs(found - core).max()
+            same = (found.argmax(1) == core.argmax(1)).all()
+            print(
+                "".join(f"{cell:>18}" for cell in rows[-1].values()),
+                f"  off float64 by {off:.0e}" + ("" if same else "  PREDICTIONS DIFFER"),
+                flush=True,
+            )
     return rows
 
 
-def as_line(row: dict[str, Any]) -> str:
-    def cell(key: str, unit: str, digits: int) -> str:
-        return f"{row[key]:.{digits}f} {unit}" if key in row else "-"
+def _shown(found: dict[str, float], version: str, unit: str, scale: float = 1) -> str:
+    """A figure with three digits, or nothing where it was not measured."""
+    if version not in found:
+        return ""
+    value = scale * found[version]
+    return f"{value:.{max(0, 2 - max(0, math.floor(math.log10(value))))}f} {unit}"
 
-    times, less = (
-        f"{row[f'literal_{unit}'] / row[f'lametta_{unit}']:.{digits}f}"
-        if f"literal_{unit}" in row
-        else "-"
-        for unit, digits in (("ms", 1), ("mib", 0))
-    )
-    cells = (
-        *(cell("literal_ms", "ms", 2), cell("lametta_ms", "ms", 3), times),
-        *(cell("host_ms", "ms", 2), cell("literal_mib", "MiB", 0), cell("lametta_mib", "MiB", 1)),
-    )
-    return (
-        f"{row['case']:<18}{row['library']:<7}" + "".join(f"{text:>13}" for text in cells)
-        + f"{less:>13}   {row['updates']}, {row['difference']:.0e}"
-        + ("" if row["same"] else "  PREDICTIONS DIFFER")
-    )  # fmt: skip
+
+def _ratio(times: dict[str, float], version: str) -> str:
+    """How many times faster ours is."""
+    return f"{times[version] / times['lametta']:.1f}" if version in times else ""
 
 
 def many_streams(device: Device, streams: int) -> dict[str, Any]:
@@ -169,15 +172,23 @@ def growing(device: Device, sizes: dict[str, tuple[int, ...]]) -> list[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024], help="N")
+    parser.add_argument("--csv", type=Path, help="make the table alone, and write it there")
+    parser.add_argument("--json", type=Path, help="where to write all other figures")
     parser.add_argument("--figure", type=Path, help="where to draw how the cost grows")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args()
-    device = Gpu() if options.device == "cuda" else Cpu(0.01 if options.quick else 4.0)
+    device = Gpu() if options.device == "cuda" else Cpu(0.01 if options.quick else 2.0)
     print(f"{device.name}, torch {torch.__version__}; K = 1000, k = 5, float32, "
           f"random features d = {device.features}")  # fmt: skip
     quick = options.quick
-    table = compare(device, cases(device, (64,) if quick else (64, 256, 1024)), quick=quick)
+    table = compare(device, cases(device, [64] if quick else options.sizes), quick=quick)
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, table[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+        return
     others = [
         many_streams(device, 4 if quick else 256),
         whole_set(device, 500 if quick else 50_000, quick=quick),
@@ -189,7 +200,6 @@ def main() -> None:
     found = {
         "device": device.name,
         "torch": torch.__version__,
-        "against_literal": table,
         "others": others,
         "growth": grown,
     }

@@ -14,10 +14,18 @@ import numpy as np
 
 import lametta
 from literal import literal_numpy, literal_torch
+from sensible import sensible_numpy, sensible_torch
 
 
 def ours(features: Any, probs: Any) -> Any:
     return lametta.lame(features, probs).probs
+
+
+VERSIONS = {
+    "literal": {"torch": literal_torch, "numpy": literal_numpy},
+    "sensible": {"torch": sensible_torch, "numpy": sensible_numpy},
+    "lametta": {"torch": ours, "numpy": ours},
+}
 
 
 def batch(library: str, n: int, d: int, n_classes: int) -> tuple[Any, Any]:
@@ -35,8 +43,7 @@ def resident_peak() -> float:
 
 
 def main(version: str, library: str, *sizes: str) -> None:
-    literal = {"torch": literal_torch, "numpy": literal_numpy}
-    call = ours if version == "lametta" else literal[library]
+    call = VERSIONS[version][library]
     call(*batch(library, 8, 8, 10))  # whatever the library loads at its first call
     n, d, n_classes = map(int, sizes)
     features, probs = batch(library, n, d, n_classes)

@@ -36,7 +36,7 @@ def test_examples_run(path, tmp_path):
 @pytest.mark.parametrize(
     ("name", "shows"),
     [
-        ("lame.py", "times faster"),
+        ("lame.py", "times sensible"),
         ("networks.py", "x a plain TENT"),
         ("extract.py", "to the larger"),
         ("imports.py", "import lametta"),
