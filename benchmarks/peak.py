@@ -7,6 +7,7 @@ fresh process has no memory to use again.
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def ours(features: Any, probs: Any) -> Any:
     return lametta.lame(features, probs).probs
 
 
-VERSIONS = {
+VERSIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "literal": {"torch": literal_torch, "numpy": literal_numpy},
     "sensible": {"torch": sensible_torch, "numpy": sensible_numpy},
     "lametta": {"torch": ours, "numpy": ours},

@@ -7,6 +7,7 @@ class folders) under the data root: ``--data`` or the environment variable LAMET
 """
 
 import argparse
+import csv
 import io
 import os
 import sys
@@ -77,22 +78,27 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("LAMETTA_DATA"))
     parser.add_argument("--per-class", type=int, default=300, help="images of each class")
     parser.add_argument("-o", "--output", type=Path, default=Path("silent_collapse.png"))
+    parser.add_argument("--csv", type=Path, help="where to write the figures")
     options = parser.parse_args()
     files = [Path(options.data or "") / "cifar10" / name
              for name in ("resnet20-12fca82f.th", "test-3000.zip")]  # fmt: skip
     if missing := [str(file) for file in files if not file.is_file()]:
         sys.exit(f"not found: {', '.join(missing)}; give the data root by --data or LAMETTA_DATA")
+    torch.set_num_threads(1)  # another order of sums, and a collapse ends elsewhere
     model = Classifier(load_network(files[0]))
     x, labels = load_stream(files[1], options.per_class)
-    curves = {"source": run(lametta.Source(model), x, labels)}
+    curves = {"the network alone": run(lametta.Source(model), x, labels)}
     for rate in RATES:
         adapter = tent(model, lr=rate, bn_momentum=0.0)
-        curves[f"TENT, lr {rate}"] = run(adapter, x, labels)
+        curves[f"TENT, learning rate {rate}"] = run(adapter, x, labels)
         adapter.reset()
     curves["LAME"] = run(lametta.Corrected(model, lametta.LAME()), x, labels)
-    print(f"{'':<16}{'mean entropy':>14}{'accuracy':>10}")
-    for name, (entropy, accuracy) in curves.items():
-        print(f"{name:<16}{entropy.mean():>14.3f}{accuracy[-1]:>10.1f}")
+    rows = [(n, f"{e.mean():.3f}", f"{right[-1]:.1f}") for n, (e, right) in curves.items()]
+    for row in (titles := ("", "mean entropy", "accuracy"), *rows):
+        print("{:<26}{:>14}{:>10}".format(*row))
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([titles, *rows])
     draw(curves, options.output)
     print(f"wrote {options.output}")
 

@@ -6,7 +6,7 @@ Blocks are marked by a comment in the line before them, which no reader sees:
 - ``<!-- file: NAME -->``: the reader saves it under this name;
 - ``<!-- stays up -->``: a server, which runs until the page ends.
 
-A block of ``text`` is what the block before it prints.
+A block of ``text`` is what the block before it prints. `scripts.tables` has the mark of tables.
 """
 
 import contextlib
@@ -42,13 +42,6 @@ class Block:
     code: str
     mark: str | None
     said: str | None
-
-
-def pages() -> list[Path]:
-    """The README and every page of the documentation."""
-    found = sorted((ROOT / "docs").rglob("*.md"))
-    kept = [p for p in found if "_build" not in p.relative_to(ROOT).parts]
-    return [ROOT / "README.md", *kept]
 
 
 def blocks(text: str) -> list[Block]:

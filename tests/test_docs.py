@@ -1,5 +1,6 @@
 """The code of every page runs, its output is the one shown, and links lead somewhere."""
 
+import csv
 import importlib.util
 import inspect
 import re
@@ -13,10 +14,10 @@ import matplotlib
 import pytest
 
 from lametta.testing import yield_checks
-from scripts import reference
-from tests.pages import LANGUAGES, ROOT, Reader, blocks, pages
+from scripts import reference, tables
+from tests.pages import LANGUAGES, ROOT, Reader, blocks
 
-PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages()}
+PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in tables.pages()}
 SECONDS = {
     "docs/serving.md": 5,
     "README.md": 3,
@@ -89,7 +90,7 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
     assert len([name for name in left if "integrations" not in name]) <= 10
     # A mark that is misspelled would be no mark.
     said = {mark.strip() for text in PAGES.values() for mark in re.findall(r"<!-- ([\w ]+)", text)}
-    assert said <= {"not run", "file", "stays up", "sphinx", "made by scripts", "end"}
+    assert said <= {"not run", "file", "stays up", "sphinx", "made by scripts", "end", "figures"}
 
 
 def test_a_page_that_shows_what_is_not_printed_is_found():
@@ -234,3 +235,81 @@ def test_pictures_are_small_and_need_nothing_from_elsewhere():
     assert "prefers-reduced-motion" in (ROOT / "docs/img/lame.svg").read_text(encoding="utf-8")
     moving = [path for path in pictures if "@keyframes" in path.read_text(encoding="utf-8")]
     assert sum(path.stat().st_size for path in moving) < 100_000
+
+
+# Tables
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_tables_of_figures_say_where_these_come_from(name):
+    text = PAGES[name]
+    shown = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    shown = re.sub(r"\s+", " ", shown)
+    found = list(tables.TABLE.finditer(text))
+    assert text.count("<!-- figures: ") == sum(table["origin"] is not None for table in found)
+    for table in found:
+        origin = table["origin"]
+        if origin is None:
+            head = table["table"].splitlines()[0]
+            assert not tables.has_figures(table["table"]), f"no <!-- figures: ... --> above {head}"
+            continue
+        way, _, what = origin.partition(" ")
+        assert way in ("stored", "tested", "measured", "given"), origin
+        if way == "tested":
+            test = (ROOT / what.removeprefix("by ")).read_text(encoding="utf-8")
+            assert Path(name).name in test, origin
+        elif way == "measured":
+            made = re.fullmatch(r"by ((?:python|lametta) .+) on (.+), (20\d\d-\d\d-\d\d)", what)
+            assert made, origin
+            command, machine, date = made.groups()
+            assert machine in ("one H200", "two cores")
+            assert command in shown, f"{command} is not on the page"
+            assert date in shown, f"{date} is not on the page"
+            for path in re.findall(r"\S+\.(?:py|toml)", command):
+                assert (ROOT / path).is_file(), path
+    # Otherwise: python scripts/tables.py
+    assert tables.filled(text) == text
+
+
+def test_every_stored_table_is_shown():
+    stored = {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tables").iterdir()}
+    shown = re.findall(r"<!-- figures: stored in (\S+) -->", " ".join(PAGES.values()))
+    assert sorted(shown) == sorted(stored)
+
+
+def test_a_table_that_is_not_the_stored_one_is_found():
+    table = "| | a | why |\n|---|---|---|\n| **x** | **1** | so |\n| y | 2 | 3 of 4 |\n"
+    assert tables.has_figures(table)
+    assert not tables.has_figures("| | a |\n|---|---|\n| 1 | x |\n| 2 | y 3 |\n| 3 | 4 |\n")
+    stored = [["", "a", "why"], ["x", "5", "so"], ["y", "2", "3 of 4"]]
+    assert tables.fill(table, stored) == table.replace("**1**", "**5**")
+    for wrong, said in (
+        ([row[:2] for row in stored], "figures that are not stored: .*3 of 4"),
+        (stored[:2], "2 rows, got 1"),
+        ([*stored[:2], ["z", "2", "3 of 4"]], "row 'y', got 'z'"),
+        ([["", "b", "why"], *stored[1:]], "no column .*'b'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tables.fill(table, wrong)
+
+
+def test_speed_is_that_of_the_code_shown_and_of_the_stored_run():
+    page, readme = PAGES["docs/speed.md"], re.sub(r"\s+", " ", PAGES["README.md"])
+    code = (ROOT / "benchmarks" / "sensible.py").read_text(encoding="utf-8")
+    (body,) = re.findall(r"def sensible_numpy.*\n((?:    .*\n)+)", code)
+    assert body in page
+    with (ROOT / "docs" / "tables" / "lame_cpu.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row[""], row["library"]): row for row in csv.DictReader(file)}
+
+    def times(case, version):
+        found = [float(rows[case, name][f"times {version}"]) for name in ("NumPy", "PyTorch")]
+        return [f"{x:.0f}" if x >= 10 else f"{x:.1f}" for x in found]
+
+    small, large = (
+        (times(f"real, N = {n}", "sensible"), times(f"real, N = {n}", "literal")) for n in (64, 256)
+    )
+    ours, literal = small
+    said = f"it is {ours[0]} times faster than the sensible lines in NumPy and {ours[1]} in PyTorch"
+    assert f"{said} (literal: {literal[0]} and {literal[1]})" in readme
+    ours, literal = large
+    assert f"{ours[0]} and {ours[1]} ({literal[0]} and {literal[1]})" in readme

@@ -9,7 +9,8 @@ import pytest
 
 from lametta import networks
 from lametta._packages import extra
-from tests.pages import ROOT, check_install, pages
+from scripts.tables import pages
+from tests.pages import ROOT, check_install
 
 SOURCES = sorted(
     path for folder in ("src", "examples", "scripts") for path in (ROOT / folder).rglob("*.py")

@@ -1,5 +1,6 @@
 """Programs beside the package, and the wheel: each runs in a process of its own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,12 @@ pytestmark = pytest.mark.slow(3)
 
 
 SERVED = {"bytewax_flow.py", "http_client.py", "triton_client.py", "video.py"}  # see tests/serve
+SHOWN = {"moving_boundary.py"}  # on a page, see below
 LOADED = {"huggingface.py", "onnx_export.py", "sklearn_stream.py"}  # see tests/integrations
 EXAMPLES = [
-    path for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in SERVED | LOADED
+    path
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if path.name not in SERVED | LOADED | SHOWN
 ]
 
 
@@ -31,6 +35,30 @@ def test_examples_run(path, tmp_path):
     done = processes.run(path, *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
+    done = processes.run(ROOT / "examples" / "moving_boundary.py", "-o", tmp_path / "figure.png")
+    found = {
+        name: [float(first), float(second)]
+        for name, first, second in re.findall(r"^(\w+) +([\d.]+) +([\d.]+)$", done.stdout, re.M)
+    }
+    page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
+    shown = {
+        name: [float(first), float(second)]
+        for name, first, second in re.findall(
+            r"^\| (\w+).* \| ([\d.]+) \| ([\d.]+) \|$", page, re.M
+        )
+        if name in found
+    }
+    assert list(shown) == ["source", "LAME", "TENT"]
+    # Rounding decides where TENT's boundary ends, but not that it ends in the other class.
+    (first, second), (_, chaotic) = found.pop("TENT"), shown.pop("TENT")
+    assert first > 95
+    assert second < 80
+    assert f"{chaotic} is chaotic" in page
+    for name, values in found.items():
+        assert values == pytest.approx(shown[name], abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The orders and priors of newer protocols, by their definitions."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from lametta.stream import (
     markov,
     tracks,
 )
+from tests.pages import ROOT
 from tests.stream.cases import batch_sizes, data_sets, runs, seeds, sequences
 
 
@@ -215,6 +217,7 @@ def test_long_tail_by_definition():
 PROTOCOLS = {
     "RoTTA": dirichlet(0.1),
     "StatA": dirichlet(0.1, slots=10, bursts=False),
+    "no bursts": dirichlet(0.1, bursts=False),
     "StatA, separate": by_class(),
     "UniTTA": markov(0.95),
     "i.i.d.": iid(),
@@ -232,6 +235,9 @@ def test_protocols_differ_as_their_papers_say():
     assert 0.15 < same["StatA"] < 0.6 < 0.8 < same["RoTTA"] < 0.99
     assert same["UniTTA"] == pytest.approx(0.95, abs=0.02)
     assert same["StatA, separate"] > 0.98
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "streams.md").read_text(encoding="utf-8"))
+    ours, theirs = (f"{same[name]:.0%}".replace("%", " %") for name in ("RoTTA", "no bursts"))
+    assert f"in {ours} of the cases in the former and in {theirs} in the latter" in page
 
 
 @pytest.mark.parametrize("order", [alone(), tracks(2), few_classes(size=4), markov()])
