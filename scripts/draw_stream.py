@@ -28,7 +28,7 @@ parser.add_argument("bank", nargs="?", help=".npz file; embedded digits if not g
 parser.add_argument("--order", choices=ORDERS, default="bursts")
 parser.add_argument("--network", default="digits", help="of the embedded ones")
 parser.add_argument("--most", type=int, default=2000, help="samples of the bank")
-parser.add_argument("--shown", type=int, default=480, help="samples of the stream that are drawn")
+parser.add_argument("--shown", type=int, default=360, help="samples of the stream that are drawn")
 parser.add_argument("-o", "--output", default="stream.svg")
 args = parser.parse_args()
 
@@ -52,7 +52,8 @@ rows = {
     "Prudent, batches of 64": answers(lametta.Prudent(), features, probs, batches),
 }
 
-figure = Figure(figsize=(7.2, 3.3), layout="constrained")
+# Made for a column of a phone, 360 pixels: there its words have 11 and a sample has one.
+figure = Figure(figsize=(5, 3.9), layout="constrained")
 axes = figure.subplots(len(rows), 1, sharex=True)
 known = np.unique(labels)  # of a thousand classes, say, those that occur
 shown = order[: args.shown]
@@ -67,8 +68,8 @@ for axis, (name, found) in zip(axes, rows.items(), strict=True):
     axis.set_xticks([])
     axis.spines[:].set_visible(False)
     right = "" if name == "truth" else f"{100 * np.mean(found == labels):.1f} % right"
-    axis.set_title(name, loc="left", fontsize=9, pad=3)
-    axis.set_title(right, loc="right", fontsize=9, pad=3, weight="bold")
+    axis.set_title(name, loc="left", fontsize=11, pad=3)
+    axis.set_title(right, loc="right", fontsize=11, pad=3, weight="bold")
     print(f"{name:24}{right}")
-axes[-1].set_xlabel(f"the first {len(shown)} of {len(order)} samples, in the order they came")
+axes[-1].set_xlabel(f"the first {len(shown)} of {len(order)} samples, as they came", fontsize=11)
 save(figure, args.output)

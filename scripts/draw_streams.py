@@ -46,6 +46,7 @@ def main(folder: Path) -> None:
     images = cells.filter(~pl.col("scenario").str.contains("video|tracks|kernel"))
     for half, models in HALVES.items():
         table(f"{half} half, images", by_batch(of(images, models)))
+        table(f"{half} half, by data", by_data(of(images, models)))
         videos = of(cells, models).filter(pl.col("batch_size") == 1)
         for name in ("videos", "videos_alone"):
             table(f"{half} half, {name}", by_method(videos.filter(pl.col("scenario") == name)))
@@ -87,6 +88,19 @@ def by_batch(cells: pl.DataFrame) -> pl.DataFrame:
             ece=pl.col("ece").filter(~unordered).mean(),
         )
         .sort("batch_size", "method")
+    )
+
+
+def by_data(cells: pl.DataFrame) -> pl.DataFrame:
+    """The same means, apart for data of which all classes occur and of which few do."""
+    data = pl.col("scenario").str.extract("^([a-z]+)").replace_strict(SETS)
+    return (
+        cells.filter(pl.col("method").is_in(["LAME", "Prudent"]))
+        .group_by("model", "scenario", "method", "batch_size", data=data)
+        .agg(pl.col("gain").mean())
+        .group_by("data", "batch_size", "method")
+        .agg(mean=pl.col("gain").mean(), worst_stream=pl.col("gain").min(), streams=pl.len())
+        .sort("data", "batch_size", "method")
     )
 
 

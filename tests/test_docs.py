@@ -186,6 +186,8 @@ def test_a_table_that_is_out_of_date_is_found():
 
 
 def test_pages_can_be_read_where_they_are_not_built():
+    linked = {f"docs/{path}" for path in re.findall(r"\]\(([\w/-]+\.md)\)", PAGES["docs/index.md"])}
+    assert linked == PAGES.keys() - {"README.md", "docs/index.md"}
     for name, text in PAGES.items():
         shown = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
         assert not re.search(r"^(`{3,}|:{3,})\{|\)\{\.|\{[a-z:]+\}`", shown, flags=re.MULTILINE), (
@@ -209,6 +211,61 @@ def test_every_public_name_is_documented_with_an_example():
                 assert any(thing is other for other in documented.values()), (module, name)
 
 
+# Claims
+
+
+def _section(name: str, title: str) -> str:
+    """What stands below a heading of a page, in one line."""
+    text = PAGES[name].partition(f"## {title}\n")[2].partition("\n## ")[0]
+    assert text, title
+    return " ".join(text.split())
+
+
+def test_the_readme_says_what_a_correction_costs():
+    page = " ".join(PAGES["docs/adaptation.md"].split())
+    worst = re.search(r"where classes are shuffled, LAME loses up to ([\d.]+) points", page)[1]
+    assert float(worst) > 2
+    cannot = _section("README.md", "What a correction cannot promise")
+    assert worst in cannot
+    before, after = re.search(r"the network ([\d.]+)%.* Prudent ([\d.]+)%", page).groups()
+    assert f"from {before} to {after} % on digits" in cannot
+    assert "Prudent()" in _section("README.md", "Which method should I take?")
+
+
+def test_gains_are_split_by_how_many_classes_occur():
+    """Halves of one number: it says little of either."""
+    total = re.search(
+        r"gained ([\d.]+) points one by one and ([\d.]+) in batches", PAGES["docs/adaptation.md"]
+    )
+    rows = re.findall(
+        r"^\| (?:all classes|ten of a thousand) occur.*", PAGES["README.md"], flags=re.M
+    )
+    split = [[float(cell) for cell in re.findall(r"\+([\d.]+)", row)] for row in rows]
+    assert len(split) == 2
+    for i, mean in enumerate(total.groups()):
+        assert abs((split[0][i] + split[1][i]) / 2 - float(mean)) < 0.3
+        for half in split:
+            assert f"+{half[i]}" in _section("docs/adaptation.md", "What Prudent adds")
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        ("README.md", "**92.0 %**"),
+        ("README.md", "The worst stream loses 0.5"),
+        ("docs/index.md", "91.0 and 94.0 %"),
+        ("docs/adaptation.md", "Photographs of CIFAR-10 in bursts"),
+        ("docs/adaptation.md", "(25.4 %)"),
+        ("docs/adaptation.md", "it gained 11.7 points"),
+        ("docs/adaptation.md", "Points of accuracy over the frozen network"),
+        ("docs/video.md", "gained 9.3 points"),
+    ],
+)
+def test_a_figure_says_whether_constants_were_chosen_on_its_data(name, figure):
+    (paragraph,) = (part for part in PAGES[name].split("\n\n") if figure in part)
+    assert re.search(r"\bchosen\b.*\bon\b", paragraph, flags=re.DOTALL)
+
+
 # Figures
 
 
@@ -222,6 +279,15 @@ def test_the_road_is_what_its_script_draws(tmp_path, monkeypatch):
     runpy.run_path(str(ROOT / "scripts" / "draw_road.py"))
     drawn = (tmp_path / "road.svg").read_text(encoding="utf-8")
     assert drawn == (ROOT / "docs" / "img" / "road.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["stream", "stream_photos", "stream_video"])
+def test_the_words_of_a_stream_can_be_read_on_a_phone(name):
+    text = (ROOT / f"docs/img/{name}.svg").read_text(encoding="utf-8")
+    words = re.findall(r"fontsize=(\d+)", (ROOT / "scripts/draw_stream.py").read_text("utf-8"))
+    width = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', text)[1])
+    # Pixels, in a column of 358: a phone of 390 without its margins.
+    assert min(map(int, words)) * 358 / width > 10
 
 
 def test_pictures_are_small_and_need_nothing_from_elsewhere():
