@@ -112,7 +112,7 @@ def recorded(kind, archive):
             self.rows = list(archive["aug"][self.time])
             return super().adapt(batch, net)
 
-        def augment(self, pixels, generator):
+        def transform(self, pixels, generator):
             dy, dx, flip, gain, offset = self.rows.pop(0)
             moved = torch.roll(pixels, (int(dy), int(dx)), (2, 3))
             return (gain * (moved.flip(-1) if flip else moved) + offset).clamp(0, 1)

@@ -1,0 +1,182 @@
+"""Batched augmentations of pixels in [0, 1], with seeded draws: what CoTTA, RoTTA and ROID see.
+
+One draw is for a whole batch, as in the published codes. What is drawn (`Draw`) is apart from what
+is done with it, so that a test can give the draws.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_GRAY = (0.2989, 0.587, 0.114)
+
+
+class Draw(NamedTuple):
+    """What is random in one augmentation of a batch.
+
+    Examples
+    --------
+    >>> Views().draw(torch.Generator().manual_seed(0), side=32).flip
+    True
+    """
+
+    order: tuple[int, ...]  # of brightness, contrast, saturation, hue and gamma
+    factors: tuple[float, ...]  # of these five
+    angle: float  # in degrees
+    shift: tuple[int, int]  # in pixels, to the right and down
+    scale: float
+    sigma: float  # of the blur
+    flip: bool
+
+
+@dataclass(frozen=True)
+class Views:
+    """Color jitter, a small rotation, shift and scale, blur, a flip and noise.
+
+    The defaults are those of CoTTA and RoTTA; ``Views(padding="reflect", blur=False, noise=0)`` are
+    those of ROID and CMF.
+
+    Parameters
+    ----------
+    padding : {"replicate", "reflect"}
+        How an image continues beyond its border, before it is rotated and shifted.
+    blur : bool
+        Whether images are blurred, by a Gaussian of up to half a pixel.
+    noise : float
+        Standard deviation of the noise.
+
+    Examples
+    --------
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> Views()(torch.rand(2, 3, 8, 8), generator).shape
+    torch.Size([2, 3, 8, 8])
+    """
+
+    padding: str = "replicate"
+    blur: bool = True
+    noise: float = 0.005
+
+    def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment a batch [N, 3, H, W] in [0, 1]."""
+        found = self.apply(pixels, self.draw(generator, side=pixels.shape[-1]))
+        noise = torch.empty_like(found)
+        noise.normal_(0, self.noise, generator=generator) if self.noise else noise.zero_()
+        return (found + noise).clamp(0, 1)
+
+    def draw(self, generator: torch.Generator, side: int) -> Draw:
+        """Draw for images of so many pixels a side; waits for the device, once."""
+        u = torch.rand(16, generator=generator, device=generator.device, dtype=torch.float64)
+        *order, b, c, s, h, g, angle, right, down, scale, sigma, flip = u.tolist()
+        most = math.floor(2 * side / 16)  # of the padded image
+        return Draw(
+            order=tuple(sorted(range(5), key=order.__getitem__)),
+            factors=(0.6 + 0.8 * b, 0.7 + 0.6 * c, 0.5 + s, -0.06 + 0.12 * h, 0.7 + 0.6 * g),
+            angle=-15 + 30 * angle,
+            shift=(round((2 * right - 1) * most), round((2 * down - 1) * most)),
+            scale=0.9 + 0.2 * scale,
+            sigma=0.001 + 0.499 * sigma,
+            flip=flip < 0.5,
+        )
+
+    def apply(self, pixels: Tensor, draw: Draw) -> Tensor:
+        """Do what was drawn, but for the noise."""
+        x = pixels.clamp(0, 1)
+        for number in draw.order:
+            x = _JITTER[number](x, draw.factors[number])
+        height, width = x.shape[-2:]
+        y, z = height // 2, width // 2
+        x = functional.pad(x, (z, z, y, y), mode=self.padding)
+        x = affine(x, draw.angle, draw.shift, draw.scale)
+        if self.blur:
+            x = gaussian_blur(x, draw.sigma)
+        x = x[..., y : y + height, z : z + width]
+        return x.flip(-1) if draw.flip else x
+
+
+def brightness(x: Tensor, factor: float) -> Tensor:
+    """Scale all values.
+
+    Examples
+    --------
+    >>> brightness(torch.tensor([0.2, 0.8]), 1.5)
+    tensor([0.3000, 1.0000])
+    """
+    return (x * factor).clamp(0, 1)
+
+
+def contrast(x: Tensor, factor: float) -> Tensor:
+    """Scale the distances to the mean gray of each image."""
+    return _blend(x, _gray(x).mean((-3, -2, -1), keepdim=True), factor)
+
+
+def saturation(x: Tensor, factor: float) -> Tensor:
+    """Scale the distances to the gray image."""
+    return _blend(x, _gray(x), factor)
+
+
+def hue(x: Tensor, shift: float) -> Tensor:
+    """Turn the colors by a share of the circle."""
+    high, low = x.amax(-3), x.amin(-3)
+    spread = high - low
+    flat = spread == 0
+    red, green, blue = ((high - one) / torch.where(flat, 1, spread) for one in x.unbind(-3))
+    r, g, _ = x.unbind(-3)
+    turn = torch.where(
+        high == r, blue - green, torch.where(high == g, 2 + red - blue, 4 + green - red)
+    )
+    turn = torch.where(flat, 0, turn / 6 % 1)
+    share = torch.where(high == 0, 0, spread / torch.where(high == 0, 1, high))
+    turn = (turn + shift) % 1
+    # A channel is at its highest within a sixth of the circle around its own place, and at its
+    # lowest within a sixth around the opposite one.
+    places = torch.tensor([5.0, 3.0, 1.0], dtype=x.dtype, device=x.device)[:, None, None]
+    k = (places + 6 * turn[..., None, :, :]) % 6
+    near = torch.minimum(k, 4 - k).clamp(0, 1)
+    top = high[..., None, :, :]
+    return top - top * share[..., None, :, :] * near
+
+
+def gamma(x: Tensor, exponent: float) -> Tensor:
+    """Raise to a power."""
+    return (x.clamp(min=1e-8) ** exponent).clamp(0, 1)
+
+
+def affine(x: Tensor, angle: float, shift: tuple[int, int], scale: float) -> Tensor:
+    """Rotate by degrees, shift by pixels and scale about the middle, bilinearly."""
+    height, width = x.shape[-2:]
+    cos, sin = (f(math.radians(angle)) / scale for f in (math.cos, math.sin))
+    across = torch.arange(width, dtype=x.dtype, device=x.device) - (width - 1) / 2 - shift[0]
+    down = torch.arange(height, dtype=x.dtype, device=x.device)[:, None]
+    down = down - (height - 1) / 2 - shift[1]
+    # Where each place of the result comes from.
+    places = torch.stack(
+        [(cos * across + sin * down) / (width / 2), (cos * down - sin * across) / (height / 2)], -1
+    )
+    return functional.grid_sample(x, places.expand(len(x), -1, -1, -1), align_corners=False)
+
+
+def gaussian_blur(x: Tensor, sigma: float, size: int = 5) -> Tensor:
+    """Blur by a Gaussian of ``size`` pixels."""
+    half = size // 2
+    places = torch.arange(-half, half + 1, dtype=x.dtype, device=x.device)
+    weights = torch.exp(-0.5 * (places / sigma) ** 2)
+    kernel = torch.outer(weights, weights) / weights.sum() ** 2
+    channels = x.shape[1]
+    padded = functional.pad(x, (half,) * 4, mode="reflect")
+    return functional.conv2d(padded, kernel.expand(channels, 1, -1, -1), groups=channels)
+
+
+_JITTER = (brightness, contrast, saturation, hue, gamma)
+
+
+def _gray(x: Tensor) -> Tensor:
+    weights = torch.tensor(_GRAY, dtype=x.dtype, device=x.device)[:, None, None]
+    return (x * weights).sum(-3, keepdim=True)
+
+
+def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:
+    return (factor * x + (1 - factor) * other).clamp(0, 1)
