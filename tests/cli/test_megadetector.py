@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from lametta import ClassMap
 from lametta.cli import app
-from lametta.correctors import Average, Track
+from lametta.correctors import Average, Smoothing
+from lametta.correctors._chain import Chain
 from lametta.integrations.megadetector import correct
 
 NAMES = ["red fox", "arctic fox", "moose", "blank"]
@@ -42,20 +43,36 @@ def written(path):
 def test_correct(given, tmp_path):
     result = run(given, "-o", tmp_path / "out.json")
     assert result.exit_code == 0, result.output
-    assert written(tmp_path / "out.json") == correct(document(), Track()).document
+    assert written(tmp_path / "out.json") == correct(document()).document
     assert "streams                2" in result.output
     assert "predictions changed    16.7%" in result.output
-    assert "corrected by track, each sequence by itself" in result.output
+    assert "corrected by track, each animal by itself" in result.output
 
 
 def test_options(given, tmp_path):
-    options = ["--by", "location", "--gap", 5, "--passes", 1, "--drop-source", "--batch-size", 0]
+    options = [
+        "--by",
+        "location",
+        "--gap",
+        5,
+        "--confidence",
+        0.5,
+        "--drop-source",
+        "--batch-size",
+        0,
+    ]
     result = run(given, "-o", tmp_path / "out.json", "--method", "average", *options)
     assert result.exit_code == 0, result.output
-    expected = correct(document(), Average(), by="location", passes=1, keep_source=False)
+    expected = correct(document(), Average(), by="location", keep_source=False)
     assert written(tmp_path / "out.json") == expected.document
-    result = run(given, "-o", tmp_path / "out.json", "--method", "track", "--set", "memory=1")
+    result = run(given, "-o", tmp_path / "out.json", "--confidence", 0.95)
     assert written(tmp_path / "out.json") == document()  # the source, all of it
+    assert "below --confidence     6, left as they are" in result.output
+    result = run(given, "-o", tmp_path / "out.json", "--method", "average+smoothing")
+    expected = correct(document(), Chain((Average(), Smoothing())))
+    assert written(tmp_path / "out.json") == expected.document
+    best = [one["detections"][0]["classifications"][0] for one in expected.document["images"]]
+    assert best[0] == best[3] != best[4]  # one answer for a visit, of a chain, too
 
 
 def test_files_without_times_are_corrected_with_care(tmp_path):
@@ -70,7 +87,7 @@ def test_targets_by_name(given, tmp_path):
     assert result.exit_code == 0, result.output
     assert "no category is a kind of bird" in result.output
     classes = ClassMap({"fox": [0, 1], "deer": [2], "blank": [3]}, n_source=4, pooling="sum")
-    expected = correct(document(), Track(), class_map=classes).document
+    expected = correct(document(), class_map=classes).document
     assert expected["classification_categories"] == {"0": "fox", "1": "deer", "2": "blank"}
     assert written(tmp_path / "out.json") == expected
     classes.save(tmp_path / "map.json")
@@ -84,9 +101,9 @@ def test_targets_by_name(given, tmp_path):
         (["--targets", "airplane"], "--targets must cover a category of IN, got airplane"),
         (["--targets", "foks"], "--targets must be a noun or a synset of WordNet 3.0, got 'foks'"),
         (["--targets", "fox", "--map", "m.json"], "--targets must be left out with --map"),
-        (["--by", "day"], "--by must be one of 'sequence', 'location', got 'day'"),
+        (["--by", "day"], "--by must be one of 'animal', 'sequence', 'location', got 'day'"),
         (["--gap", "-1"], "--gap must be a finite number >= 0, got -1.0"),
-        (["--passes", "0"], "--passes must be an integer >= 1, got 0"),
+        (["--confidence", "2"], "--confidence must be a finite number >= 0 and <= 1, got 2.0"),
         (["--method", "tent"], "--method must see outputs alone, got 'tent', which needs a model"),
         (["--set", "size=3"], "--set size is no option of track, which has memory"),
     ],
@@ -103,6 +120,16 @@ def test_options_of_results_are_refused_for_other_files(tmp_path):
     assert "--drop-source must be left out for files other than .json" in result.output
     result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--gap", "3")
     assert "--gap must be left out for files other than .json" in result.output
+
+
+def test_speciesnets_own_layout_is_refused_by_name(given, tmp_path):
+    predictions = [{"filepath": "a.jpg", "classifications": {"classes": ["x"], "scores": [0.9]}}]
+    given.write_text(json.dumps({"predictions": predictions}))
+    result = run(given, "-o", tmp_path / "out.json")
+    assert result.exit_code == 2
+    assert f"{given}: images must be a list, got the predictions of SpeciesNet's own layout" in (
+        " ".join(result.output.split())
+    )
 
 
 def test_errors_name_the_place(given, tmp_path):

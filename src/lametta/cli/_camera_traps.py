@@ -9,22 +9,21 @@ from lametta import methods
 from lametta.classmap import ClassMap
 from lametta.cli._console import err, load_map, progress_bar, say, show_table, typed
 from lametta.cli.map import target_names
-from lametta.correctors._chain import Chain
 from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
 from lametta.integrations.megadetector import Corrected, Results
 from lametta.integrations.megadetector import correct as corrected
 from lametta.types import LamettaError
 
-_OPTIONS = {"by": "--by", "gap": "--gap", "passes": "--passes", "class_map": "--map"}
+_OPTIONS = {"by": "--by", "gap": "--gap", "confidence": "--confidence", "class_map": "--map"}
 
 
 def read_results(path: Path) -> tuple[Results, str, str]:
     """Read a file; give also the method and the kind of stream that are usual for it."""
     results = Results.read(path)
     with in_file(path):
-        # Without times a folder is one stream, of many animals: it must not be one track.
+        # Without times a folder would be one sequence, of many visits.
         timed = results.is_timed
-    return results, *(("track", "sequence") if timed else ("prudent", "location"))
+    return results, *(("track", "animal") if timed else ("prudent", "location"))
 
 
 @contextmanager
@@ -47,14 +46,13 @@ def correct_results(
     wish: Mapping[str, Any],
 ) -> Corrected:
     """Correct the classifications, and write the file; ``wish`` holds the options given."""
-    chain = Chain(tuple(method.correctors(params)))
     options = {name: x for name, x in wish.items() if name in _OPTIONS}
     options["class_map"] = _class_map(results, map_file, wish.get("targets"))
     with progress_bar() as progress, typed(**_OPTIONS):
         task = progress.add_task("correcting", total=None)
         found = corrected(
             results.document,
-            chain,
+            methods.as_corrector(method.name, params),
             **options,
             batch_size=batch_size,
             keep_source="drop_source" not in wish,
@@ -69,6 +67,8 @@ def show(found: Corrected) -> None:
     share = found.changed / max(1, found.detections)
     images = f"{len(found.document['images'])}"
     rows = [("images", images), ("classified detections", f"{found.detections}")]
+    if found.unsure:
+        rows.append(("below --confidence", f"{found.unsure}, left as they are"))
     rows += [("streams", f"{found.streams}"), ("predictions changed", f"{share:.1%}")]
     show_table(rows=rows)
 

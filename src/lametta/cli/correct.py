@@ -94,18 +94,17 @@ def correct(
     by: Annotated[
         str | None,
         typer.Option(
-            metavar="sequence|location", help="Of .json: which images are a stream of their own."
+            metavar="animal|sequence|location",
+            help="Of .json: which detections are a stream of their own.",
         ),
     ] = None,
     gap: Annotated[
         float | None,
         typer.Option(help="Of .json: the most seconds between images of a sequence; 60."),
     ] = None,
-    passes: Annotated[
-        int | None,
-        typer.Option(
-            help="Of .json: how often a stream is gone through; 2 for sequences, 1 for locations."
-        ),
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Of .json: detections that are less sure neither vote nor change; 0.15."),
     ] = None,
     targets: Annotated[
         str | None,
@@ -139,7 +138,12 @@ def correct(
     with user_errors():
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        wish: dict[str, object] = {"by": by, "gap": gap, "passes": passes, "targets": targets}
+        wish: dict[str, object] = {
+            "by": by,
+            "gap": gap,
+            "confidence": confidence,
+            "targets": targets,
+        }
         wish |= {"drop_source": drop_source}
         wish = {name: x for name, x in wish.items() if x is not None}
         results = None

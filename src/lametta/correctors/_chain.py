@@ -38,6 +38,11 @@ class Chain(Params):
         """Whether any of them remembers."""
         return any(isinstance(one, Stateful) for one in self.correctors)
 
+    @property
+    def causal(self) -> bool:
+        """Whether answers depend on the past alone, not on later samples of a batch."""
+        return all(getattr(one, "causal", False) for one in self.correctors)
+
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""
         prediction = Prediction(probs, features)

@@ -1,36 +1,36 @@
 """Camera traps: correct the classifications in a file of results of MegaDetector's tools."""
 
-import copy
-import json
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._checks import check_choice, check_flag, check_integer, check_number, is_number
-from lametta._files import PathLike, renamed
+from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta.classmap import ClassMap
-from lametta.integrations._json_spans import Span, Spans, between, replaced
+from lametta.correctors._state import fresh
 from lametta.integrations._megadetector import (
     CATEGORIES,
     LISTED,
+    SOURCE,
     TEXTS,
-    Place,
+    Results,
     images_of,
     listed_in,
-    read_text,
 )
-from lametta.integrations._sequences import BY, is_timed, sequences
+from lametta.integrations._sequences import BY, Place, streams_of
 from lametta.integrations._spread import spread
+from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
 __all__ = ["Corrected", "Results", "correct"]
 
-SOURCE = "source_classifications"
+IGNORED = frozenset({"animal", "blank", "empty", "mammal", "no cv result", "other", "unknown"})
+"""Names of categories that say nothing of the species; megadetector-utils has most of them."""
+
+_TINY = 1e-9  # what a probability of 0 counts as
 _DIGITS = 4  # of a probability that is written
 _SAME = 1e-6  # a row that moved by less stays as it was written
 _Rows = NDArray[np.float64]
@@ -44,57 +44,71 @@ class Corrected:
     ----------
     document : dict
         The results with corrected classifications; unchanged parts are shared with those given.
-    detections, streams : int
-        How many detections have classifications, and how many streams they form.
+    detections, unsure, streams : int
+        How many detections have classifications, how many of them are below the threshold, and how
+        many streams the others form.
     changed : int
         How many detections have another first class than before.
 
     Examples
     --------
-    >>> Corrected({"images": []}, detections=0, streams=0, changed=0).changed
+    >>> Corrected({"images": []}, detections=0, unsure=0, streams=0, changed=0).changed
     0
     """
 
     document: dict[str, Any]
     detections: int
+    unsure: int
     streams: int
     changed: int
 
 
 def correct(
     document: Mapping[str, Any],
-    corrector: Corrector,
+    corrector: str | Corrector = "track",
     *,
-    by: str = "sequence",
+    by: str = "animal",
     gap: float = 60.0,
-    passes: int | None = None,
+    confidence: float = 0.15,
+    ignore: Collection[str] = IGNORED,
     batch_size: int = 64,
     class_map: ClassMap | None = None,
     keep_source: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> Corrected:
-    """Correct the classifications of images that belong together.
+    """Correct the classifications of detections that belong together.
 
-    A detection's row of probabilities has the classes that it lists; all others share the rest. The
-    file has no features; the square roots of the rows take their place.
+    A detection's row of probabilities has the classes that it lists; all others share the rest. It
+    counts as far as the detector is sure of the animal: to the power of its ``conf``, divided by
+    the largest one of the stream. The file has no features; the square roots of the rows take their
+    place.
+
+    The detections of an animal, or of a sequence, all get what the corrector says after the last
+    of them. Only a corrector that looks ahead in a batch, such as LAME, or one that is shown a
+    whole location gives each detection an answer of its own.
 
     Parameters
     ----------
     document : mapping
         Results in MegaDetector's format. Nothing in it is changed.
-    corrector : Corrector
-        What corrects. It starts anew for each stream, which it sees in the order of time.
-    by : {"sequence", "location"}
+    corrector : str or Corrector
+        What corrects, or its name. It starts anew for each stream, which it sees in the order of
+        time.
+    by : {"animal", "sequence", "location"}
         What a stream is. A location is that of the image, or the folder of its file. A sequence is
         the images of a location with one ``seq_id``; the frames of a video; or images of which
         each follows the one before by ``gap`` seconds or less, by their ``datetime``. Without
-        times, images are in the order of the file and a folder is one sequence.
+        times, images are in the order of the file and a folder is one sequence. An animal is the
+        detections of a sequence that have one category, if no image has two of these; else
+        detections whose boxes overlap from image to image. One that is alone stays as it is.
     gap : float
         The most seconds between two images of a sequence.
-    passes : int, optional
-        How often the corrector goes through a stream; the last time counts. With 2, as is usual
-        for sequences, a corrector that remembers knows all of a stream when it answers, and is
-        surer, having seen it twice; with 1, as is usual for locations, it does not look ahead.
+    confidence : float
+        Detections whose ``conf`` is below neither vote nor change. The default is the threshold of
+        the smoothing of megadetector-utils.
+    ignore : collection of str
+        Names of categories that do not vote, in lower case. A detection of which one of these is
+        the first class gets the species of its animal or sequence if at least two others voted.
     batch_size : int
         Detections that are corrected together; 0 for all of a stream.
     class_map : ClassMap, optional
@@ -107,122 +121,51 @@ def correct(
 
     Examples
     --------
-    >>> from lametta.correctors import Track
     >>> listed = [[["0", 0.8], ["1", 0.2]], [["1", 0.6], ["0", 0.4]], [["0", 0.7], ["1", 0.3]]]
     >>> images = [
     ...     {"file": f"door/{i}.jpg", "detections": [{"category": "1", "classifications": one}]}
     ...     for i, one in enumerate(listed)
     ... ]
     >>> document = {"classification_categories": {"0": "fox", "1": "elk"}, "images": images}
-    >>> found = correct(document, Track())
-    >>> [image["detections"][0]["classifications"][0] for image in found.document["images"]]
-    [['0', 0.7786], ['0', 0.7106], ['0', 0.7402]]
+    >>> found = correct(document)
+    >>> [image["detections"][0]["classifications"] for image in found.document["images"]][1]
+    [['0', 0.7009], ['1', 0.2991]]
     """
     check_choice("by", by, BY)
     check_number("gap", gap, 0)
-    passes = (2 if by == "sequence" else 1) if passes is None else passes
-    check_integer("passes", passes, 1)
+    check_number("confidence", confidence, 0, 1)
     check_integer("batch_size", batch_size, 0)
     check_flag("keep_source", keep_source)
+    own = fresh(as_corrector(corrector))
     images = images_of(document)
     listed = dict(listed_in(document, images))
-    categories = list(document.get(CATEGORIES) or {})
+    categories = document.get(CATEGORIES) or {}
     column = {category: place for place, category in enumerate(categories)}
-    targets, new = categories, dict(document)
+    targets, new = dict(categories), dict(document)
     if class_map is not None:
-        targets = [str(i) for i in range(len(class_map))]
-        new |= _mapped(document, categories, class_map)
-    streams = sequences({i: images[i] for i, _ in listed}, by, gap)
-    own = copy.deepcopy(corrector)
+        new |= _mapped(document, list(categories), class_map)
+        targets = new[CATEGORIES]
+    silent = np.array([str(name).strip().lower() in ignore for name in targets.values()], bool)
+    conf = {(i, j): float(images[i]["detections"][j].get("conf", 1)) for i, j in listed}
+    sure = [place for place in listed if conf[place] >= confidence]
+    streams = streams_of(images, sure, by, gap)
+    if class_map is not None:  # whose targets all detections get
+        streams += [[place] for place in listed if conf[place] < confidence]
     changes, changed = dict[Place, list[object]](), 0
-    for stream in streams:
-        places = _in_order(stream, images, listed)
-        before = _rows(column, [listed[place] for place in places])
-        first = before if class_map is None else class_map.pool_probs(before)
-        after = _apply(own, first, passes, batch_size or len(places))
-        changed += int((first.argmax(axis=1) != after.argmax(axis=1)).sum())
-        for place, old, row in zip(places, first, after, strict=True):
+    for places in streams:
+        rows = _rows(column, [listed[place] for place in places])
+        before = rows if class_map is None else class_map.pool_probs(rows)
+        weights = np.array([conf[place] for place in places])
+        after = _answers(own, before, weights, silent, batch_size, as_one=by != "location")
+        changed += int((before.argmax(axis=1) != after.argmax(axis=1)).sum())
+        for place, old, row in zip(places, before, after, strict=True):
             if class_map is not None or abs(row - old).max() > _SAME:
-                changes[place] = _list(targets, row, len(listed[place]))
+                changes[place] = _list(list(targets), row, len(listed[place]))
         if progress is not None:
             progress(len(places))
     new["images"] = _with(images, changes, keep_source)
-    return Corrected(new, len(listed), len(streams), changed)
-
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """A file of results; what is written keeps its bytes where nothing changed.
-
-    Attributes
-    ----------
-    document : dict
-        What it holds.
-
-    Examples
-    --------
-    >>> results = Results.read("detections.json")  # doctest: +SKIP
-    >>> found = correct(results.document, Track())  # doctest: +SKIP
-    >>> results.write("corrected.json", found.document)  # doctest: +SKIP
-    """
-
-    document: dict[str, Any]
-    _text: str = field(repr=False)
-    _spans: Spans = field(repr=False)
-
-    @classmethod
-    def read(cls, path: PathLike) -> Self:
-        """Read a file."""
-        return cls(*read_text(Path(path)))
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether all images with classifications have a sequence, a time or frames.
-
-        If some do not, a folder would be taken for one sequence.
-        """
-        images = images_of(self.document)
-        return all(is_timed(images[i]) for i, _ in dict(listed_in(self.document, images)))
-
-    def write(self, path: PathLike, document: Mapping[str, Any]) -> None:
-        """Write what `correct` made of the document, whole or not at all."""
-        text, old, edits = self._text, self.document, []
-        for where, span in self._spans.items():
-            if len(where) == 1:
-                key = str(where[0])
-                if document[key] is not old[key]:
-                    edits.append((span, f"{json.dumps(key)}: {json.dumps(document[key])}"))
-            else:
-                edits += _edit(text, span, old, document, where)
-        with renamed(Path(path)) as temporary:
-            temporary.write_bytes(replaced(text, edits).encode("utf-8"))
-
-
-def _edit(
-    text: str, span: Span, old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[object, ...]
-) -> Iterator[tuple[Span, str]]:
-    _, i, _, j, _ = path
-    before, after = (side["images"][i]["detections"][j] for side in (old, new))
-    if after is not before:
-        written = f"{text[span.name : span.start]}{json.dumps(after[LISTED])}"
-        if SOURCE in after and SOURCE not in before:
-            written += f'{between(text, span)}"{SOURCE}": {text[span.start : span.end]}'
-        yield span, written
-
-
-def _in_order(
-    stream: list[int], images: list[dict[str, Any]], listed: Container[Place]
-) -> list[Place]:
-    """The detections of a stream; those of a video by their frames."""
-    places = []
-    for i in stream:
-        detections = images[i]["detections"]
-        own = [j for j in range(len(detections)) if (i, j) in listed]
-        frames = [detections[j].get("frame_number") for j in own]
-        if all(is_number(frame) for frame in frames):
-            own = [own[at] for at in np.argsort(frames, kind="stable")]
-        places += [(i, j) for j in own]
-    return places
+    n_streams = len(streams) - (0 if class_map is None else len(listed) - len(sure))
+    return Corrected(new, len(listed), len(listed) - len(sure), n_streams, changed)
 
 
 def _rows(column: Mapping[str, int], lists: list[dict[str, float]]) -> _Rows:
@@ -230,13 +173,33 @@ def _rows(column: Mapping[str, int], lists: list[dict[str, float]]) -> _Rows:
     return np.array([spread(n, [column[k] for k in one], [*one.values()]) for one in lists])
 
 
-def _apply(corrector: Corrector, rows: _Rows, passes: int, size: int) -> _Rows:
+def _answers(
+    corrector: Corrector,
+    rows: _Rows,
+    weights: _Rows,
+    silent: NDArray[np.bool_],
+    batch_size: int,
+    *,
+    as_one: bool,
+) -> _Rows:
+    """Corrected rows of a stream; unchanged where fewer than two detections vote."""
+    voting = ~silent[rows.argmax(axis=1)]
+    if voting.sum() < 2 or (~silent).sum() < 2:
+        return rows
+    votes = rows[voting][:, ~silent]
+    votes += np.maximum(1 - votes.sum(axis=1, keepdims=True), 0) / votes.shape[1]
+    # A vote counts as a power, so that it says nothing where the power is 0.
+    votes = np.maximum(votes, _TINY) ** (weights[voting] / weights[voting].max())[:, None]
+    votes /= votes.sum(axis=1, keepdims=True)
     corrector.reset()
-    after = rows
-    alone = len(rows) == 1 or not getattr(corrector, "stateful", False)
-    for _ in range(1 if alone else passes):  # alone, a second pass would teach nothing
-        parts = (rows[start : start + size] for start in range(0, len(rows), size))
-        after = np.concatenate([corrector.correct(np.sqrt(x), x).probs for x in parts])
+    size = batch_size or len(votes)
+    parts = [votes[start : start + size] for start in range(0, len(votes), size)]
+    answers = np.concatenate([corrector.correct(np.sqrt(part), part).probs for part in parts])
+    after = rows.copy()
+    if as_one and getattr(corrector, "causal", False):  # it knows no more of the last than of all
+        voting, answers = np.ones_like(voting), answers[-1:]
+    after[voting] = 0
+    after[np.ix_(voting, ~silent)] = answers
     return after
 
 
