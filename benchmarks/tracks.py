@@ -72,7 +72,7 @@ def banks(folders: list[Path], quick: bool) -> Iterator[tuple[str, Samples]]:
     for path in sorted(path for folder in folders for path in folder.glob("*.*")):
         if path.suffix not in (".npz", ".safetensors"):
             continue
-        arrays, header = read_arrays(path, "FOLDER")
+        arrays, header, _ = read_arrays(path, "FOLDER")
         probs = softmax(np, np.asarray(arrays["logits"]).astype(np.float32))
         features, labels = np.asarray(arrays["features"]).astype(np.float32), arrays["labels"]
         names, videos = header.get("classes") or (), None
