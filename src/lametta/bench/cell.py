@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -65,14 +65,15 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
 class Setup:
     """What a cell runs on: the model, the stream, and the labels of all samples.
 
-    ``batches`` gives the model's inputs for each batch of the stream.
+    ``batches`` gives the model's inputs for each batch of the stream; where a bank is replayed,
+    these are its outputs. A method sees the model and these inputs, and nothing else.
     """
 
     model: Model
     stream: Stream
     labels: Array
     n_classes: int
-    batches: Callable[[], Iterable[Array]]
+    batches: Callable[[], Iterable[Any]]
     ahead: str | None = None  # the GPU that works on a batch while the next is made and queued
 
 
@@ -85,7 +86,8 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
     if outputs_only and not cell.live:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
-        yield Setup(bank, stream, bank.labels, bank.n_classes, lambda: stream)
+        # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
+        yield Setup(_replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
@@ -98,6 +100,11 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
             partial(workspace.inputs, cell.model, data, stream),
             ahead=workspace.device if on_gpu and not cell.live else None,
         )
+
+
+def _replay(output: Output, /) -> Output:
+    """Stand in for the network where its outputs are the input: all that methods see of a bank."""
+    return output
 
 
 class _Timed:
@@ -133,7 +140,7 @@ def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step
         yield settled()
 
 
-def _timed(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
+def _timed(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
     """Take a step, wait for it, and time it."""
     start = time.perf_counter()
     prediction = adapter.step(x)
@@ -146,7 +153,7 @@ def _timed(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
     return lambda: (probs, info)
 
 
-def _queued(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
+def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
     """Queue a step on the GPU, and give a function that waits for its numbers."""
     import torch
 
@@ -170,7 +177,7 @@ def _queued(adapter: Adapter, x: Array, setup: Setup) -> _Wait:
     return wait
 
 
-def _arriving(setup: Setup) -> Iterator[tuple[Array, Array]]:
+def _arriving(setup: Setup) -> Iterator[tuple[Array, Any]]:
     """The positions of each batch, and its inputs."""
     if setup.ahead is None:
         yield from zip(setup.stream, setup.batches(), strict=True)
