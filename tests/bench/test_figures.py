@@ -148,6 +148,17 @@ def test_spokes_of_the_kernels_are_networks_where_there_are_three(results):
     assert "these are the scenarios" not in figures.kernels(rows).caption
 
 
+@pytest.mark.parametrize(("low", "center"), [(0.02, 0), (0.6, 48)])
+def test_a_radar_does_not_go_below_0_and_names_its_center(low, center):
+    cell = {"config": "{}", "scenario": "video", "seed": 0, "batch_size": 16, "fingerprint": "5f1c"}
+    runs = [("Source", 0.9), ("LAME", low)]
+    rows = [cell | {"model": x, "method": m, "accuracy": a} for x in "abc" for m, a in runs]
+    figure = figures.radar(pl.DataFrame(rows))
+    (axes,) = figure.plot().axes
+    assert axes.get_ylim()[0] == center
+    assert f"the center is {center}." in figure.caption
+
+
 def test_a_radar_needs_three_spokes(results):
     rows = results.studies["trainings"].rows.filter(pl.col("model") != "RN-50")
     with pytest.raises(LamettaError, match="at least 3 values of model for a radar, got 2"):

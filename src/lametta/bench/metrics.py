@@ -17,6 +17,9 @@ _MEASURES = tuple(  # each once
     dict.fromkeys([*_CERTAIN, *names("metric", "signal", "stage", "time", "memory")])
 )
 
+COVERED = "over seeds: over orders and priors, not over other images"
+"""What an interval says something about, in words to follow "interval"."""
+
 
 def gains(frame: pl.DataFrame, source: str = "Source") -> pl.DataFrame:
     """The frame with a column ``gain``: the accuracy less the source's on the same stream.

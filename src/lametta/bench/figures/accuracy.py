@@ -10,6 +10,7 @@ import polars as pl
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import MEANS, averages, ends, heights, place
 from lametta.bench.figures.style import Mark, Marks, apart, pick
+from lametta.bench.metrics import COVERED
 from lametta.bench.paper import differences
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
     return Figure(
         "boxes",
         "Accuracy over runs",
-        "A dot is a run; the box holds the middle half of the runs, the thin line all of them, and "
+        "A dot is a run: the same images in another order, or with another prior. The box holds "
+        "the middle half of the runs, the thin line all of them, and "
         f"the tick is their median. The dashed line is the mean of {source}, on the same streams. "
         "Beside each method stands its average over the scenarios of the panel; all panels have "
         f"one axis.{differences('boxes', frame)}",
@@ -148,7 +150,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
     )
     data = means.select(pl.col("model").alias("panel"), "batch_size", *MEANS)
     present = apart(pick(data["method"], style), heights(data, "accuracy"))
-    whiskers = f"; whiskers are 95 % intervals of the gain over {source}, paired by seed"
+    whiskers = f"; whiskers are 95 % intervals of the gain over {source}, paired and {COVERED}"
     sure = data["gain_ci"].is_not_null().any()
     return Figure(
         "batch_size",

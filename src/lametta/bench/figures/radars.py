@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.rows import MEANS, averages, heights, variants
@@ -58,11 +59,12 @@ def _radar(kind: str, frame: pl.DataFrame, spokes: str, source: str, style: Mark
     present = apart(pick(data["method"], style), heights(data, "accuracy"))
     over = "" if spokes == "scenario" else ", the mean over scenarios"
     overall = dict(data.group_by("method").agg(pl.col("accuracy").mean()).iter_rows())
+    center = _ticks(data)[0]
     return Figure(
         kind,
         f"Accuracy by {spokes}",
-        f"Accuracy in percent{over}; further out is better, and the center is not 0. The numbers "
-        f"beside the names are the means over the spokes.{differences(kind, frame)}",
+        f"Accuracy in percent{over}; further out is better, and the center is {center:g}. The "
+        f"numbers beside the names are the means over the spokes.{differences(kind, frame)}",
         data,
         partial(_draw_radar, style=present),
         {f"{name} {overall[name]:.1f}": mark for name, mark in present.items()},
@@ -71,9 +73,17 @@ def _radar(kind: str, frame: pl.DataFrame, spokes: str, source: str, style: Mark
     )
 
 
-def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
+def _ticks(rows: pl.DataFrame) -> NDArray[np.float64]:
+    """The accuracies that rings are drawn at, from the center, which is not below 0."""
     from matplotlib.ticker import MaxNLocator
 
+    accuracy = rows["accuracy"].to_numpy()
+    low, high = accuracy.min(), accuracy.max()
+    ticks = MaxNLocator(5).tick_values(max(0.0, low - 0.2 * max(high - low, 1.0)), high)
+    return np.asarray(ticks)
+
+
+def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
     spokes = list(dict.fromkeys(rows["spoke"]))
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
     for method, mark in style.items():
@@ -87,9 +97,7 @@ def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
     for angle, label in zip(angles, axes.get_xticklabels(), strict=True):
         side = round(float(np.sin(angle)), 1)  # right of, above or left of the center
         label.set_horizontalalignment("left" if side > 0 else "right" if side < 0 else "center")
-    accuracy = rows["accuracy"].to_numpy()
-    low, high = accuracy.min(), accuracy.max()
-    ticks = MaxNLocator(5).tick_values(low - 0.2 * max(high - low, 1.0), high)
+    ticks = _ticks(rows)
     axes.set_yticks(ticks[1:])
     axes.set_ylim(ticks[0], ticks[-1])
     axes.set_rlabel_position(180 / len(spokes))

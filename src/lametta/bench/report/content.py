@@ -98,8 +98,9 @@ def make_report(results: Results, *, paper: bool | None = None) -> Report:
 def headline(ranking: pl.DataFrame, source: str) -> str:
     """What the numbers say, in a sentence, and no more than their intervals allow.
 
-    A method leads together with the best where its distance to that is within the 95 % interval,
-    which is paired by seed.
+    Methods lead together where each is above the source by more than the 95 % interval of its gain,
+    and behind the best by less than that of the difference. Both are paired by seed, and mean
+    nothing with fewer than three.
 
     Parameters
     ----------
@@ -112,29 +113,37 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
     --------
     >>> rows = {"method": ["LAME", "Source"], "accuracy": [0.56, 0.52], "gain": [0.04, 0.0]}
     >>> rows |= {"gain_ci": [0.01, None], "behind": [0.0, 0.04], "behind_ci": [0.0, 0.01]}
-    >>> headline(pl.DataFrame(rows | {"scenarios": 7}), "Source")
+    >>> headline(pl.DataFrame(rows | {"scenarios": 7, "runs": 5}), "Source")
     'LAME is best: right in 56.0 % on average over 7 scenarios, +4.0 ± 1.0 points over Source.'
     """
     others = ranking.filter(pl.col("method") != source)
     if others.is_empty():
         return f"Only {source} was run."
     best = others.row(0, named=True)
-    n = best["scenarios"]
+    name, n, runs, sure = (best[key] for key in ("method", "scenarios", "runs", "gain_ci"))
     where = f"on average over {n} scenarios" if n > 1 else "in the one scenario"
-    gain = f"{percent(best['gain'], best['gain_ci'], signed=True)} points over {source}"
+    gain = f"{percent(best['gain'], sure if runs > 2 else None, signed=True)} points over {source}"
     if best["gain"] <= 0:
-        return f"No method is better than {source} {where}; closest is {best['method']}, {gain}."
-    right = f"right in {percent(best['accuracy'])} % {where}"
-    caution = ", which may be chance" if best["gain"] <= (best["gain_ci"] or 0) else ""
-    near = others.filter(pl.col("behind") <= pl.col("behind_ci"))["method"].to_list()
-    rivals = [name for name in near if name != best["method"]]
-    if rivals:
-        lead = f"{', '.join([best['method'], *rivals[:-1]])} and {rivals[-1]} lead"
+        return f"No method is better than {source} {where}; closest is {name}, {gain}."
+    right = f"right in {percent(best['accuracy'])} % {where}, {gain}"
+    if runs < 3:
+        few = "one run, which tells nothing" if runs == 1 else "two runs, which tell little"
+        return f"{name} is best: {right}, from {few} of chance."
+    if sure is None:
+        return f"{name} is best: {right}, from runs that are not complete."
+    if best["gain"] <= sure:
+        return f"{name} gains most: {right}, which may be chance."
+    near = others[1:].filter(pl.col("behind") <= pl.col("behind_ci"), pl.col("gain") > 0)
+    if rivals := near.filter(pl.col("gain") > pl.col("gain_ci"))["method"].to_list():
         between = "the difference between them is" if len(rivals) == 1 else "what parts them is"
-        return f"{lead}: {best['method']} is {right}, {gain}{caution}; {between} within the noise."
-    unsure = len(others) > 1 and best["behind_ci"] is None
-    alone = ", from one run, which tells nothing of chance" if unsure else ""
-    return f"{best['method']} is best: {right}, {gain}{caution or alone}."
+        return f"{_joined([name, *rivals])} lead: {name} is {right}; {between} within the noise."
+    if unsure := near["method"].to_list():
+        return f"{name} gains most: {right}; {_joined(unsure)} may gain as much, or nothing."
+    return f"{name} is best: {right}."
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def sections(results: Results) -> Iterator[Section]:

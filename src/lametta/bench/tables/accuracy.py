@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from lametta.bench.columns import COLUMNS, STREAM, names
-from lametta.bench.metrics import gains, summary, worst_drop
+from lametta.bench.metrics import COVERED, gains, summary, worst_drop
 from lametta.bench.tables.ahead import marked
 from lametta.bench.tables.table import Entry, Table, gain_entries, percent
 
@@ -63,7 +63,7 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
     ]
     title = "Accuracy (%) by method and " + columns.replace("_", " ")
     header = [*(key.replace("_", " ") for key in keys), *labels]
-    return Table("accuracies", title, header, rows, data, footnote)
+    return Table("accuracies", title, header, rows, data, _notes(footnote, data))
 
 
 def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
@@ -112,24 +112,29 @@ def ranking(frame: pl.DataFrame, source: str = "Source") -> Table:
         rows.append([named[row["method"]], _accuracy(row, True), *shown])
     header = ["method", "accuracy", "gain", "worst gain", "in", f"scenarios above {source}"]
     header += [column.title for column in calibration]
-    return Table("ranking", "At a glance", header, rows, data, footnote)
+    return Table("ranking", "At a glance", header, rows, data, _notes(footnote, data))
+
+
+def _notes(footnote: str, data: pl.DataFrame) -> str:
+    """The footnote, and what intervals cover, if there are any."""
+    intervals = f"±: 95 % interval {COVERED}." if data["accuracy_ci"].is_not_null().any() else ""
+    return " ".join(filter(None, [footnote, intervals]))
 
 
 def _behind(frame: pl.DataFrame, ranked: pl.Series) -> pl.DataFrame:
     """How far each method is behind the first, and how sure that is, on the streams of both.
 
-    The interval is over seeds or, where there is one seed, over scenarios. It is null where there
-    is one scenario too; both are null where the first has several configurations.
+    The interval is over seeds, and null where there is one; both are null where the first has
+    several configurations.
     """
     first = frame.filter(method=ranked[0])
     rows = frame.join(first, on=STREAM, how="semi", maintain_order="left")
     if first.select(STREAM).is_duplicated().any():
         nothing = pl.lit(None, pl.Float64)
         return pl.DataFrame({"method": ranked}).with_columns(behind=nothing, behind_ci=nothing)
-    paired = gains(rows, ranked[0])
-    if rows["seed"].n_unique() == 1:
-        paired = paired.with_columns(seed=pl.col("scenario").rank("dense"), scenario=pl.lit(""))
-    return summary(paired).select("method", behind=-pl.col("gain"), behind_ci="gain_ci")
+    return summary(gains(rows, ranked[0])).select(
+        "method", behind=-pl.col("gain"), behind_ci="gain_ci"
+    )
 
 
 def details(frame: pl.DataFrame, scenario: str) -> Table:
