@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from lametta.bench.figures.style import RC
 from lametta.bench.probe import Speed
+from lametta.bench.results import read_cells
 from lametta.cli import app
 from lametta.torch.preprocess import Preprocess
 from tests import processes
@@ -61,7 +62,7 @@ def test_dry_run_shows_cells_costs_and_what_is_missing(tmp_path, monkeypatch):
     assert re.search(r"validation +TENT +1,944", result.stdout)
     assert re.search(r"data set +imagenet_val +no", result.stdout)
     assert re.search(r"TENT +185,674,000 +92,837,000", result.stdout)
-    assert re.search(r"rn18 +11,976,164 +5,606,740 +0.5 +1 +3.22", result.stdout)
+    assert re.search(r"rn18 +11,976,164 +5,606,740 +0.5 +1 +3 hours", result.stdout)
     assert "decoded images 46.2 GB; another 75.3 GB would be" in result.stdout
     assert list(tmp_path.iterdir()) == []
     without = invoke("run", paper, "--dry-run", "--data", tmp_path, "--image-cache", 0)
@@ -72,7 +73,74 @@ def test_dry_run_with_all_there(file):
     result = invoke("run", file, "--dry-run")
     assert result.exit_code == 0
     assert "missing" not in result.stdout
-    assert re.search(r"about [0-9.e-]+ hours on cpu with --jobs 1", result.stdout)
+    assert re.search(r"about (a|\d+) seconds? on cpu with --jobs 1", result.stdout)
+
+
+def photos(folder, *classes):
+    """A folder of small pictures, one of each class."""
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(folder / name / "0.png")
+
+
+def test_a_folder_of_other_classes_is_an_error_before_anything_runs(file, tmp_path, monkeypatch):
+    """The score of such a folder would be 0.0 for every method."""
+    photos(tmp_path / "photos", "cat", "dog", "fox")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAMETTA_DATA", raising=False)
+    monkeypatch.setattr("lametta.bench.run.run_cell", None)
+    test = '[datasets.test]\nreader = "folder:photos"\n[scenarios.T]\ndataset = "test"\n'
+    study = OUTPUTS_ONLY.replace('scenarios = ["B"]', 'scenarios = ["T"]') + test
+    file.write_text(study)
+    result = invoke("run", file, "-o", tmp_path / "a")
+    assert result.exit_code == 2
+    assert re.sub(r"\s+", " ", result.stderr).strip() == (
+        "lametta: datasets.test must be labeled as models.digits is: the 3 classes cat, dog, fox "
+        "are not its 10; targets or classes of the data set say how they are related"
+    )
+    assert list((tmp_path / "a" / "cells").iterdir()) == []
+    file.write_text(
+        study.replace(
+            '[validation]\nmodels = ["digits"]\nscenarios = ["A", "B"]\nseeds = [0, 1]\n', ""
+        ).replace("[1, 3, 5]", "[3]")
+    )
+    assert "the 3 classes cat, dog, fox" in invoke("run", file, "-o", tmp_path / "b").stderr
+
+
+def test_a_bad_path_of_a_study_is_found_before_validation(file, tmp_path, monkeypatch):
+    monkeypatch.setattr("lametta.bench.run.run_cell", None)
+    test = '[datasets.test]\nreader = "folder:photos"\n[scenarios.T]\ndataset = "test"\n'
+    file.write_text(OUTPUTS_ONLY.replace('scenarios = ["B"]', 'scenarios = ["T"]') + test)
+    result = invoke("run", file, "-o", tmp_path / "a", "--data", tmp_path)
+    assert result.exit_code == 2
+    assert "datasets.test cannot be read: " in result.stderr
+    assert "photos" in result.stderr
+    model = '[models.other]\nzoo = "torch:lametta.torch.cifar:resnet20"\nweights = "no.th"\n'
+    text = OUTPUTS_ONLY.replace(
+        '[studies.main]\nmodels = ["digits"]', '[studies.main]\nmodels = ["other"]'
+    )
+    file.write_text(text + model)
+    result = invoke("run", file, "-o", tmp_path / "b", "--data", tmp_path)
+    assert "models.other cannot be loaded: no such file: " in result.stderr
+    assert not list(tmp_path.glob("?/cells/*"))
+
+
+def test_one_study_alone(file, tmp_path):
+    more = '[studies.more]\nmodels = ["digits"]\nscenarios = ["B"]\nseeds = [7]\n'
+    file.write_text(OUTPUTS_ONLY + more + 'methods = ["Source"]\n')
+    folder = tmp_path / "a"
+    assert invoke("run", file, "-o", folder, "--study", "main").exit_code == 0
+    assert set(read_cells(folder)["seed"]) == {0, 1, 5}
+    chosen = (folder / "selected.toml").read_text()
+    assert "[LAME]" in chosen
+    assert invoke("run", file, "-o", folder, "--study", "more").exit_code == 0
+    assert set(read_cells(folder)["seed"]) == {0, 1, 5, 7}
+    assert "[LAME]" in (folder / "selected.toml").read_text()  # of the other study
+    assert invoke("run", file, "-o", folder).exit_code == 0
+    assert (folder / "selected.toml").read_text() == chosen
+    wrong = invoke("run", file, "-o", folder, "--study", "mian")
+    assert wrong.exit_code == 2
+    assert "--study must be" in wrong.stderr
 
 
 def test_bad_input_exits_with_2(file, tmp_path):

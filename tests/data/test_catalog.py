@@ -93,6 +93,9 @@ def test_catalog_reads_folders(tmp_path, monkeypatch):
     assert clips.labels.tolist() == [100]
     monkeypatch.setenv("LAMETTA_DATA", str(tmp_path))
     assert catalog.load("folder:pets").keys == ("cat/1.png",)
+    monkeypatch.delenv("LAMETTA_DATA")
+    monkeypatch.chdir(tmp_path)  # where a path is relative to, without a data root
+    assert catalog.load("folder:pets").keys == ("cat/1.png",)
 
 
 def test_catalog_errors(tmp_path, monkeypatch):

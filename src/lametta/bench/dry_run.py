@@ -117,10 +117,11 @@ def dry_run(
     )
     models = dict.fromkeys(cell.model for cell in cells)
     scenarios = dict.fromkeys(cell.scenario for cell in cells)
-    folder = Path(root or os.environ.get("LAMETTA_DATA") or "$LAMETTA_DATA")
+    given = root or os.environ.get("LAMETTA_DATA")
+    folder = Path(given or "$LAMETTA_DATA")
     places = {found.name: str(found.where) for found in catalog.look(folder)}
     read = {
-        name: _read(name, experiment.datasets[name], folder, places)
+        name: _read(name, experiment.datasets[name], folder if given else None, places)
         for name in dict.fromkeys(experiment.scenarios[name].dataset for name in scenarios)
     }
     data = {name: found for name, (_, found) in read.items() if found is not None}
@@ -142,7 +143,7 @@ def dry_run(
 
 
 def _read(
-    name: str, spec: DatasetSpec, root: Path, places: Mapping[str, str]
+    name: str, spec: DatasetSpec, root: Path | None, places: Mapping[str, str]
 ) -> tuple[Need, Dataset | None]:
     """List a data set as the experiment would, and look at a few of its samples."""
     family, _, path = spec.reader.partition(":")
@@ -155,7 +156,7 @@ def _read(
             data.samples[i]
     except (LamettaError, OSError) as error:
         return Need("data set", name, False, str(error)), None
-    place = "in the package" if family == "embedded" else str(root / path)
+    place = "in the package" if family == "embedded" else str((root or Path()) / path)
     difference = catalog.differs(spec.reader, found)
     where = places.get(spec.reader, place) + (f": {difference}" if difference else "")
     return Need("data set", name, True, where), data

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -122,6 +122,16 @@ class Experiment(Strict):
     def configs(self, method: str) -> list[str]:
         """Give these parameters as text, as `canonical` writes them."""
         return [canonical(params) for params in self.configurations(method)]
+
+    def only(self, *studies: str) -> Self:
+        """Give the experiment with these studies alone, and the validation of their methods."""
+        for name in studies:
+            check_choice("study", name, self.studies)
+        chosen = {name: study for name, study in self.studies.items() if name in studies}
+        needed = {method for study in chosen.values() for method in study.methods}
+        kept = tuple(method for method in self.validation.methods if method in needed)
+        validation = self.validation.model_copy(update={"methods": kept})
+        return self.model_copy(update={"studies": chosen, "validation": validation})
 
     def validation_cells(self) -> list[Cell]:
         """Give the cells that configurations are chosen by; none where nothing is to be chosen."""

@@ -24,7 +24,8 @@ from lametta._files import locked, renamed, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
 from lametta.bench.consistency import check_selected
-from lametta.bench.experiment import Cell
+from lametta.bench.experiment import Cell, canonical
+from lametta.bench.inputs import check_inputs
 from lametta.bench.memory import measure_peak
 from lametta.bench.pools import Pool, cluster, local
 from lametta.bench.results import cell_file, read_cell, read_cells
@@ -113,13 +114,18 @@ def run(
 
 
 def _run(workspace: Workspace, pool: Pool, report: OnState) -> list[Cell]:
-    experiment = workspace.experiment
+    experiment, folder = workspace.experiment, workspace.folder
     validation = experiment.validation_cells()
+    if missing := _missing(folder, validation):
+        # What studies need is looked for too, before hours of validation.
+        first = {name: experiment.configurations(name)[0] for name in experiment.methods}
+        check_inputs(workspace, [*missing, *experiment.test_cells(first)])
     failed = _phase("validation", workspace, validation, pool, report)
     if failed:
         return failed  # a choice by an incomplete validation would not be fair
-    selected = _selected(workspace, validation)
-    return _phase("test", workspace, experiment.test_cells(selected), pool, report)
+    cells = experiment.test_cells(_selected(workspace, validation))
+    check_inputs(workspace, _missing(folder, cells))
+    return _phase("test", workspace, cells, pool, report)
 
 
 def environment(workspace: Workspace) -> dict[str, object]:
@@ -146,7 +152,11 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
     if validation:
         order = {name: experiment.configs(name) for name in experiment.methods}
         rows, scenarios = read_cells(workspace.folder, validation), experiment.validation.scenarios
-        write_selection(file, select(rows, scenarios, order, source=experiment.source))
+        # What another run chose, for studies that this one was not asked for, stays chosen.
+        before = read_selection(file) if file.exists() else {}
+        others = {name: canonical(params) for name, params in before.items()}
+        kept = {name: config for name, config in others.items() if config in order.get(name, ())}
+        write_selection(file, kept | select(rows, scenarios, order, source=experiment.source))
     selected = read_selection(file) if file.exists() else {}
     check_selected(experiment, selected)
     return selected

@@ -197,9 +197,13 @@ class Workspace:
         from lametta.torch import zoo
 
         spec = self.experiment.models[name]
-        weights = None if spec.weights is None else catalog.data_root(self.root) / spec.weights
-        loaded = zoo.load(spec.zoo, weights=weights, device=self.device)
+        loaded = zoo.load(spec.zoo, weights=self.weights(name), device=self.device)
         return loaded.net, loaded.preprocess
+
+    def weights(self, model: str) -> Path | None:
+        """The file of a network's weights, if the experiment names one."""
+        file = self.experiment.models[model].weights
+        return None if file is None else catalog.data_root(self.root) / file
 
     def _once(self, key: object, make: Callable[[], T]) -> T:
         """Make something once in a process, whose many cells share networks and data."""

@@ -52,6 +52,13 @@ def run(
         Path | None,
         typer.Option(metavar="ROOT", help="The data root; LAMETTA_DATA if not given."),
     ] = None,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this study and the validation of its methods; may be given several times.",
+        ),
+    ] = None,
     jobs: Jobs = 1,
     ray: Annotated[
         str | None,
@@ -101,6 +108,9 @@ def run(
         path = _path(experiment)
         with typed(path="EXPERIMENT"):
             loaded = load(path, check="ours" if dry_run else "all")
+        if study:
+            with typed(study="--study"):
+                loaded = loaded.only(*study)
         root = data_folder(data)
         check_device(device)
         if dry_run:
@@ -203,11 +213,11 @@ def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:
     passes = ((method, f"{f:,}", f"{b:,}") for method, f, b in cost.passes)
     show_table("through networks", *_numbers("images forward", "backward"), rows=passes)
     say("")
-    columns = _numbers("images forward", "backward", "ms forward", "ms backward", "hours")
+    columns = _numbers("images forward", "backward", "ms forward", "ms backward", "time")
     show_table("network", *columns, rows=map(_row, cost.networks))
     say(
-        f"\nabout {cost.hours(device, jobs):.3g} hours on {device} with --jobs {jobs}: networks, "
-        f"and {cost.decoding:.3g} hours of one core that decodes images"
+        f"\nabout {duration(cost.hours(device, jobs))} on {device} with --jobs {jobs}: networks, "
+        f"and {duration(cost.decoding)} of one core that decodes images"
     )
     banks, kept, beyond = (f"{n / 1e9:.3g} GB" for n in (cost.banks, cost.images, cost.beyond))
     say(
@@ -225,6 +235,22 @@ def _numbers(*names: str) -> list[Column]:
 
 def _row(network: "Network") -> Iterator[str]:
     yield from (network.model, f"{network.forward:,}", f"{network.backward:,}")
-    speed = network.speed
-    times = (1e3 * speed.forward, 1e3 * speed.backward, network.hours) if speed else (None,) * 3
-    yield from ("?" if time is None else f"{time:.3g}" for time in times)
+    if (speed := network.speed) is None or (hours := network.hours) is None:
+        yield from "???"
+    else:
+        yield from (f"{1e3 * speed.forward:.3g}", f"{1e3 * speed.backward:.3g}", duration(hours))
+
+
+def duration(hours: float) -> str:
+    """A time as people say it.
+
+    Examples
+    --------
+    >>> [duration(hours) for hours in (0.0001, 0.01, 0.0269, 1.25, 7.04, 79)]
+    ['a second', '36 seconds', '2 minutes', '75 minutes', '7 hours', '3 days']
+    """
+    for unit, size, least in (("day", 24, 48), ("hour", 1, 1.5), ("minute", 1 / 60, 1.5 / 60)):
+        if hours >= least:
+            return f"{hours / size:.0f} {unit}s"
+    seconds = round(3600 * hours)
+    return "a second" if seconds <= 1 else f"{seconds} seconds"

@@ -144,7 +144,8 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     ----------
     name : str
         One of `datasets`. Those of ``embedded:`` need nothing on disk; the path of ``folder:PATH``
-        and ``videos:PATH`` is relative to the data root, and an absolute one needs none.
+        and ``videos:PATH`` is relative to the data root, or where there is none to the working
+        directory.
         ``python:PACKAGE.MODULE:FUNCTION`` calls a function that gives a `Dataset`: with the data
         root, if its first parameter is called ``root``, and with the options. A package that has
         such a function as an entry point of the group ``lametta.datasets`` adds it by name.
@@ -167,7 +168,8 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
         where = [data_root(root)]
     elif _family(name) in _ENTRIES:
         path = Path(name.partition(":")[2])
-        where = [path if path.is_absolute() else data_root(root) / path]
+        rooted = not path.is_absolute() and (root is not None or os.environ.get("LAMETTA_DATA"))
+        where = [data_root(root) / path if rooted else path]
     known = known[len(where) :]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
