@@ -18,7 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "tables"]
 myst_enable_extensions = ["attrs_inline", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"

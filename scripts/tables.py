@@ -2,8 +2,9 @@
 
 A comment above each table of figures says it, in one of these ways:
 
-- ``<!-- figures: stored in docs/tables/NAME.csv -->``: a program wrote this file. The command that
-  is documented here puts its cells into the page, and a test finds pages where they differ.
+- ``<!-- figures: stored in docs/tables/NAME.csv -->``: a program wrote this file, or NAME.md as
+  ``lametta report`` does. This script puts its cells into the page, and a test finds pages where
+  they differ.
 - ``<!-- figures: tested by tests/FILE.py -->``: a test computes them anew.
 - ``<!-- figures: measured by COMMAND on MACHINE, DATE -->``: another machine, or another run, gives
   others. The page names the command and the date, too.
@@ -28,7 +29,11 @@ _FIGURE = re.compile(r"[+-]?\d")
 def pages() -> list[Path]:
     """The README and every page of the documentation."""
     found = sorted((ROOT / "docs").rglob("*.md"))
-    return [ROOT / "README.md", *(page for page in found if "_build" not in page.parts)]
+    left_out = (ROOT / "docs" / "_build", ROOT / "docs" / "tables")
+    return [
+        ROOT / "README.md",
+        *(page for page in found if not any(map(page.is_relative_to, left_out))),
+    ]
 
 
 def cells(line: str) -> list[str]:
@@ -47,6 +52,14 @@ def has_figures(table: str) -> bool:
     columns = list(zip(*(map(plain, cells(line)) for line in lines), strict=True))[1:]
     figures = [[bool(_FIGURE.match(cell)) for cell in column if cell] for column in columns]
     return any(sum(column) >= len(column) / 2 > 0 for column in figures)
+
+
+def read(path: Path) -> list[list[str]]:
+    """The cells of a stored table, its titles first."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if path.suffix == ".csv":
+        return list(csv.reader(lines))
+    return [[plain(cell) for cell in cells(line)] for line in (lines[0], *lines[2:])]
 
 
 def fill(table: str, stored: list[list[str]]) -> str:
@@ -79,8 +92,8 @@ def filled(text: str) -> str:
         origin = found["origin"] or ""
         if not origin.startswith("stored in "):
             return found[0]
-        with (ROOT / origin.removeprefix("stored in ")).open(newline="", encoding="utf-8") as file:
-            return found[0].replace(found["table"], fill(found["table"], list(csv.reader(file))))
+        stored = read(ROOT / origin.removeprefix("stored in "))
+        return found[0].replace(found["table"], fill(found["table"], stored))
 
     return TABLE.sub(replace, text)
 

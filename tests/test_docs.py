@@ -338,17 +338,19 @@ def test_tables_of_figures_say_where_these_come_from(name):
 
 
 def test_every_stored_table_is_shown():
-    stored = {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tables").iterdir()}
+    stored = {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tables").rglob("*.*")}
     shown = re.findall(r"<!-- figures: stored in (\S+) -->", " ".join(PAGES.values()))
     assert sorted(shown) == sorted(stored)
 
 
-def test_a_table_that_is_not_the_stored_one_is_found():
+def test_a_table_that_is_not_the_stored_one_is_found(tmp_path):
     table = "| | a | why |\n|---|---|---|\n| **x** | **1** | so |\n| y | 2 | 3 of 4 |\n"
     assert tables.has_figures(table)
     assert not tables.has_figures("| | a |\n|---|---|\n| 1 | x |\n| 2 | y 3 |\n| 3 | 4 |\n")
     stored = [["", "a", "why"], ["x", "5", "so"], ["y", "2", "3 of 4"]]
     assert tables.fill(table, stored) == table.replace("**1**", "**5**")
+    (tmp_path / "stored.md").write_text(table.replace("1", "5"))
+    assert tables.read(tmp_path / "stored.md") == stored
     for wrong, said in (
         ([row[:2] for row in stored], "figures that are not stored: .*3 of 4"),
         (stored[:2], "2 rows, got 1"),
