@@ -258,6 +258,7 @@ def test_gains_are_split_by_how_many_classes_occur():
         ("docs/adaptation.md", "(25.4 %)"),
         ("docs/adaptation.md", "it gained 11.7 points"),
         ("docs/adaptation.md", "Points of accuracy over the frozen network"),
+        ("docs/adaptation.md", "Points gained without a reset"),
         ("docs/video.md", "gained 9.3 points"),
     ],
 )

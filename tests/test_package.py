@@ -169,6 +169,6 @@ def test_all_is_all():
 def test_readme_has_examples():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", text, flags=re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 3
     lines = [line for line in examples[0][0].splitlines() if line]
     assert len(lines) == 10
