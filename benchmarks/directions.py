@@ -3,9 +3,11 @@
 ``python benchmarks/directions.py`` prints the table of docs/affinities.md: accuracy in percent, the
 mean over ``--seeds`` streams and their range, in batches of 64, class after class or shuffled. By
 class, a seed draws the order of classes too. The banks of features are those below LAMETTA_SHARED.
+``--csv docs/tables/directions.csv`` stores the table, and ``--quick`` is for the tests.
 """
 
 import argparse
+import csv
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,10 +49,9 @@ def accuracy(features: Any, probs: Any, labels: Any, batches: Any, direction: st
     return 100 * hits / len(batches.index)
 
 
-def table(banks: Iterable[str], seeds: int) -> Iterator[str]:
-    """The lines of the table."""
-    yield f"| k = {K}, batches of {BATCH_SIZE} | stream | source | own | reverse | both |"
-    yield "|---|---|---:|---:|---:|---:|"
+def table(banks: Iterable[str], seeds: int) -> Iterator[list[str]]:
+    """The rows of the table, the titles of its columns first."""
+    yield [f"k = {K}, batches of {BATCH_SIZE}", "stream", "source", *DIRECTIONS]
     for title in banks:
         with np.load(path_of(title)) as bank:
             features, logits, labels = (bank[key] for key in ("features", "logits", "labels"))
@@ -63,20 +64,28 @@ def table(banks: Iterable[str], seeds: int) -> Iterator[str]:
             for direction in DIRECTIONS:
                 found = [accuracy(features, probs, labels, s, direction) for s in streams]
                 cells.append(f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})")
-            yield f"| {title} | {words} | {source:.1f} | {' | '.join(cells)} |"
+            yield [title, words, f"{source:.1f}", *cells]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="streams of each order")
     parser.add_argument("--quick", action="store_true", help="the smallest bank, for the tests")
+    parser.add_argument("--csv", type=Path, help="where to store the table, too")
     options = parser.parse_args()
     banks = list(BANKS)[:1] if options.quick else list(BANKS)
     for path in map(path_of, banks):
         if not path.exists():
             sys.exit(f"no such file: {str(path)!r}; set LAMETTA_SHARED to where the banks are")
-    for line in table(banks, options.seeds):
-        print(line, flush=True)
+    rows = []
+    for row in table(banks, options.seeds):
+        print(f"| {' | '.join(row)} |", flush=True)
+        if not rows:
+            print("|---|---|---:|---:|---:|---:|")
+        rows.append(row)
+    if options.csv is not None:
+        with options.csv.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":

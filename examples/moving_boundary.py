@@ -3,6 +3,8 @@
 A small network separates two classes in the plane. Its inputs shift a little, and batches of the
 first class alone arrive. TENT makes their predictions confident by moving the boundary into the
 other class, whose samples it then misses. LAME leaves the network as it is.
+
+The paper draws a linear classifier of classes that a sinusoid separates; its code was not released.
 """
 
 import argparse

@@ -126,6 +126,9 @@ def test_paper():
     assert {spec.pooling for spec in paper.datasets.values()} == {"mean"}
     for name in ("imagenet_c_val", "imagenet_c16", "imagenet_c_test"):
         assert paper.datasets[name].options == {"severities": "drawn"}
+    # Where the paper says too little, its code decides.
+    assert paper.scenarios["v2_by_class"].dataset == paper.scenarios["v2_iid"].dataset
+    assert {paper.scenarios[name].limit for name in ("c_iid", "c_zipf", "vid")} == {50_000}
     assert len(paper.validation.seeds) == 3
     assert paper.validation.batch_size == 64
     studies = paper.studies
