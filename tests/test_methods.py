@@ -267,7 +267,10 @@ def test_all_that_is_wrong_is_found(name, params, wrong):
             lambda: methods.find("lame").correctors({"affinity": "python:os:system"}),
             "affinity must take {}, got system() missing",
         ),
-        (lambda: methods.find("python:math:tau"), "must be a class or a function, got 6.28"),
+        (
+            lambda: methods.find("python:math:tau"),
+            "must be a class, a function or a corrector, got 6.28",
+        ),
         (lambda: methods.find("python:math:nothing"), "can be imported, got 'python:math:nothing'"),
         (lambda: methods.find("python:no.such:Thing"), "No module named 'no'"),
         (lambda: methods.find("tent").correctors({}), "method must see outputs alone, got 'tent'"),
@@ -315,3 +318,20 @@ def test_a_corrector_is_a_name_or_an_object():
 def test_what_is_no_corrector_is_named(given, options, message):
     with pytest.raises(LamettaError, match=message):
         methods.as_corrector(given, options, argument="--corrector")
+
+
+MADE = Average()
+
+
+def test_a_corrector_that_is_made_already_has_a_name_too():
+    features, probs = make_batch(6, 5, 7)
+    MADE.correct(features, probs)
+    method = methods.find(f"python:{__name__}:MADE")
+    assert (method.stateful, method.ordered, method.needs_network) == (True, True, False)
+    assert method.line == methods.find("average").line
+    assert method.problems({"k": 3})[0][1].startswith("is no option of")
+    first, second = (method.correctors({})[0] for _ in range(2))
+    expected = Average().correct(features, probs).probs  # without what it remembers
+    for own in (first, second):
+        np.testing.assert_array_equal(own.correct(features, probs).probs, expected)
+    assert len(copy.deepcopy(method).correctors({})) == 1

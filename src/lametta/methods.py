@@ -5,9 +5,10 @@ a `Corrector`, which sees outputs alone, or a callable from a model to an `Adapt
 their defaults and types are read from its signature; its own constructor checks their values.
 
 A name is one of the table's, one of an installed package's (entry points of the group
-``lametta.methods``), or ``python:package.module:Name``. With ``+`` correctors go on top of
-anything: ``tent+lame``. Parameters are flat: those of all parts, and those of the affinity beside
-it. Where two parts have one of the same name, ``lame.weight`` tells which is meant.
+``lametta.methods``), or ``python:package.module:Name``: a class, a function, or a corrector that is
+made already and has its options. With ``+`` correctors go on top of anything: ``tent+lame``.
+Parameters are flat: those of all parts, and those of the affinity beside it. Where two parts have
+one of the same name, ``lame.weight`` tells which is meant.
 """
 
 import inspect
@@ -23,6 +24,7 @@ from lametta.adapters import Corrected
 from lametta.affinity import Affinity
 from lametta.correctors import Streams
 from lametta.correctors._chain import Chain, check_can_correct
+from lametta.correctors._state import fresh
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
 GROUP = "lametta.methods"
@@ -290,8 +292,27 @@ def _refuses(method: Method, params: Mapping[str, object]) -> str:
     return ""
 
 
+class _Copies:
+    """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
+
+    def __init__(self, corrector: Corrector) -> None:
+        self.corrector, self.__doc__ = corrector, type(corrector).__doc__
+
+    def __call__(self) -> Corrector:
+        return fresh(self.corrector)
+
+    def __getattr__(self, trait: str) -> Any:  # stateful, ordered, causal, correct
+        if trait == "corrector":  # a copy without its attributes yet
+            raise AttributeError(trait)
+        return getattr(self.corrector, trait)
+
+
 def _load(name: str) -> Callable[..., Any]:
     make: object = load_object(METHODS.get(name) or plugins(GROUP).get(name) or name, "method")
+    if isinstance(make, Corrector) and not isinstance(make, type):
+        return _Copies(make)
     if not callable(make):
-        raise LamettaError(f"method must be a class or a function, got {make!r} for {name!r}")
+        raise LamettaError(
+            f"method must be a class, a function or a corrector, got {make!r} for {name!r}"
+        )
     return make
