@@ -51,14 +51,14 @@ def frames(n=60, n_classes=5, dtype="float32"):
 
 @pytest.mark.parametrize(
     ("corrector", "batch_size"),
-    [(None, 1), (correctors.Prudent(), 7), (correctors.Average(), 1), (correctors.LAME(), 16)],
+    [("prudent", 1), (correctors.Prudent(), 7), (correctors.Average(), 1), (correctors.LAME(), 16)],
 )
 @pytest.mark.parametrize("source", ["probs", "logits"])
 def test_each_stream_is_corrected_as_by_streams(corrector, batch_size, source):
     columns = frames()
     given = {"logits": "logits"} if source == "logits" else {}
     got = lametta.ray.correct(Dataset(columns), corrector=corrector, batch_size=batch_size, **given)
-    streams = Streams(corrector or correctors.Prudent())
+    streams = Streams(correctors.Prudent() if corrector == "prudent" else corrector)
     seen = 0
     for camera in dict.fromkeys(columns["camera"].tolist()):
         rows = np.flatnonzero(columns["camera"] == camera)
@@ -79,6 +79,19 @@ def test_each_stream_is_corrected_as_by_streams(corrector, batch_size, source):
         seen += len(rows)
     assert seen == len(got["probs"]) == len(columns["time"])
     assert got["probs"].dtype == columns["probs"].dtype
+
+
+def test_without_a_corrector_it_is_prudent():
+    default, named = (
+        lametta.ray.correct(Dataset(frames()), **given)["probs"]
+        for given in ({}, {"corrector": "prudent"})
+    )
+    np.testing.assert_array_equal(default, named)
+
+
+def test_lame_with_one_sample_at_a_time_is_warned_of():
+    with pytest.warns(UserWarning, match="LAME gets one sample at a time"):
+        lametta.ray.correct(Dataset(frames()), corrector="lame")
 
 
 def test_what_the_corrector_remembers_does_not_count():

@@ -1,5 +1,6 @@
 """Correct the streams of a Ray Data dataset, such as a lake of cached features, each on its own."""
 
+import warnings
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from numpy.typing import NDArray
 
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_integer, did_you_mean
-from lametta.correctors import Prudent
+from lametta.correctors import LAME
 from lametta.correctors._state import fresh
-from lametta.correctors.streams import Streams
+from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def correct(
     *,
     stream: str = "camera",
     order: str = "time",
-    corrector: Corrector | None = None,
+    corrector: str | Corrector = "prudent",
     features: str = "features",
     probs: str = "probs",
     logits: str | None = None,
@@ -44,8 +45,8 @@ def correct(
     stream, order : str
         The columns that say which stream a sample belongs to, and when it came. No two samples of a
         stream may have come at the same time.
-    corrector : Corrector, optional
-        What each stream gets a copy of, without its memory; by default `lametta.Prudent`.
+    corrector : str or Corrector
+        What each stream gets a copy of, without its memory: a method by its name, or a corrector.
     features, probs : str
         The columns with vectors [d] and the source's probabilities [K], floating-point numbers.
     logits : str, optional
@@ -69,8 +70,13 @@ def correct(
     if not hasattr(dataset, "groupby") or not hasattr(dataset, "schema"):
         raise LamettaError(f"dataset must be a ray.data.Dataset, got {type(dataset).__name__}")
     check_integer("batch_size", batch_size, 1)
-    corrector = Prudent() if corrector is None else corrector
-    Streams(corrector)  # for its checks
+    corrector = as_corrector(corrector)
+    if batch_size == 1 and isinstance(corrector, LAME):
+        warnings.warn(
+            "LAME gets one sample at a time, and corrects nothing: give it a batch_size, or take a "
+            "corrector with memory, such as prudent",
+            stacklevel=2,
+        )
     predicted = {"probs": probs} if logits is None else {"logits": logits}
     columns = {"stream": stream, "order": order, "features": features, **predicted}
     known = dataset.schema(fetch_if_missing=False)  # fetching it may take as long as the rest

@@ -1,5 +1,6 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -192,7 +193,8 @@ def _correct(
 ) -> tuple[Floats, list[_Step]]:
     """The corrected probabilities, and what is known of each batch."""
     corrected, steps = np.empty_like(given.probs), []
-    with progress_bar() as progress:
+    with progress_bar() as progress, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "LAME gets one sample")  # which the command says itself
         task = progress.add_task("correcting", total=len(corrected))
         for stream in _streams(len(corrected), given.groups):
             correctors = method.correctors(params)  # new ones: no stream sees another's state
