@@ -270,6 +270,13 @@ def test_options_of_a_corrector_given_by_name():
         CorrectedClassifier(FITTED, LAME()).set_params(corrector__weigth=1)
 
 
+def test_lame_row_by_row_gives_a_warning():
+    corrected = CorrectedClassifier(FITTED, "lame")
+    corrected.predict(X[:1])  # which may be the end of a stream
+    with pytest.warns(UserWarning, match="LAME gets one sample"):
+        corrected.predict(X[1:2])
+
+
 @pytest.mark.parametrize("corrector", ["prudent", "lame"])
 def test_a_fold_says_what_batches_in_production_would(corrector):
     """A whole fold as one batch of LAME gains what no batch in production does."""

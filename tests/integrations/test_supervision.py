@@ -217,6 +217,10 @@ def test_a_corrector_by_name():
         a, b = (one.update_with_detections(frame([1, 2, 3]), probs=q) for one in (named, made))
         assert np.array_equal(a.confidence, b.confidence)
     assert ClassSmoother(K) == ClassSmoother(K, "track")
+    alone = ClassSmoother(K, "lame")  # of which each track has one row a frame
+    alone.update_with_detections(frame([1, 2, 3]), probs=probs[0])
+    with pytest.warns(UserWarning, match="LAME gets one sample"):
+        alone.update_with_detections(frame([1, 2, 3]), probs=probs[1])
 
 
 @pytest.mark.slow
