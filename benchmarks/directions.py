@@ -77,7 +77,7 @@ def main() -> None:
     for path in map(path_of, banks):
         if not path.exists():
             sys.exit(f"no such file: {str(path)!r}; set LAMETTA_SHARED to where the banks are")
-    rows = []
+    rows = list[list[str]]()
     for row in table(banks, options.seeds):
         print(f"| {' | '.join(row)} |", flush=True)
         if not rows:
