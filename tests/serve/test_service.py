@@ -14,6 +14,8 @@ from lametta.serve.plan import Plan, Served
 from lametta.types import LamettaError
 from tests.conftest import make_batch
 from tests.integrations import graphs
+from tests.serve.client import Client
+from tests.serve.server import serving
 
 NAMES = ["ant", "bee", "cicada", "dragonfly", "earwig"]
 
@@ -108,6 +110,20 @@ def test_lame_with_one_sample_at_a_time_is_logged_once(logged):
         logged.getvalue().count("lame leaves single samples as they are: it corrects the samples")
         == 1
     )
+
+
+@pytest.mark.slow
+def test_warnings_are_lines_of_the_log():
+    features, probs = make_batch(3, 5, 7)
+    with serving("--corrector", "both=memory+lame") as server:
+        client = Client(server.port)
+        for i in range(3):
+            row = slice(i, i + 1)
+            assert client.infer(features[row], probs[row], "door", model="both").status == 200
+        client.close()
+        warned = [line for line in server.log() if line["logger"] == "py.warnings"]
+    (line,) = warned
+    assert "LAME gets one sample at a time" in line["message"]
 
 
 def test_a_sample_that_is_not_finite_costs_its_own_stream_alone():

@@ -44,6 +44,7 @@ def log_to_stderr(level: str) -> None:
             "loggers": {
                 "lametta": {"handlers": ["stderr"], "level": level, "propagate": False},
                 "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+                "py.warnings": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
             },
         }
     )
@@ -102,6 +103,7 @@ def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
         limit_concurrency=4 * manners.queue,  # connections, too many of which get 503
         timeout_graceful_shutdown=int(manners.deadline + manners.patience),
     )
+    logging.captureWarnings(True)  # so that they are lines of JSON, too
     server = _Server(config)
     # Requests share the cores: threads of BLAS that wait for each other would only be in the way.
     with threadpool_limits(1, "blas"):
