@@ -1,6 +1,7 @@
 """Draw the figures of docs/results.md: python scripts/draw_results.py results/cifar10 ...
 
-Each folder is one that ``lametta run`` wrote. Files go to docs/img/<experiment>_<figure>.svg.
+Each folder is one that ``lametta run`` wrote, perhaps with ``--study``: what was not run is not
+drawn. Files go to docs/img/<experiment>_<figure>.svg.
 """
 
 import sys
@@ -14,7 +15,7 @@ from lametta.bench.report import make_report
 from lametta.bench.results import read_results
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
-SHOWN = ("main", "architectures", "batch_size", "kernels", "runtime", "curves")
+SHOWN = ("main", "architectures", "batch_size", "kernels", "hybrid", "runtime", "curves")
 
 
 def draw(folder: str) -> None:
@@ -22,10 +23,11 @@ def draw(folder: str) -> None:
     results = read_results(folder)
     figures = {f.name: f for part in make_report(results).sections for f in part.figures}
     rows = results.validation.rows
-    both = rows.filter(pl.col("method").is_in([results.source, "LAME", "TENT"]))
-    order = {name: results.experiment.configs(name) for name in ("LAME", "TENT")}
-    chosen = [figures[name] for name in SHOWN]
-    chosen.append(cross_shift(both, source=results.source, order=order))
+    chosen = [figures[name] for name in SHOWN if name in figures]
+    if not results.validation.lack:
+        both = rows.filter(pl.col("method").is_in([results.source, "LAME", "TENT"]))
+        order = {name: results.experiment.configs(name) for name in ("LAME", "TENT")}
+        chosen.append(cross_shift(both, source=results.source, order=order))
     for figure in chosen:
         name = f"{results.experiment.name}_{figure.name}"
         svg, pdf = replace(figure, name=name).save(IMAGES)
