@@ -374,7 +374,8 @@ def test_arguments_are_checked():
     with pytest.raises(LamettaError, match="must have an image_processor and a tokenizer"):
         hf.Corrected(network("clip"), make)
     with pytest.raises(LamettaError, match="corrector must have correct and reset"):
-        hf.Corrected(net, make, "lame")
+        hf.Corrected(net, make, 3)
+    assert hf.Corrected(net, make, "average").streams.corrector == Average()
     with pytest.raises(LamettaError, match="net must be in eval mode"):
         hf.Corrected(NETWORKS["vit"]().train(), make)(samples("vit"))
     classify, items = hf.Corrected(net, make), samples("vit")
@@ -439,3 +440,21 @@ def test_the_example_gains(capsys):
     runpy.run_path(str(ROOT / "examples" / "huggingface.py"))
     before, after = map(float, re.findall(r"([\d.]+)% right", capsys.readouterr().out))
     assert after > before + 5
+
+
+def test_nan_costs_its_own_stream_alone(monkeypatch):
+    classify, items = hf.Corrected(network("vit"), image_processor(), Average()), samples("vit")[:2]
+    expected = classify(items[1], stream="b")
+    classify.reset()
+    forward = hf.forward
+
+    def broken(model, batch):
+        output = forward(model, batch)
+        output.features[0] = float("nan")
+        return output
+
+    monkeypatch.setattr(hf, "forward", broken)
+    with pytest.warns(UserWarning, match="stream 'a' is left out"):
+        first, second = classify(items, stream=["a", "b"], batch_size=2)
+    assert first == []
+    assert [row["label"] for row in second] == [row["label"] for row in expected]

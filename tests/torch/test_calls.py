@@ -121,13 +121,17 @@ def test_a_call_inside_a_call_keeps_its_own_features():
 def test_dropped_wraps_leave_nothing_on_the_network():
     net = Net()
     for _ in range(100):
-        wrap(net)(INPUTS)
+        wrap(net, "lame")(INPUTS)
     gc.collect()
     assert not any(module._forward_pre_hooks for module in net.modules())
     torch.jit.script(net.fc)
-    model = wrap(net)
+    model = wrap(net, "lame")
     expected = model(INPUTS)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), wrap(copy.deepcopy(net))):
+    for twin in (
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+        wrap(copy.deepcopy(net), "lame"),
+    ):
         assert torch.equal(twin(INPUTS), expected)
         assert len(twin.net.fc._forward_pre_hooks) == 1
     watched = weakref.ref(model)

@@ -193,8 +193,8 @@ def test_wrap_is_source_and_corrector(net):
 
 
 def test_wrapped_is_an_ordinary_module(net):
-    model = wrap(net)
-    assert state(model).keys() == {f"net.{name}" for name in state(net)}
+    model = wrap(net, "lame")
+    assert state(model).keys() == {"_extra_state", *(f"net.{name}" for name in state(net))}
     assert model.train().training
     assert not net.training
     model.eval().to(torch.float64)
@@ -203,7 +203,7 @@ def test_wrapped_is_an_ordinary_module(net):
 
 
 def test_wrapped_in_every_mode(net):
-    model, expected = wrap(net), wrap(net)(INPUTS)
+    model, expected = wrap(net, "lame"), wrap(net, "lame")(INPUTS)
     with torch.inference_mode():
         assert torch.allclose(model(INPUTS), expected, atol=1e-6)
     assert torch.allclose(model(INPUTS.to(memory_format=torch.channels_last)), expected, atol=1e-5)
@@ -225,11 +225,20 @@ def test_lazy_attribute():
         (lambda: wrap(lambda x: x), "net must be a torch.nn.Module, got function"),
         (lambda: wrap(Resnet().eval(), "best"), "method must be one of .* got 'best'"),
         (lambda: wrap(Resnet().eval(), head=3), "head must be a module or its name, got int"),
-        (lambda: wrap(Resnet().eval(), wieght=3), "no option of lame, .*; did you mean 'weight'?"),
+        (
+            lambda: wrap(Resnet().eval(), "lame", wieght=3),
+            "no option of lame, .*; did you mean 'weight'?",
+        ),
         (lambda: wrap(Resnet().eval(), "source", tol=1), "tol is no option of source, .* none"),
-        (lambda: wrap(Resnet().eval(), affinity="knn", k=0), "k must be an integer >= 1, got 0"),
-        (lambda: wrap(Resnet().eval(), affinity="cos"), "affinity must be one of 'knn', 'rbf', 'l"),
-        (lambda: wrap(Resnet().eval(), weight="a"), "weight must be a number, got 'a'"),
+        (
+            lambda: wrap(Resnet().eval(), "lame", affinity="knn", k=0),
+            "k must be an integer >= 1, got 0",
+        ),
+        (
+            lambda: wrap(Resnet().eval(), "lame", affinity="cos"),
+            "affinity must be one of 'knn', 'rbf', 'l",
+        ),
+        (lambda: wrap(Resnet().eval(), "lame", weight="a"), "weight must be a number, got 'a'"),
         (lambda: wrap(Resnet().eval(), "lame+tent"), r"method must have correctors after \+, got"),
     ],
 )

@@ -11,6 +11,7 @@ from torch import nn
 from lametta._packages import extra, package
 from lametta.torch.head import find_head
 from lametta.torch.model import Classifier, Inputs
+from lametta.torch.outputs import check_one_of_many
 from lametta.types import LamettaError, Output
 
 if TYPE_CHECKING:
@@ -85,19 +86,13 @@ def as_pipeline(model: object, processor: object) -> "Pipeline":
 
 def _check_one_of_many(pipeline: "Pipeline") -> None:
     """Raise unless the pipeline chooses one of several classes."""
-    config = pipeline.model.config
+    check_one_of_many(pipeline.model.config)
     chosen = pipeline._postprocess_params.get("function_to_apply")
     chosen = str(getattr(chosen, "value", chosen))
-    several = "multi_label_classification"
-    if config.problem_type == several or chosen == "sigmoid":
-        got = several if config.problem_type == several else "function_to_apply='sigmoid'"
+    if chosen == "sigmoid":
         raise LamettaError(
             "model must choose one class of several, since corrected rows sum to 1, got one that "
-            f"says yes or no to each: {got}"
-        )
-    if config.problem_type == "regression" or config.num_labels < 2:
-        raise LamettaError(
-            "model must choose one class of several, got one for regression, or of a single class"
+            "says yes or no to each: function_to_apply='sigmoid'"
         )
     if chosen == "none":
         raise LamettaError("model must give scores after a softmax, got function_to_apply='none'")
@@ -176,7 +171,13 @@ def scores_of(
     probs: torch.Tensor,
     shown: Mapping[str, int | None],
 ) -> list[object]:
-    """The labels and scores of each row, in the form in which the pipeline gives its own."""
+    """The labels and scores of each row, in the form in which the pipeline gives its own.
+
+    A row of NaN, of a stream that was refused, has no labels: its result is an empty list.
+    """
+    if bool((refused := probs.isnan().any(1)).any()):
+        rest = iter(scores_of(pipeline, labels, probs[~refused], shown))
+        return [[] if left_out else next(rest) for left_out in refused.tolist()]
     if task_of(pipeline) == ZERO_SHOT:  # whose own scoring would take a softmax
         ranked = (
             sorted(zip(row, labels, strict=True), key=lambda one: -one[0]) for row in probs.tolist()

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from lametta._checks import check_integer
 from lametta.adapters import Source
-from lametta.correctors import Prudent, Streams
+from lametta.correctors import Streams
 from lametta.integrations._hf_pipelines import (
     ZERO_SHOT,
     as_pipeline,
@@ -24,6 +24,7 @@ from lametta.integrations._hf_pipelines import (
     task_of,
 )
 from lametta.integrations._hf_zero_shot import ZeroShot
+from lametta.methods import as_corrector
 from lametta.types import Corrector, Id, LamettaError, Prediction
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Corrected:
     processor : callable, optional
         The image processor, feature extractor or tokenizer of a model that comes without a
         pipeline, or a processor that has them.
-    corrector : Corrector or Streams, optional
-        What corrects; by default `lametta.Prudent`, which needs no tuning. A `lametta.Streams` also
-        says how many streams are remembered, and for how long.
+    corrector : str, Corrector or Streams
+        What corrects, by its name or itself; `lametta.Prudent` needs no tuning. A `lametta.Streams`
+        also says how many streams are remembered, and for how long.
     head : torch.nn.Module or str, optional
         The layer that makes the logits, if it is not found. Its inputs are the features.
 
@@ -105,14 +106,14 @@ class Corrected:
         self,
         model: "Pipeline | PreTrainedModel",
         processor: object = None,
-        corrector: Corrector | Streams | None = None,
+        corrector: str | Corrector | Streams = "prudent",
         *,
         head: nn.Module | str | None = None,
     ) -> None:
         self.pipeline = as_pipeline(model, processor)
         self.task = task_of(self.pipeline)
         if not isinstance(corrector, Streams):
-            corrector = Streams(Prudent() if corrector is None else corrector)
+            corrector = Streams(as_corrector(corrector))
         self.streams = corrector
         self._zero_shot: ZeroShot | None = None
         if self.task != ZERO_SHOT:
@@ -188,9 +189,9 @@ class Corrected:
             labels = [config.id2label[i] for i in range(config.num_labels)]
             prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
             output = joined(forward(self._model, collated(self.pipeline, x)) for x in prepared)
-        source = Source(lambda x: x).step(output)
+        source = Source(lambda x: x).step(output).plain()
         corrected = self.streams.correct(source.features, source.probs, ids)
-        return Classified(tuple(labels), source, corrected)
+        return Classified(tuple(labels), source, corrected.plain())
 
     def reset(self) -> None:
         """Forget all streams, and the labels of zero-shot classification."""

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self
@@ -14,7 +14,13 @@ from torch import nn
 from lametta._checks import check_flag
 from lametta.classmap import ClassMap
 from lametta.torch.head import find_head, pooled
-from lametta.torch.outputs import Pick, check_kind, pick_logits
+from lametta.torch.outputs import (
+    Pick,
+    check_kind,
+    check_one_of_many,
+    check_sigmoid,
+    pick_logits,
+)
 from lametta.torch.preprocess import Preprocess
 from lametta.types import LamettaError, Output
 
@@ -92,12 +98,12 @@ class Classifier:
         if classes is not None and not isinstance(classes, ClassMap):
             raise LamettaError(f"classes must be a lametta.ClassMap, got {type(classes).__name__}")
         self.net = unwrapped(net)
+        check_one_of_many(getattr(self.net, "config", None))
         self.head = find_head(self.net, head)
         self.classes = classes
         self.output = output
         self.probabilities = probabilities
         self.preprocess = preprocess
-        self.returns: Callable[..., object] | None = None  # the kind of output, if it has logits
         self._looked = False  # at whether the outputs are logits or probabilities, as said
         self._watch()
 
@@ -114,7 +120,12 @@ class Classifier:
         self._watch()
 
     def __call__(self, x: object, /) -> Output:
-        """Return features [N, d] and logits [N, K] of a batch, without gradients."""
+        """Return features [N, d] and logits [N, K] of a batch, without gradients.
+
+        An `Output` is what this gave for a batch before, and is given back.
+        """
+        if isinstance(x, Output):
+            return x
         with torch.no_grad():
             return self.forward(x)
 
@@ -122,13 +133,15 @@ class Classifier:
         """Do the same, and let autograd record it."""
         check_ready(self.net, x)
         seen, returned = self._pass(x)
-        self.returns = type(returned) if hasattr(returned, "logits") else None
         logits = pick_logits(returned, self.output, len(seen))
         features = pooled(self.head, seen, logits)
+        look = not self._looked and len(logits) > 0 and not torch.compiler.is_compiling()
+        if look:
+            check_sigmoid(self.net, logits, self.probabilities)
         if logits.shape[1] == 1:  # of a binary classifier
             other = 1 - logits if self.probabilities else torch.zeros_like(logits)
             logits = torch.cat([other, logits], dim=1)
-        if not self._looked and len(logits) and not torch.compiler.is_compiling():
+        if look:
             self._looked = True  # once: a look makes the host wait for the device
             check_kind(logits, self.probabilities)
         if self.probabilities:
@@ -137,7 +150,7 @@ class Classifier:
             logits = wide.clamp(min=torch.finfo(wide.dtype).tiny).log().to(logits.dtype)
         if self.classes is not None:
             logits = self.classes.pool_logits(logits)
-        return Output(features, logits)
+        return Output(features, logits, None if isinstance(returned, torch.Tensor) else returned)
 
     def _pass(self, x: object) -> tuple[torch.Tensor, object]:
         """What went into the head, and what the network returned."""
@@ -241,6 +254,8 @@ def check_ready(net: nn.Module, x: object = None) -> None:
     if net.training:
         raise LamettaError("net must be in eval mode, got training mode: call net.eval()")
     tensor, parameter = first_tensor(x), next(net.parameters(), None)
+    if parameter is not None and parameter.is_meta:
+        raise LamettaError("net must have weights, got parameters on the meta device: load them")
     if not isinstance(tensor, torch.Tensor) or parameter is None:
         return
     if tensor.device != parameter.device:

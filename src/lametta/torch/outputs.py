@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from lametta.types import LamettaError
 
@@ -34,6 +35,12 @@ def pick_logits(returned: object, output: Pick, n: int) -> torch.Tensor:
     return found
 
 
+def with_logits(returned: Any, logits: torch.Tensor) -> object:
+    """The same output of a network with other logits: for records that have them by name."""
+    kind: Callable[..., object] = type(returned)
+    return kind(**{**_parts(returned), "logits": logits})
+
+
 def _only_logits(returned: object) -> object:
     parts = _parts(returned)
     if "logits" in parts:
@@ -59,6 +66,44 @@ def _parts(returned: object) -> dict[str, object]:
     if is_dataclass(returned):
         return {field.name: getattr(returned, field.name) for field in fields(returned)}
     return dict(vars(returned)) if hasattr(returned, "__dict__") else {}
+
+
+def check_one_of_many(config: object) -> None:
+    """Raise where a configuration as Hugging Face has it says that no single class is chosen."""
+    if not hasattr(config, "problem_type"):
+        return
+    if config.problem_type == "multi_label_classification":
+        raise LamettaError(
+            "net must choose one class of several, since corrected rows sum to 1, got one that "
+            "says yes or no to each: multi_label_classification, by its config"
+        )
+    if config.problem_type == "regression" or getattr(config, "num_labels", 2) < 2:
+        raise LamettaError(
+            "net must choose one class of several, got one for regression, or of a single class"
+        )
+
+
+def check_sigmoid(net: nn.Module, returned: torch.Tensor, probabilities: bool) -> None:
+    """Raise where a network ends in a sigmoid: it says yes or no to each class, or gives no logit.
+
+    Its last layer has to be one, and its outputs to be between 0 and 1: layers may be made in
+    another order than they are called in.
+    """
+    leaves = [module for module in net.modules() if not any(True for _ in module.children())]
+    if not isinstance(leaves[-1], nn.Sigmoid) or not bool(
+        ((returned >= 0) & (returned <= 1)).all()
+    ):
+        return
+    if returned.shape[1] > 1:
+        raise LamettaError(
+            "net must choose one class of several, since corrected rows sum to 1, got one that "
+            "ends in a sigmoid, which says yes or no to each"
+        )
+    if not probabilities:
+        raise LamettaError(
+            "net must return a logit, got a probability, as after its sigmoid: say "
+            "probabilities=True to take it as it is"
+        )
 
 
 def check_kind(returned: torch.Tensor, probabilities: bool) -> None:

@@ -1,19 +1,30 @@
 """An adapter as a module: probabilities instead of logits, corrected on the way."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
+from safetensors.numpy import load, save
 from torch import nn
 
 from lametta import methods
+from lametta._parts import Part
+from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
+from lametta.correctors import Streams
+from lametta.correctors._chain import Chain
 from lametta.torch.model import Classifier, Inputs, check_ready, unwrapped
-from lametta.torch.outputs import Pick
-from lametta.types import Adapter, LamettaError, Prediction
+from lametta.torch.outputs import Pick, with_logits
+from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Prediction
 
 
 class Wrapped(nn.Module):
     """What `wrap` gives: a module from inputs to probabilities [N, K].
+
+    Its ``state_dict`` holds the memory of the corrector beside the weights of the network, as one
+    tensor of bytes, ``_extra_state``: it can be saved as safetensors, and by ``torch.save``, to be
+    loaded with ``weights_only=True``. Under ``torch.compile`` the network is compiled, and the
+    correction is not.
 
     Attributes
     ----------
@@ -23,8 +34,6 @@ class Wrapped(nn.Module):
         What reads its features.
     adapter : Adapter
         What makes the predictions.
-    prediction : Prediction or None
-        The last one, with its diagnostics in ``prediction.info``.
 
     Examples
     --------
@@ -33,8 +42,8 @@ class Wrapped(nn.Module):
     >>> model = wrap(digits_net(), "lame")
     >>> model(torch.rand(8, 1, 8, 8)).shape
     torch.Size([8, 10])
-    >>> model.prediction.info["neighbors"]
-    5
+    >>> model.prediction.info["neighbors"], model.prediction.source.shape
+    (5, torch.Size([8, 10]))
     """
 
     def __init__(self, model: Classifier, adapter: Adapter) -> None:
@@ -42,21 +51,56 @@ class Wrapped(nn.Module):
         self.net = model.net
         self.model = model
         self.adapter = adapter
-        self.prediction: Prediction | None = None
+        self._last: Prediction | None = None
 
-    def forward(self, *args: object, **kwargs: object) -> object:
+    def forward(
+        self,
+        *args: object,
+        stream: Id | Sequence[Id] | Array | None = None,
+        **kwargs: object,
+    ) -> object:
         """Predict one batch: probabilities [N, K], without gradients.
+
+        ``stream`` says whose samples these are, as for `lametta.Streams`: one id for all, or one
+        for each. Each stream has a memory of its own; without it, all samples are one stream's.
 
         Called with keywords, as Hugging Face's pipelines call a model, a network whose own output
         has ``logits`` gives an output of that kind, with the logarithms of the probabilities in
-        their place: their softmax is the corrected prediction.
+        their place: their softmax is the corrected prediction. The rest of it is the network's.
         """
-        x = args[0] if len(args) == 1 and not kwargs else Inputs(args, kwargs)
+        x: object = args[0] if len(args) == 1 and not kwargs else Inputs(args, kwargs)
+        if not torch.compiler.is_compiling():
+            return self._answer(x, stream, bool(kwargs))
+        if isinstance(self.adapter, Source) or getattr(self.adapter, "base", None) is self.model:
+            x = self.model(x)  # the network's part, which is compiled
+        return self._answer_uncompiled(x, stream, bool(kwargs))
+
+    def _answer(self, x: object, stream: Any, named: bool) -> object:
         with torch.no_grad():
-            prediction = self.prediction = self.adapter.step(x)
-        if kwargs and (kind := self.model.returns) is not None:
-            return kind(logits=prediction.probs.log())
+            if stream is None or isinstance(self.adapter, Source):  # to which rows are all alone
+                prediction = self.adapter.step(x)
+            elif isinstance(self.adapter, Corrected):
+                prediction = self.adapter.step(x, stream=stream)
+            else:
+                raise LamettaError(
+                    f"stream must be left out for {type(self.adapter).__name__}, which adapts one "
+                    f"network for all samples, got {stream!r:.100}"
+                )
+        self._last = prediction
+        if named and hasattr(prediction.returned, "logits"):
+            return with_logits(prediction.returned, prediction.probs.log())
         return prediction.probs
+
+    # PyTorch's own way not to load its compiler, which takes seconds, before someone compiles.
+    _answer_uncompiled = torch._disable_dynamo(_answer)
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """The last one, with the network's own probabilities, its outputs, and diagnostics.
+
+        They are ``source``, ``returned`` and ``info``. To ask for it waits for the device.
+        """
+        return None if self._last is None else self._last.plain()
 
     def __getattr__(self, name: str) -> Any:
         """Look up in the network what this module lacks: ``config``, ``device``, ``dtype``, ..."""
@@ -70,7 +114,25 @@ class Wrapped(nn.Module):
     def reset(self) -> None:
         """Return to exactly the state after construction."""
         self.adapter.reset()
-        self.prediction = None
+        self._last = None
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The memory of the corrector as bytes of safetensors; none where nothing is remembered."""
+        state = self.adapter.state_dict() if isinstance(self.adapter, Corrected) else {}
+        if not state:
+            return torch.empty(0, dtype=torch.uint8)
+        return torch.frombuffer(bytearray(save(state)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """Continue from what `get_extra_state` gave."""
+        arrays = load(state.cpu().numpy().tobytes()) if len(state) else {}
+        if isinstance(self.adapter, Corrected):
+            self.adapter.load_state_dict(arrays)
+        elif arrays:
+            raise LamettaError(
+                f"state must hold no memory of a corrector for {type(self.adapter).__name__}, got "
+                f"{', '.join(arrays)}"
+            )
 
     def close(self) -> None:
         """Take the hook off the network, and leave its weights as they are."""
@@ -85,7 +147,7 @@ class Wrapped(nn.Module):
 
 def wrap(
     net: nn.Module,
-    method: str = "lame",
+    method: str | Corrector | Streams | Callable[..., Any] = "prudent",
     *,
     head: nn.Module | str | None = None,
     classes: ClassMap | None = None,
@@ -100,9 +162,12 @@ def wrap(
     net : torch.nn.Module
         A classifier in eval mode. Methods that see outputs alone change nothing in it; the others
         adapt it in place, and ``reset()`` gives it back.
-    method : str
-        What corrects the predictions, by a name of `lametta.methods`: ``"lame"``, ``"tent"``,
-        ``"tent+lame"``, ``"python:package.module:Name"``; ``"source"`` gives the network's own.
+    method : str, Corrector, Streams, or a class or function that makes a method
+        What corrects the predictions, by a name of `lametta.methods`: ``"prudent"``, ``"lame"``,
+        ``"tent"``, ``"tent+lame"``, ``"python:package.module:Name"``; ``"source"`` gives the
+        network's own. Or an object, such as ``LAME(knn(3))``, or a class, such as ``TENT``.
+        `lametta.Prudent`, the default wherever samples are a stream, takes them one by one or in
+        batches, and remembers; LAME needs batches.
     head, classes, output, probabilities
         As for `Classifier`.
     **options
@@ -111,7 +176,7 @@ def wrap(
     Returns
     -------
     Wrapped
-        A module: ``probs = wrapped(x)``.
+        A module: ``probs = wrapped(x)``, ``probs = wrapped(x, stream=ids)``.
 
     Examples
     --------
@@ -125,8 +190,27 @@ def wrap(
     if isinstance(net, Wrapped):
         raise LamettaError("net must be a network, got one that is wrapped already: take its .net")
     check_ready(unwrapped(net))
-    found = methods.find(method)
-    for name, message in found.problems(options):
-        raise LamettaError(f"{name} {message}".strip())
+    make = _maker(method, options)
     model = Classifier(net, head, classes, output=output, probabilities=probabilities)
-    return Wrapped(model, found.build(model, options))
+    return Wrapped(model, make(model))
+
+
+def _maker(method: Any, options: dict[str, object]) -> Callable[[Classifier], Adapter]:
+    """What makes the adapter of a model; the method and its options are checked before."""
+    if isinstance(method, Streams) and not options:
+        return lambda model: Corrected(model, method)
+    if isinstance(method, str):
+        found = methods.find(method)
+    elif isinstance(method, type) or (callable(method) and not isinstance(method, Corrector)):
+        name = getattr(method, "__name__", type(method).__name__)
+        found = methods.Method(name, (Part(name, method),))
+    else:
+        own = methods.as_corrector(method, options, argument="method")
+        return lambda model: Corrected(model, own)
+    for option, message in found.problems(options):
+        raise LamettaError(f"{option} {message}".strip())
+    if all(part.is_corrector for part in found.parts):
+        made = found.correctors(options)  # one of all, for streams to have copies of
+        one = made[0] if len(made) == 1 else Chain(tuple(made))
+        return lambda model: Corrected(model, one)
+    return lambda model: found.build(model, options)
