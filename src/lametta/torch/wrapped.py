@@ -92,7 +92,7 @@ class Wrapped(nn.Module):
         return prediction.probs
 
     # PyTorch's own way not to load its compiler, which takes seconds, before someone compiles.
-    _answer_uncompiled = torch._disable_dynamo(_answer)
+    _answer_uncompiled = torch._disable_dynamo(_answer)  # type: ignore[attr-defined]
 
     @property
     def prediction(self) -> Prediction | None:
