@@ -25,7 +25,7 @@ def tried(name: str, device: str) -> tuple[int, ...]:
     with torch.no_grad():
         own = net(x).softmax(1)
     assert torch.allclose(wrap(net, "source")(x), own, atol=1e-4), "other probabilities"
-    wrap(net)(x)
+    wrap(net, "lame")(x)
     adapted = wrap(net, "tent+lame")
     adapted(x)
     adapted.reset()

@@ -28,7 +28,7 @@ def test_metrics_of_corrected_probabilities_and_the_page(tmp_path, monkeypatch):
         }
     )
     source = metrics.clone()
-    module = nn.ModuleDict({"model": lametta.torch.wrap(net.eval()), "metrics": metrics})
+    module = nn.ModuleDict({"model": lametta.torch.wrap(net.eval(), "lame"), "metrics": metrics})
     module.train().eval()  # as a trainer does with the module that has it
     hits = []
     for rows in torch.arange(128).split(32):

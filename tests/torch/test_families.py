@@ -82,7 +82,7 @@ def test_families_of_transformers(family):
     with torch.no_grad():
         logits = net(x).logits
     assert torch.allclose(wrap(net, "source")(x), logits.softmax(1), atol=1e-5)
-    model = wrap(net)
+    model = wrap(net, "lame")
     probs = model(x)
     features = model.prediction.features
     assert features.ndim == 2
@@ -99,7 +99,7 @@ def test_families_of_transformers(family):
 def test_a_pipeline_takes_a_wrapped_model():
     import transformers
 
-    model = wrap(make("ViT"))
+    model = wrap(make("ViT"), "lame")
     assert model.config is model.net.config
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float32)
     processor = transformers.ViTImageProcessorPil(size={"height": 32, "width": 32})
