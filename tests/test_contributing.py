@@ -71,7 +71,7 @@ x = torch.rand(8, 1, 8, 8)
 expected = wrap(net, "source")(x) ** 3
 found = wrap(net, "sharpen", power=3)(x)
 assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
-assert wrap(net, affinity="ones", row_sum=1.0)(x).shape == (8, 10)
+assert wrap(net, "lame", affinity="ones", row_sum=1.0)(x).shape == (8, 10)
 for name in ("eta", "sar", "robust_bn"):
     assert wrap(net, name)(x).shape == (8, 10)
 for name in ("owl", "tit"):

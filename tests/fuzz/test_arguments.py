@@ -78,11 +78,15 @@ cubes = arrays([(2, 4, 3)] * 6 + [(2, 0, 3), (0, 4, 3), (4, 3), (2, 4, 0), (1, 4
 lengths = st.none() | values | st.lists(st.integers(-1, 5), max_size=3) | arrays([(2,), (1,), ()])
 
 
+@pytest.mark.filterwarnings("ignore:stream . is left out of this batch")
 @given(cubes, cubes, lengths, options("weight", "affinity"))
 def test_streams(features, probs, given, chosen):
     result = attempt(lame_streams, features, probs, given, **chosen)
     if result is not None and given is None:
-        check_probs(result.probs, probs.shape)
+        assert result.probs.shape == probs.shape
+        for rows in result.probs:
+            if (rows == rows).any():  # NaN all over is a stream that was refused
+                check_probs(rows, probs.shape[1:])
 
 
 @pytest.mark.parametrize("affinity", [knn, rbf, linear])
