@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from lametta._files import locked
+from lametta._files import file_lock
 
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
 collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py", "serve/ray_cluster.py"]
@@ -127,7 +127,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     about = getattr(session.config, "workerinput", {"compiled": True})
     if about["compiled"]:
         return (yield)
-    with locked(Path(tempfile.gettempdir(), f"lametta-{about['testrunuid']}.lock")):
+    with file_lock(Path(tempfile.gettempdir(), f"lametta-{about['testrunuid']}.lock")):
         return (yield)
 
 
@@ -187,7 +187,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         place = place.parent
 
     def get(name: str, make: Callable[[Path], object]) -> Path:
-        with locked(place / f"{name}.lock"):
+        with file_lock(place / f"{name}.lock"):
             if not (place / f"{name}.done").exists():
                 (place / name).mkdir()
                 make(place / name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lametta import networks
-from lametta._packages import extra
+from lametta._checks import extra
 from scripts.tables import pages
 from tests.pages import ROOT, check_install
 

@@ -9,10 +9,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 import lametta
-from lametta._moved import MOVED
 from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -61,31 +58,6 @@ def test_no_module_behind_a_function():
         if getattr(sys.modules[parent], name) is not module:
             hidden.append(found.name)
     assert hidden == []
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_moved_modules_are_found_under_their_old_names(old, monkeypatch):
-    monkeypatch.delitem(sys.modules, old, raising=False)
-    new = MOVED[old][""]
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-        found = importlib.import_module(old)
-    module = importlib.import_module(new)
-    names = [name for name in vars(module) if name[0] != "_" and name not in MOVED[old]]
-    assert names
-    assert all(getattr(found, name) is getattr(module, name) for name in names)
-    for name, place in MOVED[old].items():
-        if name:
-            path, _, attribute = place.partition(":")
-            assert getattr(found, name) is getattr(importlib.import_module(path), attribute)
-    with pytest.raises(AttributeError):
-        found.no_such_name  # noqa: B018
-
-
-@pytest.mark.filterwarnings("ignore:lametta.data.embedded is now")
-def test_the_embedded_data_sets_are_listed_as_before():
-    assert importlib.import_module("lametta.data.embedded").datasets()["digits_vid"] == (
-        "videos of tumbling digits"
-    )
 
 
 # Extras

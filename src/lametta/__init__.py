@@ -7,8 +7,6 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from lametta import _moved  # noqa: F401 - modules are found under their old names from here on
-
 if _TYPE_CHECKING:
     from lametta import testing
     from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams

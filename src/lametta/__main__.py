@@ -11,7 +11,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("lametta"):
             raise
-        from lametta._packages import extra
+        from lametta._checks import extra
 
         sys.exit(f"lametta: the command needs {error.name!r}: pip install {extra('cli')}")
     for stream in (sys.stdout, sys.stderr):

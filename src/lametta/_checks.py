@@ -1,9 +1,12 @@
-"""What an argument has to be: each check names the argument, what was expected and what came."""
+"""Argument checks and optional imports, with errors that say argument, expected and got."""
 
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from numbers import Integral, Real
+from types import ModuleType
 
 from lametta.types import LamettaError
 
@@ -96,14 +99,14 @@ def check_callable(name: str, value: object, expected: str) -> None:
 
 
 @contextmanager
-def explained(
+def raise_as(
     expected: str, got: object, kinds: type[Exception] | tuple[type[Exception], ...] = Exception
 ) -> Iterator[None]:
     """Turn an error of these kinds into one that says what was expected and what came.
 
     Examples
     --------
-    >>> with explained("name must be a number", "ten"):
+    >>> with raise_as("name must be a number", "ten"):
     ...     float("ten")
     Traceback (most recent call last):
     lametta.types.LamettaError: name must be a number, got 'ten': could not convert string to float:
@@ -116,3 +119,25 @@ def explained(
     except kinds as error:  # broken files and others' code may raise anything
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         raise LamettaError(f"{expected}, got {got!r}: {reason}") from error
+
+
+def import_optional(module: str, install: str, user: str) -> ModuleType:
+    """Import a module, or say that ``user`` needs it and what to install."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise  # something that the package itself needs; its own message says what
+        raise LamettaError(f"{user} needs {package}: pip install {install}") from None
+
+
+def check_package(module: str, install: str, user: str) -> None:
+    """Raise unless a module is installed; to import it may take seconds."""
+    if find_spec(module) is None:
+        raise LamettaError(f"{user} needs {module}: pip install {install}")
+
+
+def extra(name: str) -> str:
+    """What pip installs for one of lametta's extras: no package index has a release yet."""
+    return f"'.[{name}]' in a clone of lametta"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._packages import package
+from lametta._checks import import_optional
 
 _FEW_SAMPLES = 8192  # up to so many are all compared
 # With N^0.5 clusters, of which so many are looked at, the cost grows with N^1.5.
@@ -28,7 +28,7 @@ def approximately_nearest(x: NDArray[Any], k: int) -> NDArray[np.int64]:
     The rows are clustered, and neighbors are looked for in the clusters nearest to a row. Where
     these hold fewer than k other rows, all rows are looked at.
     """
-    faiss = package("faiss", "faiss-cpu", "knn(method='faiss')")
+    faiss = import_optional("faiss", "faiss-cpu", "knn(method='faiss')")
     n = len(x)
     entries = math.ceil(x.shape[1] / _MOST_CODES)  # for each code
     padding = -x.shape[1] % entries

@@ -1,7 +1,8 @@
-"""Files that are whole or not there, and locks on what only one process may write."""
+"""Atomic writes, file locks, and text that is safe in a spreadsheet."""
 
 import errno
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from lametta.types import LamettaError
 PathLike: TypeAlias = str | os.PathLike[str]
 
 _POLL = 0.05  # seconds between two looks at a lock
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 @contextmanager
-def renamed(path: Path, folder: Path | None = None, *, sync: bool = True) -> Iterator[Path]:
+def atomic_write(path: Path, folder: Path | None = None, *, sync: bool = True) -> Iterator[Path]:
     """A file to write to, which takes the name ``path`` at the end, or is deleted on an error.
 
     Whoever looks, also after a kill or a power cut, finds the whole file or none; without ``sync``,
@@ -37,12 +40,12 @@ def renamed(path: Path, folder: Path | None = None, *, sync: bool = True) -> Ite
         if error.filename is not None:
             raise  # it says which file
         reason = error.strerror or error
-        raise LamettaError(f"file must be written whole, got {path}: {reason}") from error
+        raise LamettaError(f"could not write {path}: {reason}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def delete_leftovers(folder: Path) -> None:
+def remove_temporary_files(folder: Path) -> None:
     """Delete the temporary files that kills left in a folder which no one else writes to."""
     for temporary in folder.glob(".lametta-*.tmp"):
         temporary.unlink(missing_ok=True)
@@ -57,12 +60,23 @@ def write_text(path: PathLike, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    with renamed(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
+def escape_formula(text: str) -> str:
+    """Text with an apostrophe before it where a spreadsheet would run it as a formula.
+
+    Examples
+    --------
+    >>> [escape_formula(text) for text in ("=1+1", "@cmd", "-a", "-1.5e3", "cat")]
+    ["'=1+1", "'@cmd", "'-a", '-1.5e3', 'cat']
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
 @contextmanager
-def locked(path: Path, wait: float | None = None) -> Iterator[None]:
+def file_lock(path: Path, wait: float | None = None) -> Iterator[None]:
     """Be the only one, of all threads and processes, that holds this lock.
 
     The system frees the lock when its holder ends, however it ends: a kill leaves at most the
@@ -108,7 +122,7 @@ def _acquire(path: Path, wait: float | None) -> int | None:
         if free:
             with suppress(OSError):  # of a file that was deleted in between
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    _sign(descriptor)
+                    _write_owner(descriptor)
                     return descriptor
             os.close(descriptor)
             continue
@@ -116,7 +130,7 @@ def _acquire(path: Path, wait: float | None) -> int | None:
         holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
         os.close(descriptor)
         if end is not None and time.monotonic() >= end:
-            raise LamettaError(f"{path} must be free within {wait:g} s, got held by {holder}")
+            raise LamettaError(f"{path} is locked by {holder}; waited {wait:g} s")
         if not told:
             _warn("waiting for %s, which holds %s", holder, path)
             told = True
@@ -129,7 +143,7 @@ def _warn(message: str, *values: object) -> None:
     logging.getLogger("lametta").warning(message, *values)
 
 
-def _sign(descriptor: int) -> None:
+def _write_owner(descriptor: int) -> None:
     import platform
 
     with suppress(OSError):  # another user's file is only read

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lametta._checks import did_you_mean
-from lametta._packages import extra
+from lametta._checks import did_you_mean, extra
 from lametta.types import LamettaError
 
 EMBEDDED = "embedded:digits"

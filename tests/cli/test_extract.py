@@ -12,7 +12,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from lametta._files import locked
+from lametta._files import file_lock
 from lametta.cli.extract import extract
 from lametta.data.bank import Bank
 from lametta.data.bank.extraction import weights_hash
@@ -161,7 +161,7 @@ def test_who_waits_says_for_whom(tmp_path):
     command = ["extract", "--model", "embedded:digits", "--data", "embedded:digits_val"]
     command += ["-o", tmp_path / "bank.safetensors"]
     with ExitStack() as stack:
-        with locked(tmp_path / "bank.safetensors.lock"):
+        with file_lock(tmp_path / "bank.safetensors.lock"):
             waiting = stack.enter_context(processes.Program("-m", "lametta", *command))
             end = time.monotonic() + 120
             while not (said := waiting.stderr()).endswith("\n"):

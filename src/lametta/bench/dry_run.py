@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lametta import networks
+from lametta._checks import extra
 from lametta._files import PathLike
-from lametta._packages import extra, load_object
+from lametta._packages import load_object
 from lametta.bench.estimate import Estimate, estimate
 from lametta.bench.experiment import Experiment
 from lametta.bench.probe import Speed, is_strange, probe

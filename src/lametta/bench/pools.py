@@ -8,7 +8,7 @@ from typing import TypeAlias
 from joblib import parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from lametta._packages import extra, package
+from lametta._checks import extra, import_optional
 
 Pool: TypeAlias = Callable[[], AbstractContextManager[type[Exception]]]
 """Opens a context for ``joblib.Parallel``, and gives the error that a dead worker raises."""
@@ -29,8 +29,8 @@ def local(jobs: int) -> Pool:
 
 def cluster(address: str) -> Pool:
     """All processors of a Ray cluster, but for nodes that have died."""
-    ray = package("ray", extra("ray"), "--ray")
-    backend = package("ray.util.joblib", extra("ray"), "--ray")
+    ray = import_optional("ray", extra("ray"), "--ray")
+    backend = import_optional("ray.util.joblib", extra("ray"), "--ray")
 
     @contextmanager
     def pool() -> Iterator[type[Exception]]:
@@ -46,7 +46,7 @@ def cluster(address: str) -> Pool:
 
 def _processors(ray: ModuleType) -> int:
     """Count the processors of nodes that answer: Ray takes a while to notice that one is gone."""
-    strategies = package("ray.util.scheduling_strategies", extra("ray"), "--ray")
+    strategies = import_optional("ray.util.scheduling_strategies", extra("ray"), "--ray")
     on_node = strategies.NodeAffinitySchedulingStrategy
     ping = ray.remote(num_cpus=0, max_retries=0)(lambda: None)
     asked = {

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lametta import networks
-from lametta._packages import load_object, package
+from lametta._checks import import_optional
+from lametta._packages import load_object
 from lametta.bench.specs import ModelSpec
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
@@ -102,7 +103,7 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
     if family == "hf":
         raise LamettaError("its files are not asked for before the experiment runs")
     if network.package == "timm":  # with random weights, since its own may have to be downloaded
-        timm = package("timm", network.install, "it")
+        timm = import_optional("timm", network.install, "it")
         net = timm.create_model(network.options.get("model", name))
         options = network.options.get("preprocess")
         if options is None:

@@ -20,7 +20,7 @@ import polars as pl
 from joblib import Parallel, delayed
 
 import lametta
-from lametta._files import locked, renamed, write_text
+from lametta._files import atomic_write, file_lock, write_text
 from lametta.bench.cell import run_cell
 from lametta.bench.columns import SCHEMA
 from lametta.bench.consistency import check_selected
@@ -106,7 +106,7 @@ def run(
     folder = workspace.folder
     for name in ("cells", "streams", "failed"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
+    with file_lock(folder / ".lock"):
         if text is not None:
             write_text(folder / "experiment.toml", text)
         _write_json(folder / "run.json", environment(workspace))
@@ -260,7 +260,7 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
         manifest = workspace.folder / "streams" / f"{stream.fingerprint}.json"
         if not manifest.exists():
             _write_json(manifest, stream.manifest)
-        with renamed(cell_file(workspace.folder, cell)) as temporary:
+        with atomic_write(cell_file(workspace.folder, cell)) as temporary:
             pl.DataFrame([row], schema=SCHEMA).write_parquet(temporary)
     except Exception:
         _write_json(note, asdict(cell) | {"traceback": traceback.format_exc()})

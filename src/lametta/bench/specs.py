@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from lametta import methods
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta.bench.problems import Strict, expected, one_of, plain, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
@@ -160,7 +160,7 @@ class ScenarioSpec(_Spec):
     @classmethod
     def _is_for_streams(cls, value: Any, info: ValidationInfo) -> object:
         # A TypeError: a list or a table, which cannot be hashed, where a name is looked up.
-        with explained("must be as Scenario takes it", value, TypeError):
+        with raise_as("must be as Scenario takes it", value, TypeError):
             Scenario(**{str(info.field_name): value})
         return value
 

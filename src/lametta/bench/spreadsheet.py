@@ -1,24 +1,11 @@
-"""Text for spreadsheets, which take a cell that begins with = for a formula and run it."""
+"""Frames as CSV that is safe in a spreadsheet."""
 
-import re
 from typing import TYPE_CHECKING
+
+from lametta._files import escape_formula
 
 if TYPE_CHECKING:
     import polars as pl
-
-_FORMULA = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
-
-
-def defused(text: str) -> str:
-    """Give the text, with an apostrophe before it where a spreadsheet would compute it.
-
-    Examples
-    --------
-    >>> defused("=1+1"), defused("@cmd"), defused("-a"), defused("-1.5e3"), defused("cat")
-    ("'=1+1", "'@cmd", "'-a", '-1.5e3', 'cat')
-    """
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def to_csv(frame: "pl.DataFrame") -> str:
@@ -35,8 +22,8 @@ def to_csv(frame: "pl.DataFrame") -> str:
     import polars as pl
 
     texts = [
-        column.replace_strict(unique, [x if x is None else defused(x) for x in unique])
+        column.replace_strict(unique, [x if x is None else escape_formula(x) for x in unique])
         for column in frame.iter_columns()
         if column.dtype == pl.String and len(unique := column.unique().to_list())
     ]
-    return frame.with_columns(texts).rename(defused).write_csv()
+    return frame.with_columns(texts).rename(escape_formula).write_csv()

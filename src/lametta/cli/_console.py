@@ -21,8 +21,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from lametta._checks import explained
-from lametta._packages import extra
+from lametta._checks import extra, raise_as
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -180,7 +179,7 @@ def check_device(device: str) -> None:
     """Raise unless PyTorch can compute there."""
     import torch
 
-    with explained("--device must be one that works", device):
+    with raise_as("--device must be one that works", device):
         torch.zeros(1, device=device).cpu()
 
 

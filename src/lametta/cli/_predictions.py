@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 import lametta
 from lametta._arrays import Floats, softmax, widen
-from lametta._files import renamed
-from lametta._packages import package
-from lametta.bench.spreadsheet import defused
+from lametta._checks import import_optional
+from lametta._files import atomic_write, escape_formula
 from lametta.cli._console import load_map, typed
 from lametta.data.bank.files import check_finite, map_labels, read_arrays
 from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
@@ -154,7 +153,7 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
             f"--output must be where files can be written, got {path}: {error.strerror}"
         ) from None
     if path.suffix == ".parquet":
-        package("polars", "polars", "--output in .parquet")
+        import_optional("polars", "polars", "--output in .parquet")
 
 
 def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, object]) -> None:
@@ -164,7 +163,7 @@ def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, o
         "after": probs.argmax(axis=1),
         "confidence": probs.max(axis=1),
     }
-    with renamed(path) as temporary:
+    with atomic_write(path) as temporary:
         if path.suffix in (".csv", ".parquet"):
             table = _table(given, found)
             (_write_csv if path.suffix == ".csv" else _write_parquet)(temporary, table)
@@ -218,12 +217,12 @@ def _write_csv(path: Path, table: Mapping[str, list[object]]) -> None:
 
 def _cell(value: object) -> object:
     if isinstance(value, str):
-        return defused(value)
+        return escape_formula(value)
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def _write_parquet(path: Path, table: Mapping[str, list[object]]) -> None:
-    polars = package("polars", "polars", "--output in .parquet")
+    polars = import_optional("polars", "polars", "--output in .parquet")
     content = io.BytesIO()  # a full disk is then an error like any other
     polars.DataFrame(dict(table)).write_parquet(content)
     path.write_bytes(content.getvalue())

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from lametta._checks import did_you_mean, explained
+from lametta._checks import did_you_mean, raise_as
 from lametta.cli._console import (
     load_map,
     progress_bar,
@@ -167,7 +167,7 @@ def _dataset(
         raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
     with typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
         if data == "-":
-            with explained("standard input must be text in UTF-8", data, UnicodeDecodeError):
+            with raise_as("standard input must be text in UTF-8", data, UnicodeDecodeError):
                 dataset = open_names(sys.stdin)
         elif Path(data).exists():
             targets = () if classes is None else classes.names

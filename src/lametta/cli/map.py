@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Column
 
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta.classmap import ClassMap
 from lametta.cli._console import err, say, show_table, typed, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
@@ -74,7 +74,7 @@ def target_names(targets: str) -> list[str]:
     """The names that were typed, or those in a file."""
     parts = targets.split(",")
     if targets.startswith("@"):
-        with explained("--targets must name a text file after @", targets[1:]):
+        with raise_as("--targets must name a text file after @", targets[1:]):
             parts = Path(targets[1:]).read_text(encoding="utf-8").splitlines()
     names = [part.strip() for part in parts if part.strip()]
     if not names:

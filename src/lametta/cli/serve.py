@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lametta import methods
-from lametta._checks import check_choice, explained
+from lametta._checks import check_choice, raise_as
 from lametta.cli._console import Features, Logits, parsed, require, typed, user_errors
 from lametta.types import LamettaError
 
@@ -235,7 +235,7 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
     """The names of classes in a file, one a line."""
     if path is None:
         return None
-    with explained("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
+    with raise_as("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     names = tuple(map(str.strip, lines))
     if path.suffix == ".json" or not names or "" in names:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lametta._checks import check_choice
-from lametta._packages import check_package, extra, package
+from lametta._checks import check_choice, check_package, extra, import_optional
 from lametta.data.dataset import Dataset, Samples, stamps_of
 from lametta.types import LamettaError
 
@@ -198,10 +197,10 @@ def _global_seed(seed: int) -> Iterator[None]:
 
 
 def _pillow(module: str) -> ModuleType:
-    return package(f"PIL.{module}", "pillow", "a corruption")
+    return import_optional(f"PIL.{module}", "pillow", "a corruption")
 
 
 def _package() -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of its dependencies, on import
-        return package("imagecorruptions", extra("corruptions"), "a corruption")
+        return import_optional("imagecorruptions", extra("corruptions"), "a corruption")

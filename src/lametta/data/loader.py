@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lametta._checks import check_choice, check_integer
-from lametta._packages import package
+from lametta._checks import check_choice, check_integer, import_optional
 from lametta.data.dataset import Dataset, UnreadableImageError, check_positions
 from lametta.types import LamettaError
 
@@ -120,7 +119,7 @@ def load_batches(
     check_integer("prefetch", prefetch, 1)
     if context is not None:
         check_choice("context", context, multiprocessing.get_all_start_methods())
-    torch = package("torch", "torch", "load_batches")
+    torch = import_optional("torch", "torch", "load_batches")
     if isinstance(index_batches, Sized) and len(index_batches) < 2:
         workers = 0
     items = torch.utils.data.DataLoader(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from lametta._packages import extra, package
+from lametta._checks import extra, import_optional
 from lametta.torch.head import find_head
 from lametta.torch.model import Classifier, Inputs
 from lametta.torch.outputs import check_one_of_many
@@ -31,7 +31,7 @@ _INPUTS = {
 
 def transformers() -> ModuleType:
     """Import the library, or say what to install."""
-    return package("transformers", extra("hf"), "lametta.integrations.hf")
+    return import_optional("transformers", extra("hf"), "lametta.integrations.hf")
 
 
 def task_of(pipeline: object) -> str:

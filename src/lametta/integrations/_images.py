@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from lametta._checks import check_choice, check_flag, explained, is_number
-from lametta._packages import package
+from lametta._checks import check_choice, check_flag, import_optional, is_number, raise_as
 from lametta.integrations._onnx_session import Input
 from lametta.types import LamettaError
 
@@ -108,7 +107,7 @@ class Images:
         return (x - mean) / std
 
     def _pixels(self, i: int, image: object) -> npt.NDArray[np.uint8]:
-        pil = package("PIL.Image", "pillow", "an image")
+        pil = import_optional("PIL.Image", "pillow", "an image")
         if isinstance(image, np.ndarray):
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
                 raise LamettaError(
@@ -159,7 +158,8 @@ def _decoded(pil: ModuleType, i: int, data: object) -> "Image":
             if image.width * image.height > _MOST_PIXELS:  # known before they are decoded
                 raise LamettaError(f"it has {image.width} x {image.height} pixels, too many")
             image.load()
-            turned: Image = package("PIL.ImageOps", "pillow", "an image").exif_transpose(image)
+            ops = import_optional("PIL.ImageOps", "pillow", "an image")
+            turned: Image = ops.exif_transpose(image)
             return turned.convert("RGB")
     except Exception as error:  # a broken file may raise anything
         unknown = type(error).__name__ == "UnidentifiedImageError"
@@ -196,7 +196,7 @@ def images_for(
     found: dict[str, Any] = {}
     for name in (field.name for field in fields(Images)):
         if (text := known.get(f"lametta.{name}")) is not None:
-            with explained(f"lametta.{name} in the file's metadata must be JSON", text[:80]):
+            with raise_as(f"lametta.{name} in the file's metadata must be JSON", text[:80]):
                 found[name] = json.loads(text)
     for name, value in (options or {}).items():
         check_choice("preprocess", name, [field.name for field in fields(Images)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lametta._checks import is_number
-from lametta._files import PathLike, renamed
+from lametta._files import PathLike, atomic_write
 from lametta.integrations._json_spans import Span, Spans, between, parse, replaced
 from lametta.integrations._sequences import Place, is_timed
 from lametta.types import LamettaError
@@ -62,7 +62,7 @@ class Results:
                     edits.append((span, f"{json.dumps(key)}: {json.dumps(document[key])}"))
             else:
                 edits += _edit(text, span, old, document, where)
-        with renamed(Path(path)) as temporary:
+        with atomic_write(Path(path)) as temporary:
             temporary.write_bytes(replaced(text, edits).encode("utf-8"))
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lametta._checks import check_flag, check_integer
-from lametta._files import PathLike, renamed
+from lametta._checks import check_flag, check_integer, import_optional
+from lametta._files import PathLike, atomic_write
 from lametta._lame import check_options
-from lametta._packages import package
 from lametta.affinity import Affinity, knn
 from lametta.integrations._onnx_graph import find_head, free_prefix, with_outputs
 from lametta.integrations._onnx_lame import Nodes, add_lame
@@ -100,7 +99,7 @@ def export(
             raise LamettaError(f"path must be another file than model, got {target} for both")
         with reading(file, "model"):
             made = _behind(file, target.parent, features, logits, probabilities, lame)
-    with renamed(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_bytes(made.SerializeToString())
 
 
@@ -113,7 +112,7 @@ class _Lame(NamedTuple):
 
 
 def _alone(lame: _Lame) -> "ModelProto":
-    onnx = package("onnx", "onnx", "export")
+    onnx = import_optional("onnx", "onnx", "export")
     value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
     inputs = [value("features", kind, ["N", "d"]), value("probs", kind, ["N", "K"])]
     graph = onnx.helper.make_graph([], "lame", inputs, [])
@@ -156,7 +155,7 @@ def _behind(
     del model.graph.output[:]
     _add(model, g, x, q, lame, (n, 2 if n_columns == 1 else n_columns))
     if folder.resolve() != path.parent.resolve():
-        helper = package("onnx.external_data_helper", "onnx", "export")
+        helper = import_optional("onnx.external_data_helper", "onnx", "export")
         helper.load_external_data_for_model(model, str(path.parent))
     if (size := model.ByteSize()) > MOST_BYTES:
         raise LamettaError(
@@ -214,7 +213,7 @@ def _add(
     model: "ModelProto", g: Nodes, x: str, q: str, lame: _Lame, shape: tuple[_Side, _Side]
 ) -> None:
     """Append LAME and its outputs to a model, and LAME's options to the metadata."""
-    onnx = package("onnx", "onnx", "export")
+    onnx = import_optional("onnx", "onnx", "export")
     z = add_lame(g, x, q, *lame)
     corrected, label = _OUTPUTS
     model.graph.node.extend(g.all)

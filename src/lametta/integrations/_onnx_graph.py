@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lametta._checks import did_you_mean
-from lametta._packages import package
+from lametta._checks import did_you_mean, import_optional
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
 
 def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
     """Make features and logits, as float32, the only outputs; return their names."""
-    onnx = package("onnx", "onnx", "OnnxModel")
+    onnx = import_optional("onnx", "onnx", "OnnxModel")
     prefix, names = free_prefix(model, "lametta."), []
     del model.graph.output[:]
     for wanted, tensors in (("features", head.features), ("logits", head.logits)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lametta._packages import package
+from lametta._checks import import_optional
 from lametta.affinity import Affinity, knn, linear, rbf
 from lametta.types import LamettaError
 
@@ -25,7 +25,7 @@ class Nodes:
     """
 
     def __init__(self, opset: int, prefix: str) -> None:
-        self._onnx = package("onnx", "onnx", "export")
+        self._onnx = import_optional("onnx", "onnx", "export")
         self._opset, self._prefix = opset, prefix
         self.all: list[NodeProto] = []
 

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lametta._arrays import to_numpy
-from lametta._checks import check_choice
-from lametta._packages import package
+from lametta._checks import check_choice, import_optional
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def reading(path: Path, argument: str = "path") -> Iterator[None]:
 
 def parsed(path: Path, argument: str = "path") -> "ModelProto":
     """Read an ONNX file, but not its external data; nothing in it is run."""
-    onnx = package("onnx", "onnx", "OnnxModel")
+    onnx = import_optional("onnx", "onnx", "OnnxModel")
     if not path.is_file():
         raise LamettaError(f"{argument} must be an .onnx file, got {path}, which is none")
     if (size := path.stat().st_size) > MOST_BYTES:
@@ -103,7 +102,7 @@ def parsed(path: Path, argument: str = "path") -> "ModelProto":
     if not model.graph.node:
         raise LamettaError(f"{argument} must be an ONNX model, got {path}, which has no graph")
     if model.functions:
-        model = package("onnx.inliner", "onnx", "OnnxModel").inline_local_functions(model)
+        model = import_optional("onnx.inliner", "onnx", "OnnxModel").inline_local_functions(model)
     return model
 
 
@@ -111,7 +110,7 @@ def session(
     model: "ModelProto", folder: Path, providers: Sequence[Provider] | None, threads: int | None
 ) -> "InferenceSession":
     """Start a session, with external data from a folder."""
-    ort = package("onnxruntime", "onnxruntime", "OnnxModel")
+    ort = import_optional("onnxruntime", "onnxruntime", "OnnxModel")
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised
     options.intra_op_num_threads = threads or 0

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from typing import Any
 
-from lametta._checks import explained, is_number
+from lametta._checks import is_number, raise_as
 from lametta.types import LamettaError
 
 BY = ("animal", "sequence", "location")
@@ -192,7 +192,7 @@ def _time(i: int, image: Mapping[str, object]) -> float | None:
     text = image.get("datetime")
     if text is None:
         return None
-    with explained(f"images[{i}].datetime must be a time as 2024-05-01 08:00:00", text):
+    with raise_as(f"images[{i}].datetime must be a time as 2024-05-01 08:00:00", text):
         date, _, clock = str(text).strip().replace("T", " ", 1).partition(" ")
         time = datetime.fromisoformat(f"{date.replace(':', '-')} {clock or '00:00:00'}")
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -3,7 +3,7 @@
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    from lametta._packages import extra
+    from lametta._checks import extra
 
     raise ModuleNotFoundError(
         f"lametta.torch needs {error.name!r}: pip install {extra('torch')}", name=error.name

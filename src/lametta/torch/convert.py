@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from lametta._checks import explained
-from lametta._files import PathLike, renamed
+from lametta._checks import raise_as
+from lametta._files import PathLike, atomic_write
 from lametta.torch.resnet import DEPTHS, ResNet
 from lametta.torch.weights import misfit, safetensors_module
 from lametta.types import LamettaError
@@ -62,9 +62,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickle(path: Path) -> Mapping[object, object]:
     with (
-        explained("path must be a file", str(path), OSError),
+        raise_as("path must be a file", str(path), OSError),
         path.open("rb") as file,
-        explained("path must be a pickle of NumPy arrays", str(path)),
+        raise_as("path must be a pickle of NumPy arrays", str(path)),
     ):
         try:
             # Python 2 wrote these files: its strings are bytes.
@@ -205,7 +205,7 @@ def convert_simclr(path: PathLike, output: PathLike) -> None:
 
 def _read_npz(path: Path) -> Iterator[tuple[str, object]]:
     expected = "path must be an .npz of arrays"
-    with explained(expected, str(path)), np.load(path, allow_pickle=False) as stored:
+    with raise_as(expected, str(path)), np.load(path, allow_pickle=False) as stored:
         for name in stored.files:
             # Leaves momenta and counters unread.
             if _SIMCLR_NAME.fullmatch(name) or _SIMCLR_HEAD.fullmatch(name):
@@ -254,5 +254,5 @@ def _write(state: dict[str, torch.Tensor], path: Path, output: Path) -> None:
         net = ResNet(depth, width=len(state["conv1.weight"]), classes=len(state["fc.weight"]))
     if difference := misfit(net, state):
         raise LamettaError(f"path must hold a ResNet-{depth}, got {str(path)!r}: {difference}")
-    with renamed(output) as temporary:
+    with atomic_write(output) as temporary:
         safetensors_module().save_file({k: v.contiguous() for k, v in state.items()}, temporary)

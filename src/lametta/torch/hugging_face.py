@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta.torch.loaders import NOT_LOADED, needed_module
 from lametta.torch.preprocess import Preprocess
 from lametta.torch.weights import with_weights
@@ -21,7 +21,7 @@ def load_hf(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
     """A classifier by its name on the hub, or from a folder."""
     hf, model = needed_module(name), name.partition(":")[2]
     expected = "name must be of an image classifier that transformers can load"
-    with explained(expected, name, NOT_LOADED):
+    with raise_as(expected, name, NOT_LOADED):
         if file is None:
             # Without the option, a repository may give a pickle.
             net = hf.AutoModelForImageClassification.from_pretrained(model, use_safetensors=True)

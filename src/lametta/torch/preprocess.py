@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lametta._checks import check_choice, check_integer, is_number
-from lametta._packages import package
+from lametta._checks import check_choice, check_integer, import_optional, is_number
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -86,10 +85,10 @@ class Preprocess:
 
     def pixels(self, image: "Image", /) -> npt.NDArray[np.uint8]:
         """Return a PIL image, resized and cropped, as uint8 [H, W, 3] with red first."""
-        pil = package("PIL.Image", "pillow", "preprocess")
+        pil = import_optional("PIL.Image", "pillow", "preprocess")
         if not isinstance(image, pil.Image):
             raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
-        image = package("PIL.ImageOps", "pillow", "preprocess").exif_transpose(image)
+        image = import_optional("PIL.ImageOps", "pillow", "preprocess").exif_transpose(image)
         image = image.convert("RGB")
         if self.resize is not None:
             size = self._resized(*image.size)

@@ -7,8 +7,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from lametta._checks import explained
-from lametta._packages import package
+from lametta._checks import import_optional, raise_as
 from lametta.types import LamettaError
 
 
@@ -26,7 +25,7 @@ def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     kinds = "a .safetensors file, or one that torch.load(weights_only=True) reads"
-    with explained(f"weights must be {kinds}", str(file)):
+    with raise_as(f"weights must be {kinds}", str(file)):
         if file.suffix == ".safetensors":
             stored: object = safetensors_module().load_file(file)
         else:
@@ -44,7 +43,7 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 
 def safetensors_module() -> ModuleType:
     """The module that reads and writes safetensors of PyTorch."""
-    return package("safetensors.torch", "safetensors", "a .safetensors file")
+    return import_optional("safetensors.torch", "safetensors", "a .safetensors file")
 
 
 def misfit(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta._files import PathLike
 from lametta._packages import load_object
 from lametta.networks import find, names
@@ -71,7 +71,7 @@ def load(
     >>> loaded.net, loaded.preprocess.resize, loaded.preprocess.crop
     (Identity(), 256, 224)
     """
-    with explained("device must be one that torch can use here", device):
+    with raise_as("device must be one that torch can use here", device):
         torch.empty(0, device=device)
     file = None if weights is None else Path(weights)
     if file is not None and not file.is_file():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lametta._files import renamed
+from lametta._files import atomic_write
 from lametta.bench.figures.style import GRID, INK, RC, Marks
 from lametta.types import LamettaError
 
@@ -77,7 +77,7 @@ class Figure:
         paths = [Path(folder, f"{self.name}.{kind}") for kind in ("svg", "pdf")]
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with renamed(path) as temporary:
+            with atomic_write(path) as temporary:
                 temporary.write_bytes(_bytes(canvas, path.suffix[1:], self.name))
             canvas.set_layout_engine("none")  # the first one has laid it out
         return paths

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_integer
-from lametta._files import PathLike, locked
+from lametta._files import PathLike, file_lock
 from lametta.data.bank.known import Known
 from lametta.data.bank.shards import Shards
 from lametta.data.bank.store import Arrays, Header, read_layout
@@ -73,7 +73,7 @@ def build(
         header = json.loads(json.dumps(described))  # as it is read from a file
     except (TypeError, ValueError) as error:
         raise LamettaError(f"header must be what JSON can hold, got {error}") from None
-    with locked(path.with_name(f"{path.name}.lock"), wait):
+    with file_lock(path.with_name(f"{path.name}.lock"), wait):
         shards = Shards(path.with_name(f"{path.name}.partial"), header, _stamps(dataset))
         if restart:
             path.unlink(missing_ok=True)

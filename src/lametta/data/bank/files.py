@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta.classmap import ClassMap
 from lametta.data.bank.store import Header, Rows, decode_columns, read_layout
 from lametta.data.labels import check_range, check_unmasked, is_numbered, match_labels, some_of
@@ -38,7 +38,7 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
     if not path.is_file():
         raise LamettaError(f"{name} must be a file, got {path}, which does not exist")
-    with explained(f"{name} must be a readable {path.suffix} file", str(path)):
+    with raise_as(f"{name} must be a readable {path.suffix} file", str(path)):
         arrays, header, found = _load(path, name)
         check_header(header)
     if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:

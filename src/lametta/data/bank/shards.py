@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._files import delete_leftovers, renamed
+from lametta._files import atomic_write, remove_temporary_files
 from lametta.data.bank.store import (
     Arrays,
     Header,
@@ -67,7 +67,7 @@ class Shards:
                     read_layout(self.folder)  # an error if it is someone else's
             self.folder.unlink()
         self.folder.mkdir(exist_ok=True)
-        delete_leftovers(self.folder)
+        remove_temporary_files(self.folder)
         self._delete_changed()
         stops = dict(sorted((start, stop) for start, stop, _ in self._files()))
         while self.done in stops:
@@ -117,14 +117,14 @@ class Shards:
         header = self.header | {"failed": [keys[i] for i in self.failed]}
         if self.stamps is not None and len(self.failed):
             header |= {"failed_stamps": self.stamps[self.failed].tolist()}
-        with renamed(path, self.folder) as temporary:
+        with atomic_write(path, self.folder) as temporary:
             write_blocks(temporary, arrays, header)
 
     def delete(self) -> None:
         """Delete the shards, and the folder unless something else is in it."""
         for *_, file in self._files():
             file.unlink(missing_ok=True)
-        delete_leftovers(self.folder)
+        remove_temporary_files(self.folder)
         self._remove_if_empty()
 
     def _files(self) -> list[tuple[int, int, Path]]:
@@ -136,7 +136,7 @@ class Shards:
         if self._stop > self.done:
             if self.stamps is not None:
                 self._waiting[_STAMPS] = [self.stamps[self.done : self._stop]]
-            with renamed(self._file(self._stop)) as temporary:
+            with atomic_write(self._file(self._stop)) as temporary:
                 write_blocks(temporary, self._waiting, self.header)
             self._count_in(self._stop)
         self._waiting, self._since = {}, time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lametta._checks import explained
+from lametta._checks import raise_as
 from lametta.types import LamettaError
 
 _TYPES = {
@@ -131,7 +131,7 @@ def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray],
     Messages call the path ``name``.
     """
     kinds = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
-    with explained(f"{name} must be a readable .safetensors file", str(path), kinds):
+    with raise_as(f"{name} must be a readable .safetensors file", str(path), kinds):
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             length = int.from_bytes(file.read(8), "little")

@@ -32,8 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._checks import check_choice
-from lametta._packages import extra
+from lametta._checks import check_choice, extra
 from lametta.data.dataset import Dataset
 from lametta.data.readers import digit_shifts as shifts
 from lametta.data.readers.layout import Entry
@@ -163,11 +162,6 @@ _RECIPES = {
         {"ring": [0], "lines": [1, 4, 7], "bows": [2, 3, 5], "tails": [6, 9], "rings": [8]},
     ),
 }
-
-
-def _lines() -> dict[str, str]:
-    """What ``lametta.data.embedded.datasets`` of version 0.1.0 gave."""
-    return {name: recipe.line for name, recipe in _RECIPES.items()}
 
 
 ENTRIES = {

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lametta._checks import explained
-from lametta._packages import package
+from lametta._checks import import_optional, raise_as
 from lametta.data.dataset import Dataset
 from lametta.data.readers.folders import number_classes
 from lametta.data.readers.images import ImageFiles, list_images, natural_key
@@ -77,7 +76,7 @@ def _numbered(synsets: list[str]) -> dict[str, str]:
 
 def _read_meta(file: Path) -> dict[int, str]:
     """The synset of each number, from a table in MATLAB's format; nothing in it is run."""
-    io = package("scipy.io", "scipy", file.name)
-    with explained("meta.mat must hold a table of synsets with ILSVRC2012_ID and WNID", str(file)):
+    io = import_optional("scipy.io", "scipy", file.name)
+    with raise_as("meta.mat must hold a table of synsets with ILSVRC2012_ID and WNID", str(file)):
         rows = io.loadmat(file, squeeze_me=True, variable_names=["synsets"])["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}

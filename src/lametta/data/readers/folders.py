@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 
-from lametta._checks import check_choice, check_integer, explained
+from lametta._checks import check_choice, check_integer, raise_as
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import MOST_CLASSES, Dataset
@@ -176,7 +176,7 @@ def _read_labels(
     if labels is None:
         return None
     if not isinstance(labels, Mapping):
-        with explained("labels must be a JSON file", str(labels)):
+        with raise_as("labels must be a JSON file", str(labels)):
             labels = json.loads(Path(labels).read_text(encoding="utf-8"))
     if not isinstance(labels, Mapping):
         raise LamettaError(f"labels must be a JSON object, got a {type(labels).__name__}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
-from lametta._packages import package
+from lametta._checks import import_optional
 from lametta.data.dataset import Dataset, UnreadableImageError
 from lametta.types import LamettaError
 
@@ -35,7 +35,7 @@ class ImageFiles:
 
     def __getitem__(self, i: int, /) -> "Image":
         """Give the image as Pillow decodes it, all of it: a truncated file is an error."""
-        pil = package("PIL.Image", "pillow", "an image")
+        pil = import_optional("PIL.Image", "pillow", "an image")
         path = self.paths[i]
         try:
             with _open(self.root, path) as file, pil.open(file) as image:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._checks import check_number, explained
-from lametta._packages import extra, package
+from lametta._checks import check_number, extra, import_optional, raise_as
 from lametta.data.dataset import UnreadableImageError
 from lametta.data.readers.images import file_stamp
 from lametta.types import LamettaError
@@ -71,7 +70,7 @@ def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> 
 
 def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The times at which the chosen frames are shown, and their numbers."""
-    with explained("video must be readable", str(path)):
+    with raise_as("video must be readable", str(path)):
         with _open(path) as video:
             unit = float(video.streams.video[0].time_base)
             shown = [packet.pts for packet in video.demux(video=0) if packet.size]
@@ -89,7 +88,7 @@ def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def _open(path: Path) -> Any:
-    video = package("av", extra("video"), "a video").open(str(path))
+    video = import_optional("av", extra("video"), "a video").open(str(path))
     if not video.streams.video:
         video.close()
         raise LamettaError(f"video must have pictures, got {path}, which has none")

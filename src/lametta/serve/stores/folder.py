@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lametta._files import delete_leftovers, locked, renamed
+from lametta._files import atomic_write, file_lock, remove_temporary_files
 from lametta.serve.errors import RefusedError, StoreError, TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
 from lametta.types import LamettaError
@@ -48,8 +48,8 @@ class FolderStore:
         self._ends = ExitStack()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._ends.enter_context(locked(folder / ".lock", _LOCK_WAIT))
-            delete_leftovers(folder)
+            self._ends.enter_context(file_lock(folder / ".lock", _LOCK_WAIT))
+            remove_temporary_files(folder)
         except OSError as error:
             raise LamettaError(
                 f"store must be a folder that can be written to, got {folder}: {error.strerror}"
@@ -79,7 +79,7 @@ class FolderStore:
             record = _record(version + 1, entry)
             if known is None or snapshot is not None:
                 record = _record(version, snapshot or b"") + record
-                with renamed(self._folder / name, sync=False) as temporary:
+                with atomic_write(self._folder / name, sync=False) as temporary:
                     temporary.write_bytes(record)
                 length = len(record)
             else:
