@@ -33,10 +33,10 @@ def test_a_page_shows_what_can_be_installed(path):
 
 
 def _asked(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What calls of ``package``, ``extra`` and ``require`` name: a wheel or an extra."""
+    """What calls of ``import_optional``, ``extra`` and ``require`` name: a wheel or an extra."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            at = {"package": 1, "extra": 0, "require": 0}.get(node.func.id)
+            at = {"import_optional": 1, "extra": 0, "require": 0}.get(node.func.id)
             if at is not None and isinstance(node.args[at], ast.Constant):
                 yield ("wheel" if at else "extra"), node.args[at].value
 
