@@ -32,8 +32,8 @@ import orjson
 from threadpoolctl import threadpool_limits
 
 from lametta import Prudent
+from lametta.serve.protocol import encode
 from lametta.serve.server import protocol
-from lametta.serve.tensors import encode
 
 D, K, N_STREAMS, N_FRAMES = 1280, 1000, 100, 64
 BINARY = "Inference-Header-Content-Length"

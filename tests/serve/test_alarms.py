@@ -10,7 +10,7 @@ import pytest
 
 from lametta import LAME, Prudent, Windowed, linear
 from lametta.correctors import Memory, Product
-from lametta.serve.alarms import ALARMS, Alarms
+from lametta.serve.monitoring.alarms import ALARMS, Alarms
 from tests.conftest import shared, softmax
 from tests.integrations.exported import export_lite0
 
@@ -213,6 +213,7 @@ def _by_size(make, stream):
 
 
 @pytest.mark.slow(5)
+@pytest.mark.filterwarnings("ignore:LAME gets one sample")
 @pytest.mark.parametrize("make", [Prudent, Memory, LAME, Windowed])
 def test_videos_raise_no_alarm(videos, make):
     """Each alone, all after each other, and as seven cameras at once; in frames and in batches.

@@ -15,10 +15,10 @@ from typer.main import get_command
 
 from lametta import Prediction
 from lametta.cli import app
-from lametta.serve.alarms import ALARMS
-from lametta.serve.gate import Manners
-from lametta.serve.monitor import Monitor
-from lametta.serve.plan import Plan, Served
+from lametta.serve.config import Plan, Served
+from lametta.serve.middleware import Manners
+from lametta.serve.monitoring import Monitor
+from lametta.serve.monitoring.alarms import ALARMS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

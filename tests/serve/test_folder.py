@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lametta import LamettaError
-from lametta.serve.errors import StoreError
+from lametta.serve.protocol import StoreError
 from lametta.serve.stores import NOTHING, Kept, folder
 from lametta.serve.stores.folder import FolderStore
 from tests import processes

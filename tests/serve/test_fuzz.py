@@ -14,9 +14,9 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
 
-from lametta.serve.gate import Manners
-from lametta.serve.plan import Plan, Served
-from lametta.serve.tensors import Limits
+from lametta.serve.config import Plan, Served
+from lametta.serve.middleware import Manners
+from lametta.serve.protocol import Limits
 from tests.serve.server import serving
 
 PATH = "/v2/models/prudent/infer"

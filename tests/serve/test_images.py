@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from lametta.serve.plan import Plan, Served
+from lametta.serve.config import Plan, Served
 from tests.integrations import graphs
 
 PATH = "/v2/models/prudent/infer"

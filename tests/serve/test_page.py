@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from lametta.serve.page import asset
+from lametta.serve.app import asset
 from tests.conftest import shared, softmax
 from tests.serve.chromium import chromium
 from tests.serve.server import serving

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from lametta import LAME, Prudent, Streams
 from lametta.cli import app
-from lametta.serve.gate import Manners
-from lametta.serve.plan import Plan, Served
+from lametta.serve.config import Plan, Served
+from lametta.serve.middleware import Manners
 from tests.conftest import make_batch
 from tests.processes import Program
 from tests.serve.load import MODELS, Load

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from lametta import LAME, Prediction, Prudent, Streams, knn
 from lametta.correctors import Average
-from lametta.serve.plan import Plan, Served
+from lametta.serve.config import Plan, Served
 from lametta.types import LamettaError
 from tests.conftest import make_batch
 from tests.integrations import graphs

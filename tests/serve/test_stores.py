@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lametta import LamettaError
-from lametta.serve.errors import StoreError, TooManyStreamsError
+from lametta.serve.protocol import StoreError, TooManyStreamsError
 from lametta.serve.stores import NOTHING, Kept, open_store, redis
 from lametta.serve.stores.memory import MemoryStore
 from tests.serve.redis_server import RedisServer, free_port

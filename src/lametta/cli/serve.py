@@ -15,7 +15,7 @@ from lametta.cli._console import Features, Logits, parsed, require, typed, user_
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
-    from lametta.serve.plan import Served
+    from lametta.serve.config import Served
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SPEC = re.compile(
@@ -138,9 +138,9 @@ def serve(
             require("onnx", "onnx", "onnxruntime")
         if "://" in store:
             require("redis", "redis")
-        from lametta.serve.gate import Manners
-        from lametta.serve.plan import Plan
-        from lametta.serve.tensors import Limits
+        from lametta.serve.config import Plan
+        from lametta.serve.middleware import Manners
+        from lametta.serve.protocol import Limits
 
         body, json = _bytes("--max-body", max_body), _bytes("--max-json", max_json)
         manners = Manners(
@@ -192,7 +192,7 @@ def serve(
 
 def _served(specs: Sequence[str]) -> "dict[str, Served]":
     """The correctors that ``[NAME=]METHOD[:OPTION=VALUE,...]`` say, by name."""
-    from lametta.serve.plan import Served
+    from lametta.serve.config import Served
 
     served: dict[str, Served] = {}
     for spec in specs:

@@ -1,6 +1,19 @@
-"""The web application: the Open Inference Protocol's paths, and those for people."""
+"""Routes of the Open Inference Protocol, the live page and metrics, and threads that compute.
 
+The page is plain files, which hold no data and may be given without a token: it asks for one where
+``status.json`` is refused with 401. All its addresses are relative, and ``default-src 'self'`` is
+all that it needs of a Content-Security-Policy.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.resources import files
+from typing import NamedTuple, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -11,15 +24,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
 from lametta.serve import openapi
-from lametta.serve.errors import NotFoundError, StoreError
-from lametta.serve.gate import Bodies, Gate, failure, refusal
-from lametta.serve.page import asset
+from lametta.serve.middleware import Bodies, Gate, failure, refusal
+from lametta.serve.protocol import BadRequest, NotFoundError, StoreError
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
-from lametta.serve.tensors import BadRequest
-from lametta.serve.workers import Kind, Workers
 from lametta.types import LamettaError
 
+T = TypeVar("T")
+
+_QUICK = 0.003  # seconds that all others may have to wait for what is computed at once
+_SLOW = 10 * _QUICK  # what takes less is tried at once now and then: it may have become quick
+_RETRY = 64  # requests between two such tries
+_LATELY = 16  # requests that an average goes back
+_SMALL = 2**16  # bytes of a request that counts as quick until one was timed
+
+_KINDS = {
+    "index.html": "text/html; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
 _SAFE = {  # nothing from elsewhere, no guessing of types, no frames
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -86,7 +111,7 @@ def make_app(
     store : Store
         Where their streams are kept.
     threads : int or None
-        As for `lametta.serve.workers.Workers`.
+        As for `Workers`.
     """
     workers = Workers(threads, waits=store.waits)
 
@@ -174,6 +199,104 @@ def make_app(
         return _file(name)
 
     return Gate(_Front(app), bodies.manners, service.monitor)
+
+
+class Kind(NamedTuple):
+    """Requests that take about as long as each other.
+
+    Attributes
+    ----------
+    model : str
+        What they ask.
+    n_bits : int
+        The magnitude of their length.
+    """
+
+    model: str
+    n_bits: int
+
+
+class Workers:
+    """Compute requests, while the thread that reads them may go on reading.
+
+    Threads that compute small things take the interpreter's lock from each other with every array,
+    which makes each of them several times slower; and the way to a thread and back takes as long as
+    the correction of a frame. So the thread that reads a request also computes it, if requests like
+    it are quick and nothing that takes long is being computed, for which it might have to wait.
+
+    Parameters
+    ----------
+    threads : int or None
+        Threads, which compute everything; None: one a core, for what is not quick.
+    waits : bool
+        Whether a job may wait for another machine; then threads compute everything, too.
+    """
+
+    def __init__(self, threads: int | None, *, waits: bool = False) -> None:
+        self._at_once = threads is None and not waits
+        self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
+        self._seconds: dict[Kind, float] = {}  # lately
+        self._n_asked = itertools.count(1)
+        self._n_running = self._n_slow = 0  # in threads
+
+    def computes_at_once(self, kind: Kind) -> bool:
+        """Whether such a request does not go to a thread now."""
+        if not self._at_once or self._n_slow:
+            return False
+        return self._is_quick(kind) or (
+            self._seconds.get(kind, _SLOW) < _SLOW and next(self._n_asked) % _RETRY == 0
+        )
+
+    async def do(self, kind: Kind, job: Callable[[], T]) -> T:
+        """Do a job to its end, even if the client has gone: its stream may have moved on."""
+        if self.computes_at_once(kind):
+            return self.timed(kind, job)
+        is_slow = not self._is_quick(kind)
+        self._n_running += 1
+        self._n_slow += is_slow
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._pool, self.timed, kind, job)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        finally:
+            del future  # else it and a failure's traceback hold each other, with all the data
+            self._n_running -= 1
+            self._n_slow -= is_slow
+
+    def timed(self, kind: Kind, job: Callable[[], T]) -> T:
+        """Do a job, and remember how long one of this kind takes."""
+        begun, others = time.perf_counter(), self._n_running > 1
+        try:
+            return job()
+        finally:
+            seconds = max(time.perf_counter() - begun, 1e-9)  # some clocks stand still for longer
+            if not (others or self._n_running > 1):  # else this is not its own time
+                before = self._seconds.get(kind, seconds)
+                # The geometric mean, to which a single stall of the machine matters little.
+                self._seconds[kind] = before * (seconds / before) ** (1 / _LATELY)
+
+    def _is_quick(self, kind: Kind) -> bool:
+        seconds = self._seconds.get(kind)
+        return kind.n_bits <= _SMALL.bit_length() if seconds is None else seconds < _QUICK
+
+
+def asset(name: str) -> tuple[bytes, str] | None:
+    """The content and the type of one of the page's files; None if there is no such file.
+
+    Examples
+    --------
+    >>> content, kind = asset("index.html")
+    >>> kind
+    'text/html; charset=utf-8'
+    >>> asset("../app.py") is None
+    True
+    """
+    if name not in _KINDS:
+        return None
+    return files(__package__).joinpath("page", name).read_bytes(), _KINDS[name]
 
 
 def _find(service: Service, model: str, version: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lametta.serve.datatypes import DTYPES, datatype_of
+from lametta.serve.protocol import DTYPES, datatype_of
 from lametta.serve.service import LABELS, NAMES, SIGNALS, Service
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

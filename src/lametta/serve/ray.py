@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp
 
 from lametta._checks import check_integer
-from lametta.serve.plan import Plan
+from lametta.serve.config import Plan
 from lametta.serve.server import log_to_stderr
 from lametta.serve.stores import open_store
 from lametta.types import LamettaError
@@ -48,7 +48,7 @@ def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "A
 
     Examples
     --------
-    >>> from lametta.serve.plan import Plan, Served
+    >>> from lametta.serve.config import Plan, Served
     >>> plan = Plan({"prudent": Served("prudent", {})}, store="redis://127.0.0.1")
     >>> ray.serve.run(application(plan, replicas=3), name="lametta")  # doctest: +SKIP
     """

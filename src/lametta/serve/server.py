@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from lametta.serve.gate import Manners
+from lametta.serve.middleware import Manners
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 

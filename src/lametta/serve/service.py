@@ -16,11 +16,18 @@ from numpy.typing import NDArray
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_choice, is_number
 from lametta.integrations.onnx import OnnxModel
-from lametta.serve.datatypes import refuse
-from lametta.serve.errors import DeadlineError, NotFoundError
-from lametta.serve.keeper import Keeper, Samples
-from lametta.serve.monitor import Monitor
-from lametta.serve.tensors import BadRequest, InferRequest, Limits, decode, encode
+from lametta.serve.monitoring import Monitor
+from lametta.serve.protocol import (
+    BadRequest,
+    DeadlineError,
+    InferRequest,
+    Limits,
+    NotFoundError,
+    decode,
+    encode,
+    refuse,
+)
+from lametta.serve.sessions import Keeper, Samples
 from lametta.types import LamettaError, Prediction
 
 logger = logging.getLogger("lametta.serve")

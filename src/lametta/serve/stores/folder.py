@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lametta._files import atomic_write, file_lock, remove_temporary_files
-from lametta.serve.errors import RefusedError, StoreError, TooManyStreamsError
+from lametta.serve.protocol import RefusedError, StoreError, TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
 from lametta.types import LamettaError
 

@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from lametta.serve.errors import TooManyStreamsError
+from lametta.serve.protocol import TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
 
 

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from lametta.serve.errors import StoreError, TooManyStreamsError
+from lametta.serve.protocol import StoreError, TooManyStreamsError
 from lametta.serve.stores import IDLE, MOST, Kept
 from lametta.types import LamettaError
 

@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 from lametta.integrations.onnx import OnnxModel
 from lametta.methods import as_corrector
 from lametta.serve.app import make_app
-from lametta.serve.gate import Bodies, Manners
-from lametta.serve.keeper import Keeper
-from lametta.serve.monitor import Monitor
+from lametta.serve.middleware import Bodies, Manners
+from lametta.serve.monitoring import Monitor
 from lametta.serve.service import Service
+from lametta.serve.sessions import Keeper
 from lametta.serve.stores import IDLE, MOST, open_store
 from lametta.types import Corrector, LamettaError
 
@@ -43,7 +43,7 @@ class Plan:
     memory : float
         Bytes of states held ready, for each corrector.
     threads : int or None
-        As for `lametta.serve.workers.Workers`.
+        As for `lametta.serve.app.Workers`.
     model : path, optional
         A classifier in ONNX's format that predicts here, with the options ``features`` and
         ``logits`` of `lametta.integrations.onnx.OnnxModel`.

@@ -17,16 +17,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lametta.serve.errors import (
+from lametta.serve.monitoring import Monitor
+from lametta.serve.protocol import (
+    BadRequest,
     BusyError,
+    Limits,
     RefusedError,
     TooLargeError,
     TooSlowError,
     UnauthorizedError,
     UnsupportedError,
 )
-from lametta.serve.monitor import Monitor
-from lametta.serve.tensors import BadRequest, Limits
 from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")

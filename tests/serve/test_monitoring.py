@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lametta import LAME, Prediction, Prudent
-from lametta.serve.alarms import ALARMS
-from lametta.serve.monitor import Monitor
+from lametta.serve.monitoring import Monitor
+from lametta.serve.monitoring.alarms import ALARMS
 from tests.conftest import make_batch
 
 

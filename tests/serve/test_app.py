@@ -7,8 +7,8 @@ import time
 import httpx
 import pytest
 
-from lametta.serve.plan import Plan, Served
-from lametta.serve.workers import Kind, Workers
+from lametta.serve.app import Kind, Workers
+from lametta.serve.config import Plan, Served
 
 SMALL, LARGE = Kind("prudent", 14), Kind("prudent", 24)
 

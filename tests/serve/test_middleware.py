@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from lametta.serve.gate import Manners
-from lametta.serve.plan import Plan, Served
-from lametta.serve.tensors import Limits
+from lametta.serve.config import Plan, Served
+from lametta.serve.middleware import Manners
+from lametta.serve.protocol import Limits
 
 TOKEN = "a-token-of-enough-letters"
 PATH = "/v2/models/prudent/infer"

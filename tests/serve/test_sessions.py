@@ -12,10 +12,10 @@ import pytest
 from lametta import LAME, LamettaError, Prediction, Prudent, Windowed
 from lametta.correctors import Average, Memory
 from lametta.correctors._chain import Chain
-from lametta.serve import keeper as module
-from lametta.serve.errors import BusyError, DeadlineError, StoreError
-from lametta.serve.keeper import Keeper, Samples
-from lametta.serve.plan import Served
+from lametta.serve import sessions as module
+from lametta.serve.config import Served
+from lametta.serve.protocol import BusyError, DeadlineError, StoreError
+from lametta.serve.sessions import Keeper, Samples
 from lametta.serve.stores.memory import MemoryStore
 from tests.conftest import make_batch
 
@@ -26,7 +26,7 @@ METHODS = {
     "memory": ("memory", {}),
     "average": ("average", {}),
     "windowed": ("python:lametta:Windowed", {"size": 4}),
-    "slow windowed": ("python:tests.serve.test_keeper:Slow", {"size": 4}),
+    "slow windowed": ("python:tests.serve.test_sessions:Slow", {"size": 4}),
     "chain": ("memory+lame", {}),
     "long chain": ("average+prudent+lame", {}),
     "lame": ("lame", {}),

@@ -17,7 +17,7 @@ from lametta._arrays import to_numpy
 from lametta.correctors._chain import check_can_correct
 from lametta.correctors._shelf import Shelf
 from lametta.correctors._state import fresh
-from lametta.serve.errors import BrokenAnswerError, BusyError, DeadlineError
+from lametta.serve.protocol import BrokenAnswerError, BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
 

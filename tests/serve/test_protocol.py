@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lametta import LamettaError
-from lametta.serve.tensors import BadRequest, InferRequest, Limits, decode, encode
+from lametta.serve.protocol import BadRequest, InferRequest, Limits, decode, encode
 from tests.fuzz.hostile import changed, damaged, json_leaves
 
 client = pytest.importorskip("tritonclient.http")
