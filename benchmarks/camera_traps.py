@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from lametta.integrations._sequences import sequences
-from lametta.integrations.megadetector import correct
+from lametta.integrations.megadetector import correct, sequences
 from tracks import Samples, banks
 
 Document = dict[str, Any]

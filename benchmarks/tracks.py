@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from lametta._arrays import softmax
+from lametta._arrays import from_top_k, softmax
 from lametta.correctors import Average, Majority, Memory, Product, Track
 from lametta.data.bank.files import read_arrays
 from lametta.data.classes.imagenet import IMAGENET
-from lametta.integrations._spread import spread
 from lametta.types import Corrector
 
 VIDEOS = {
@@ -134,7 +133,7 @@ def score(samples: Samples, found: list[Any], rule: str, confidence: bool) -> tu
         probs = samples.probs[own]
         if confidence:
             tops = zip(probs.argmax(axis=1), probs.max(axis=1), strict=True)
-            probs = np.array([spread(probs.shape[1], [k], [float(share)]) for k, share in tops])
+            probs = np.array([from_top_k(probs.shape[1], [k], [float(share)]) for k, share in tops])
         if corrector is not None:
             corrector.reset()
             probs = corrector.correct(samples.features[own], probs).probs

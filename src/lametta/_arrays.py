@@ -1,6 +1,7 @@
 """Array operations that the array API standard lacks, or that are slow when done its way."""
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -162,6 +163,29 @@ def probabilities(name: str, logits: NDArray[Any]) -> NDArray[Any]:
         raise LamettaError(f"{name} must be finite, got NaN or infinity")
     probs: NDArray[Any] = softmax(np, widen(np, logits))
     return probs
+
+
+def from_top_k(
+    n_classes: int, classes: Sequence[int], shares: Sequence[float]
+) -> NDArray[np.float64]:
+    """A distribution [K] from the probabilities of the likeliest few; the others share the rest.
+
+    No other class gets more than the least likely of those listed. Rows sum to 1, however the
+    shares were rounded.
+
+    Examples
+    --------
+    >>> from_top_k(5, [2], [0.6])
+    array([0.1, 0.1, 0.6, 0.1, 0.1])
+    >>> from_top_k(4, [0, 3], [0.2, 0.1]).round(2)
+    array([0.4, 0.2, 0.2, 0.2])
+    """
+    others = n_classes - len(classes)
+    rest = min(max(1 - sum(shares), 0.0) / others, min(shares)) if others else 0.0
+    row = np.full(n_classes, rest)
+    row[list(classes)] = shares
+    total = row.sum()
+    return row / total if total > 0 else np.full(n_classes, 1 / n_classes)
 
 
 def row_norms(xp: ModuleType, x: Array) -> Array:

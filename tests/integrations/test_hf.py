@@ -446,14 +446,14 @@ def test_nan_costs_its_own_stream_alone(monkeypatch):
     classify, items = hf.Corrected(network("vit"), image_processor(), Average()), samples("vit")[:2]
     expected = classify(items[1], stream="b")
     classify.reset()
-    forward = hf.forward
+    forward = hf._forward
 
     def broken(model, batch):
         output = forward(model, batch)
         output.features[0] = float("nan")
         return output
 
-    monkeypatch.setattr(hf, "forward", broken)
+    monkeypatch.setattr(hf, "_forward", broken)
     with pytest.warns(UserWarning, match="stream 'a' is left out"):
         first, second = classify(items, stream=["a", "b"], batch_size=2)
     assert first == []

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from lametta import LAME, ClassMap, LamettaError, Prudent
+from lametta._arrays import from_top_k
 from lametta.correctors import Average, Track
 from lametta.integrations._json_spans import parse, replaced
-from lametta.integrations._sequences import sequences, told_apart
-from lametta.integrations._spread import spread
-from lametta.integrations.megadetector import Results, correct
+from lametta.integrations.megadetector import Results, correct, sequences, track_boxes
 
 NAMES = {"0": "fox", "4": "elk", "7": "wolf", "10": "bear"}
 COLUMN = {category: place for place, category in enumerate(NAMES)}
@@ -47,7 +46,7 @@ def burst(n=5, seed=0, **fields):
 def rows(images):
     return np.array(
         [
-            spread(4, [COLUMN[name] for name, _ in one], [share for _, share in one])
+            from_top_k(4, [COLUMN[name] for name, _ in one], [share for _, share in one])
             for found in images
             for one in [found["detections"][0]["classifications"]]
         ]
@@ -142,11 +141,11 @@ def test_a_class_map_pools_first():
 
 
 def test_probabilities_of_classes_that_are_not_listed():
-    assert np.allclose(spread(4, [1, 2], [0.5, 0.2]), [0.15, 0.5, 0.2, 0.15])
-    assert np.allclose(spread(4, [1], [0.1]), 0.25)  # the likeliest cannot be less likely
-    assert np.allclose(spread(2, [0, 1], [0.7, 0.301]), np.array([0.7, 0.301]) / 1.001)
-    assert np.allclose(spread(3, [0], [0.0]), 1 / 3)
-    assert spread(3, [0, 1], [1.0, 0.001]).sum() == pytest.approx(1)
+    assert np.allclose(from_top_k(4, [1, 2], [0.5, 0.2]), [0.15, 0.5, 0.2, 0.15])
+    assert np.allclose(from_top_k(4, [1], [0.1]), 0.25)  # the likeliest cannot be less likely
+    assert np.allclose(from_top_k(2, [0, 1], [0.7, 0.301]), np.array([0.7, 0.301]) / 1.001)
+    assert np.allclose(from_top_k(3, [0], [0.0]), 1 / 3)
+    assert from_top_k(3, [0, 1], [1.0, 0.001]).sum() == pytest.approx(1)
 
 
 # Who votes
@@ -209,19 +208,19 @@ def test_animals_are_told_apart_by_their_boxes():
             {(i, j): (x, 0, x + 0.2, 0.2) for j, x in enumerate(own)} for i, own in enumerate(lefts)
         ]
 
-    assert told_apart(moments([0.1], [0.7], [0.4])) == [[(0, 0), (1, 0), (2, 0)]]
+    assert track_boxes(moments([0.1], [0.7], [0.4])) == [[(0, 0), (1, 0), (2, 0)]]
     # The nearest of two; a place that is empty for a moment; one that walks while one stays.
-    assert told_apart(moments([0, 0.5], [0.4, 0.1])) == [[(0, 0), (1, 1)], [(0, 1), (1, 0)]]
-    assert told_apart(moments([0, 0.5], [0], [0.5])) == [[(0, 0), (1, 0)], [(0, 1), (2, 0)]]
-    assert told_apart(moments([0, 0.3], [0, 0.8])) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
+    assert track_boxes(moments([0, 0.5], [0.4, 0.1])) == [[(0, 0), (1, 1)], [(0, 1), (1, 0)]]
+    assert track_boxes(moments([0, 0.5], [0], [0.5])) == [[(0, 0), (1, 0)], [(0, 1), (2, 0)]]
+    assert track_boxes(moments([0, 0.3], [0, 0.8])) == [[(0, 0), (1, 0)], [(0, 1), (1, 1)]]
     # Which of two went on cannot be told, nor whether one that comes was there before.
-    assert told_apart(moments([0, 0.3], [0.7])) == [[(0, 0)], [(0, 1)], [(1, 0)]]
-    assert told_apart(moments([0], [0, 0.5])) == [[(0, 0), (1, 0)], [(1, 1)]]
-    assert len(told_apart(moments([0, 0.5], *[[0]] * 9, [0, 0.5]))) == 2
-    assert len(told_apart(moments([0, 0.5], *[[0]] * 10, [0, 0.5]))) == 3  # too long ago
+    assert track_boxes(moments([0, 0.3], [0.7])) == [[(0, 0)], [(0, 1)], [(1, 0)]]
+    assert track_boxes(moments([0], [0, 0.5])) == [[(0, 0), (1, 0)], [(1, 1)]]
+    assert len(track_boxes(moments([0, 0.5], *[[0]] * 9, [0, 0.5]))) == 2
+    assert len(track_boxes(moments([0, 0.5], *[[0]] * 10, [0, 0.5]))) == 3  # too long ago
     unknown = [{(0, 0): None, (0, 1): None}, {(1, 0): None}]
-    assert told_apart(unknown) == [[(0, 0)], [(0, 1)], [(1, 0)]]
-    assert told_apart([]) == [[]]
+    assert track_boxes(unknown) == [[(0, 0)], [(0, 1)], [(1, 0)]]
+    assert track_boxes([]) == [[]]
 
 
 def test_categories_that_say_nothing_do_not_vote():

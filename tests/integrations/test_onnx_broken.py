@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lametta import LamettaError
-from lametta.integrations import _onnx_session
-from lametta.integrations.onnx import OnnxModel
+from lametta.integrations.onnx import OnnxModel, runtime
 from tests.integrations.graphs import RNG, B, D, K, W, X, body, linear, node, save, value
 
 SMALL = np.zeros((2, 3, 8, 8), np.float32)
@@ -145,7 +144,7 @@ def test_no_file(path, tmp_path, monkeypatch):
     for absent in (path, tmp_path):
         with pytest.raises(LamettaError, match="path must be an .onnx file, got .* which is none"):
             OnnxModel(absent)
-    monkeypatch.setattr(_onnx_session, "MOST_BYTES", 100)
+    monkeypatch.setattr(runtime, "MOST_BYTES", 100)
     with pytest.raises(LamettaError, match="at most 100 bytes, .* external data"):
         OnnxModel(linear(path))
 

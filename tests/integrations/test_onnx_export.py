@@ -350,7 +350,7 @@ def test_external_data_are_shared_in_a_folder_and_taken_into_another(path, tmp_p
 
 
 def test_too_much_for_one_file(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("lametta.integrations._onnx_export.MOST_BYTES", 100)
+    monkeypatch.setattr("lametta.integrations.onnx.exporter.MOST_BYTES", 100)
     with pytest.raises(LamettaError, match="path must be in the model's folder, to share its ext"):
         export(tmp_path / "joined.onnx", model=linear_net(path))
 

@@ -14,8 +14,8 @@ from onnx import TensorProto
 from PIL import Image
 
 from lametta import LamettaError
-from lametta.integrations import _images
 from lametta.integrations.onnx import OnnxModel
+from lametta.integrations.onnx import images as onnx_images
 from lametta.torch.preprocess import Preprocess
 from tests.integrations.graphs import RNG, W, node, save
 
@@ -144,11 +144,11 @@ def test_rotated_and_gray_and_jpeg(path):
 
 def test_a_line_is_not_blown_up():
     """A file of few pixels may ask for many, by their proportions."""
-    prepare = _images.Images(size=16, crop=16)
+    prepare = onnx_images.Images(size=16, crop=16)
     line = np.zeros((1, 30_000, 3), np.uint8)
     assert prepare([line], np.dtype("float32")).shape == (1, 3, 16, 16)
     with pytest.raises(LamettaError, match="7680000 x 256 pixels after resizing"):
-        _images.Images()([line], np.dtype("float32"))
+        onnx_images.Images()([line], np.dtype("float32"))
 
 
 # A PNG of 100,000 x 100,000 pixels, of which there is the header alone.
@@ -198,7 +198,7 @@ def test_broken_files_of_images(file, flips, share):
     for place, byte in flips if broken else ():
         broken[place % len(broken)] = byte
     with suppress(LamettaError):
-        batch = _images.Images(size=9, crop=8)([bytes(broken)], np.dtype("float32"))
+        batch = onnx_images.Images(size=9, crop=8)([bytes(broken)], np.dtype("float32"))
         assert batch.shape == (1, 3, 8, 8)
         assert np.isfinite(batch).all()
 
@@ -208,7 +208,7 @@ def test_too_many_pixels(path, monkeypatch):
     model = OnnxModel(graph(path))
     with pytest.raises(LamettaError, match="at 0: .*(10000000000 pixels|100000 x 100000)"):
         model(BOMB)
-    monkeypatch.setattr(_images, "_MOST_PIXELS", 40 * 60 - 1)
+    monkeypatch.setattr(onnx_images, "_MOST_PIXELS", 40 * 60 - 1)
     with pytest.raises(LamettaError, match="60 x 40 pixels, too many"):
         model(encoded(PICTURES[0]))
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import to_numpy
+from lametta._arrays import from_top_k, to_numpy
 from lametta._checks import check_integer, check_number
 from lametta.correctors import Streams
-from lametta.integrations._spread import spread
 from lametta.methods import as_corrector
 from lametta.types import Array, Corrector, LamettaError
 
@@ -119,7 +118,7 @@ class ClassSmoother:
         answers = np.empty((0, self.n_classes))
         if tracks:
             vectors = self._given("features", detections, FEATURES, features)
-            rows = self._spread(detections, tracked) if given is None else given[tracked]
+            rows = self._rows(detections, tracked) if given is None else given[tracked]
             seen = rows if vectors is None else vectors[tracked]
             found = self._streams.correct(seen, rows, tracks)
             fine = [i for i, track in enumerate(tracks) if track not in found.errors]
@@ -159,7 +158,7 @@ class ClassSmoother:
             )
         return rows
 
-    def _spread(self, detections: "Detections", tracked: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _rows(self, detections: "Detections", tracked: NDArray[np.intp]) -> NDArray[np.float64]:
         """Rows of probabilities from the class and its confidence alone."""
         classes, shares = detections.class_id, detections.confidence
         if classes is None or shares is None:
@@ -172,7 +171,7 @@ class ClassSmoother:
                     f"detections.class_id must lie in 0..{self.n_classes - 1}, got {one}"
                 )
             check_number("detections.confidence", share, 0, 1)
-            rows.append(spread(self.n_classes, [one], [share]))
+            rows.append(from_top_k(self.n_classes, [one], [share]))
         return np.array(rows)
 
     def _corrected(

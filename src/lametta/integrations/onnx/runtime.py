@@ -1,5 +1,6 @@
-"""Read an ONNX file, start a session of ONNX Runtime with its graph, and see what that takes."""
+"""ONNX Runtime sessions: read a file, start a session; its inputs and outputs as arrays."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from onnxruntime import InferenceSession
 
+Floats: TypeAlias = npt.NDArray[np.float32]
 Provider: TypeAlias = str | tuple[str, Mapping[str, object]]
 
 MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
@@ -75,7 +77,7 @@ class Input:
 
 
 @contextmanager
-def reading(path: Path, argument: str = "path") -> Iterator[None]:
+def onnx_errors(path: Path, argument: str = "path") -> Iterator[None]:
     """Name, in any error of the block, the file and the argument that it comes from."""
     try:
         yield
@@ -88,7 +90,7 @@ def reading(path: Path, argument: str = "path") -> Iterator[None]:
         ) from error
 
 
-def parsed(path: Path, argument: str = "path") -> "ModelProto":
+def load_graph(path: Path, argument: str = "path") -> "ModelProto":
     """Read an ONNX file, but not its external data; nothing in it is run."""
     onnx = import_optional("onnx", "onnx", "OnnxModel")
     if not path.is_file():
@@ -124,15 +126,18 @@ def session(
 def inputs_of(session: "InferenceSession") -> tuple[Input, ...]:
     """What a session takes."""
     found = []
-    for put in session.get_inputs():
-        name = put.type.removeprefix("tensor(").removesuffix(")")
+    for input_ in session.get_inputs():
+        name = input_.type.removeprefix("tensor(").removesuffix(")")
         name = _NATIVE.get(name, name)
         if not name.startswith(("float", "int", "uint", "bool")) or "8e" in name:
             raise LamettaError(
-                f"the graph's inputs must be tensors of numbers, got {put.name!r} of {put.type}"
+                "the graph's inputs must be tensors of numbers, got "
+                f"{input_.name!r} of {input_.type}"
             )
-        shape = (side if isinstance(side, int) and side > 0 else None for side in put.shape or ())
-        found.append(Input(put.name, tuple(shape), np.dtype(name).name))
+        shape = (
+            side if isinstance(side, int) and side > 0 else None for side in input_.shape or ()
+        )
+        found.append(Input(input_.name, tuple(shape), np.dtype(name).name))
     if not found:
         raise LamettaError("the graph must take a tensor, got one without inputs")
     return tuple(found)
@@ -140,7 +145,7 @@ def inputs_of(session: "InferenceSession") -> tuple[Input, ...]:
 
 def fixed_batch(inputs: Sequence[Input]) -> int | None:
     """The only number of samples that a graph takes; None where it takes any."""
-    sizes = {put.shape[0] for put in inputs if put.shape}
+    sizes = {input_.shape[0] for input_ in inputs if input_.shape}
     batch = next(iter(sizes)) if len(sizes) == 1 else None
     if batch is not None and batch > _MOST_BATCH:
         raise LamettaError(f"the graph's batches must be of {_MOST_BATCH} at most, got {batch}")
@@ -163,3 +168,54 @@ def _providers(ort: ModuleType, providers: Sequence[Provider] | None) -> list[Pr
         name = provider[0] if isinstance(provider, tuple) and provider else provider
         check_choice("providers", name, available)  # or they would be left out with a warning
     return list(providers)
+
+
+def pooled(x: Floats, n: int, channels_first: bool | None) -> Floats:
+    """Features [N, d], averaged over places or tokens."""
+    if x.ndim == 1 and n == 1:
+        x = x[None]
+    if x.ndim < 2 or len(x) != n:
+        raise LamettaError(f"features must have a row for each of {n} samples, got {x.shape}")
+    return x.mean(axis=pooled_axes(x.ndim, channels_first)) if x.ndim > 2 else x
+
+
+def pooled_axes(n_axes: int, channels_first: bool | None) -> tuple[int, ...]:
+    """The axes of places or tokens; without more knowledge, three axes are tokens [N, T, d]."""
+    first = 2 if (n_axes > 3 if channels_first is None else channels_first) else 1
+    return tuple(range(first, first + n_axes - 2))
+
+
+def matrix(logits: Floats, n: int, columns: int | None) -> Floats:
+    """Logits [N, K] without the axes of length 1 that they may have."""
+    columns = columns or logits.size // n
+    if logits.size != n * columns or (n > 1 and len(logits) != n) or not columns:
+        raise LamettaError(f"logits must be [{n}, {columns or 'K'}], got shape {logits.shape}")
+    return logits.reshape(n, columns)
+
+
+def check_logits(rows: Floats, probabilities: bool) -> None:
+    """Raise if these are rows of probabilities and should be logits, or the other way round."""
+    fit = bool((rows >= 0).all() and (abs(rows.sum(axis=1) - 1) < 1e-3).all())
+    if fit != probabilities:
+        wanted, got = ("probabilities", "others") if probabilities else ("logits", "rows of sum 1")
+        raise LamettaError(
+            f"logits must name a tensor of {wanted}, got {got}: name another, or say "
+            f"probabilities={not probabilities}"
+        )
+
+
+def width(shape: Sequence[int | str | None]) -> int | None:
+    """The number of features in a tensor of this shape; None where the shape leaves it open."""
+    side = shape[2 if len(shape) == 3 else 1] if len(shape) > 1 else None
+    return side if isinstance(side, int) and side > 0 else None
+
+
+def columns(shape: Sequence[int | str | None], n_classes: int | None) -> int | None:
+    """The number of classes, by the head's weights and the logits' shape; None if both are open."""
+    sides = [side for side in shape[1:] if isinstance(side, int) and side > 0]
+    known = math.prod(sides) if 0 < len(sides) == len(shape) - 1 else None
+    if n_classes is not None and known not in (None, n_classes):
+        raise LamettaError(
+            f"logits must have {n_classes} columns, as the head's weights, got {known}"
+        )
+    return n_classes or known

@@ -1,4 +1,4 @@
-"""The head of a classifier in an ONNX graph, and a graph that gives what goes into it."""
+"""Finding the classifier head in an ONNX graph, and making its input an output."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Head:
     n_classes: int | None = None
 
 
-class _Way(NamedTuple):
+class _Path(NamedTuple):
     """The nodes on the way back from an output, and which of them may be heads."""
 
     heads: "list[NodeProto]"
@@ -111,7 +111,9 @@ class _Graph:
     def __init__(self, model: "ModelProto") -> None:
         self.makers = {name: node for node in model.graph.node for name in node.output if name}
         self.constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-        self.inputs = [put.name for put in model.graph.input if put.name not in self.constants]
+        self.inputs = [
+            input_.name for input_ in model.graph.input if input_.name not in self.constants
+        ]
 
     def check_tensor(self, argument: str, name: str) -> None:
         known = [*self.makers, *self.inputs]
@@ -123,15 +125,15 @@ class _Graph:
 
     def head(self, output: str, features: str | None) -> Head:
         """The head behind an output, or the features that are named."""
-        way = self._way(output)
+        path = self._path(output)
         logits = self._logits(output)
-        kinds = {node.op_type for node in way.nodes}
+        kinds = {node.op_type for node in path.nodes}
         mixed = logits == (output,) and bool(kinds & _SOFTMAX) and not kinds & {"Log", "LogSoftmax"}
         if features is not None:
             return Head((features,), logits, probabilities=mixed)
-        heads = {self._data(node): node for node in way.heads}
+        heads = {self._data(node): node for node in path.heads}
         if len(heads) != 1:
-            raise LamettaError(self._described(output, way))
+            raise LamettaError(self._described(output, path))
         data, node = next(iter(heads.items()))
         n_classes, d = self._widths(node) or (None, None)
         if n_classes != 1 and kinds & {"Sigmoid", "QLinearSigmoid"}:
@@ -141,22 +143,22 @@ class _Graph:
             )
         return Head(data, logits, node.op_type in _CONVOLUTIONS, mixed, d, n_classes)
 
-    def _way(self, output: str) -> _Way:
-        way, waiting, seen = _Way([], []), [output], set()
+    def _path(self, output: str) -> _Path:
+        path, waiting, seen = _Path([], []), [output], set()
         while waiting:
             name = waiting.pop()
             node = self.makers.get(name)
             if name in seen or node is None:  # a broken graph may have a circle
                 continue
             seen.add(name)
-            way.nodes.append(node)
+            path.nodes.append(node)
             if node.op_type in _DENSE | _CONVOLUTIONS and self._data(node) and self._widths(node):
-                way.heads.append(node)
+                path.heads.append(node)
             elif node.op_type in _SHAPES | _SOFTMAX | _POOLS:
                 waiting.extend(node.input[:1])
             elif node.op_type in _ARITHMETIC:
                 waiting.extend(n for n in node.input if n and self._shape(n) is None)
-        return way
+        return path
 
     def _logits(self, output: str) -> tuple[str, ...]:
         """The input of the softmax that an output comes from, or the output itself."""
@@ -210,11 +212,11 @@ class _Graph:
                 shape = _transposed(shape, node)
         return shape
 
-    def _described(self, output: str, way: _Way) -> str:
-        if len(way.heads) > 1:
-            tensors = ", ".join(repr(self._data(node)[0]) for node in way.heads[:5])
+    def _described(self, output: str, path: _Path) -> str:
+        if len(path.heads) > 1:
+            tensors = ", ".join(repr(self._data(node)[0]) for node in path.heads[:5])
             return f"{output!r} comes from several layers, with inputs {tensors}"
-        last = " <- ".join(f"{node.op_type} {node.name!r}" for node in way.nodes[:6])
+        last = " <- ".join(f"{node.op_type} {node.name!r}" for node in path.nodes[:6])
         return (
             f"{output!r} was expected to come from a Gemm, a MatMul or a 1x1 Conv with constant "
             f"weights, and its last nodes are {last or 'none'}"

@@ -1,4 +1,4 @@
-"""An ONNX classifier as a `lametta.Model`, run by ONNX Runtime; LAME as an ONNX graph."""
+"""OnnxModel: an ONNX classifier as a Model, run by ONNX Runtime; export of LAME."""
 
 import json
 import logging
@@ -12,19 +12,24 @@ import numpy.typing as npt
 
 from lametta._checks import check_flag, check_integer
 from lametta._files import PathLike
-from lametta.integrations._images import are_images, images_for
-from lametta.integrations._onnx_export import export
-from lametta.integrations._onnx_graph import find_head, with_outputs
-from lametta.integrations._onnx_outputs import Floats, check_kind, columns, matrix, pooled, width
-from lametta.integrations._onnx_session import (
+from lametta.integrations.onnx.exporter import export
+from lametta.integrations.onnx.graph import find_head, with_outputs
+from lametta.integrations.onnx.images import are_images, images_for
+from lametta.integrations.onnx.runtime import (
+    Floats,
     Input,
     Provider,
+    check_logits,
+    columns,
     fixed_batch,
     inputs_of,
-    parsed,
-    reading,
+    load_graph,
+    matrix,
+    onnx_errors,
+    pooled,
     reason,
     session,
+    width,
 )
 from lametta.types import LamettaError, Output
 
@@ -123,8 +128,8 @@ class OnnxModel:
         if threads is not None:
             check_integer("threads", threads, 1)
         self.path = Path(path)
-        with reading(self.path):
-            model = parsed(self.path)
+        with onnx_errors(self.path):
+            model = load_graph(self.path)
             head = find_head(model, features, logits)
             self._names = with_outputs(model, head)
             self._session = session(model, self.path.parent, providers, threads)
@@ -180,31 +185,33 @@ class OnnxModel:
     def _feeds(self, x: object) -> _Feeds:
         inputs = self.metadata.inputs
         given = x if isinstance(x, Mapping) else {inputs[0].name: x} if len(inputs) == 1 else {}
-        if set(given) != {put.name for put in inputs}:
-            names = ", ".join(repr(put.name) for put in inputs)
+        if set(given) != {input_.name for input_ in inputs}:
+            names = ", ".join(repr(input_.name) for input_ in inputs)
             got = ", ".join(map(repr, given)) or type(x).__name__
             raise LamettaError(f"x must be a mapping with the tensors {names}, got {got}")
-        feeds = {put.name: self._tensor(put, given[put.name]) for put in inputs}
+        feeds = {input_.name: self._tensor(input_, given[input_.name]) for input_ in inputs}
         if len({len(tensor) for tensor in feeds.values()}) != 1:
             got = " and ".join(f"{len(tensor)} of {name!r}" for name, tensor in feeds.items())
             raise LamettaError(f"x must have as many samples in each tensor, got {got}")
         return feeds
 
-    def _tensor(self, put: Input, x: object) -> npt.NDArray[np.generic]:
+    def _tensor(self, input_: Input, x: object) -> npt.NDArray[np.generic]:
         if isinstance(x, bytes | bytearray | memoryview):
             x = [x]
-        if not are_images(x, takes_pixels=put.dtype == "uint8"):
-            return put.tensor(x)
+        if not are_images(x, takes_pixels=input_.dtype == "uint8"):
+            return input_.tensor(x)
         if self._images is None:
-            raise LamettaError(f"x must be {put} for the graph's input {put.name!r}, got images")
-        return self._images(x, np.dtype(put.dtype))
+            raise LamettaError(
+                f"x must be {input_} for the graph's input {input_.name!r}, got images"
+            )
+        return self._images(x, np.dtype(input_.dtype))
 
     def _as_logits(self, logits: Floats) -> Floats:
         if logits.shape[1] == 1:  # of a binary classifier
             other = 1 - logits if self.probabilities else np.zeros_like(logits)
             logits = np.concatenate([other, logits], axis=1)
         if not self._is_checked:
-            check_kind(logits, self.probabilities)
+            check_logits(logits, self.probabilities)
             self._is_checked = True
         if self.probabilities:
             logits = np.log(np.maximum(logits, np.finfo(np.float32).tiny))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lametta._checks import check_choice, check_flag, import_optional, is_number, raise_as
-from lametta.integrations._onnx_session import Input
+from lametta.integrations.onnx.runtime import Input
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -186,7 +186,9 @@ def images_for(
     The options come first, then the file's metadata, then the shape of the input.
     """
     kinds = ("uint8", "float16", "float32", "float64")
-    channels = [put.shape[1:] for put in inputs if len(put.shape) == 4 and put.dtype in kinds]
+    channels = [
+        input_.shape[1:] for input_ in inputs if len(input_.shape) == 4 and input_.dtype in kinds
+    ]
     takes = len(inputs) == 1 and channels and {channels[0][0], channels[0][2]} & {3, None}
     if not takes:
         if options:
