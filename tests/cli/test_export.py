@@ -87,7 +87,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("lametta._files.os.fsync", full)
     done = run(path)
     assert done.exit_code == 2
-    assert f"got {path}: No space left on device" in done.stderr
+    assert f"could not write {path}: No space left on device" in done.stderr
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["lame.onnx"]
     done = run(tmp_path / "absent" / "lame.onnx")
