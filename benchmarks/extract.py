@@ -25,7 +25,7 @@ from torch import nn
 import extract_gpu
 from lametta import LamettaError, Model
 from lametta.data.bank import Bank, extract
-from lametta.data.bank.store import write_blocks
+from lametta.data.bank.safetensors import write_blocks
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
 from lametta.data.readers.folders import image_folder

@@ -22,7 +22,7 @@ import numpy as np
 
 from lametta._arrays import from_top_k, softmax
 from lametta.correctors import Average, Majority, Memory, Product, Track
-from lametta.data.bank.files import read_arrays
+from lametta.data.bank.bank import read_arrays
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.types import Corrector
 

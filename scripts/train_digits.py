@@ -15,8 +15,7 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
 
-from lametta.data.readers.digit_shifts import warp
-from lametta.data.readers.digits import make_digits, part
+from lametta.data.readers.digits import make_digits, part, warp
 from lametta.torch.digits import NETS, digits_net
 from lametta.types import Array
 

@@ -16,8 +16,8 @@ from lametta import ClassMap, Prediction
 from lametta.cli import app
 from lametta.cli._predictions import read
 from lametta.data import Bank
-from lametta.data.bank.files import read_arrays
-from lametta.data.bank.store import decode_columns, encode_columns, read_layout, write_blocks
+from lametta.data.bank.bank import read_arrays
+from lametta.data.bank.safetensors import decode_columns, encode_columns, read_layout, write_blocks
 from lametta.data.classes.imagenet import IMAGENET
 from tests import processes
 from tests.conftest import softmax

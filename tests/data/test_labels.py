@@ -7,8 +7,8 @@ import pytest
 
 from lametta import ClassMap, LamettaError
 from lametta.data import Bank, arrays
-from lametta.data.bank.files import map_labels
-from lametta.data.labels import match_labels
+from lametta.data.bank.bank import map_labels
+from lametta.data.dataset import match_labels
 from tests.conftest import shared
 
 PETS = ("cat", "cow", "dog")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lametta import ClassMap
 from lametta.data.bank import Bank
-from lametta.data.bank.files import read_arrays
-from lametta.data.bank.store import encode_columns, write_blocks
+from lametta.data.bank.bank import read_arrays
+from lametta.data.bank.safetensors import encode_columns, write_blocks
 from tests.fuzz.hostile import changed, damaged, json_leaves, one_of
 from tests.fuzz.outcomes import attempt, check_probs, command
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from lametta.bench.experiment import Cell
 from lametta.bench.workspace import Workspace
-from lametta.data.dataset import Dataset
-from lametta.data.labels import is_numbered, some_of
+from lametta.data.dataset import Dataset, is_numbered, some_of
 from lametta.types import LamettaError
 
 

@@ -18,10 +18,10 @@ from lametta._arrays import Floats, softmax, widen
 from lametta._checks import import_optional
 from lametta._files import atomic_write, escape_formula
 from lametta.cli._console import load_map, typed
-from lametta.data.bank.files import check_finite, map_labels, read_arrays
-from lametta.data.bank.store import Header, Rows, encode_columns, write_blocks
+from lametta.data.bank.bank import check_finite, map_labels, read_arrays
+from lametta.data.bank.safetensors import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
-from lametta.data.labels import check_range, some_of
+from lametta.data.dataset import check_range, some_of
 from lametta.types import LamettaError
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")

@@ -17,7 +17,7 @@ from lametta._arrays import Floats
 from lametta.cli._camera_traps import correct_results, in_file, read_results, show
 from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
 from lametta.cli._predictions import Predictions, check_target, read, write
-from lametta.data.bank.files import check_finite
+from lametta.data.bank.bank import check_finite
 from lametta.types import Corrector, LamettaError
 
 _N_GROUPS = 20  # that are shown; the others are counted

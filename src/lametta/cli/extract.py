@@ -25,9 +25,8 @@ from lametta.data.bank import Bank
 from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
 from lametta.data.catalog import load, names
-from lametta.data.dataset import Dataset, Samples, UnreadableImageError
-from lametta.data.labels import some_of
-from lametta.data.readers.paths import CountClasses, open_names, open_path
+from lametta.data.dataset import Dataset, Samples, UnreadableImageError, some_of
+from lametta.data.readers.folders import CountClasses, open_names, open_path
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:

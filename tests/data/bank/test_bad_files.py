@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 
 from lametta import ClassMap, LamettaError
 from lametta.data.bank import Bank, open_images
-from lametta.data.bank.files import check_finite, read_arrays
-from lametta.data.bank.store import encode_columns, write_blocks
+from lametta.data.bank.bank import check_finite, read_arrays
+from lametta.data.bank.safetensors import encode_columns, write_blocks
 from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 from lametta import LamettaError, Output
 from lametta.data import image_folder
 from lametta.data.bank import Bank, build, cache_images, extract
-from lametta.data.bank.store import read_layout, write_blocks
+from lametta.data.bank.safetensors import read_layout, write_blocks
 from tests.data.bank.conftest import image, make_data, run
 
 

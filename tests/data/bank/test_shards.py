@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from lametta import LamettaError
 from lametta.data.bank import shards as module
+from lametta.data.bank.safetensors import read_layout
 from lametta.data.bank.shards import Shards
-from lametta.data.bank.store import read_layout
 from tests.data.bank.conftest import make_data, run
 
 

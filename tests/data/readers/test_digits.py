@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from lametta import LamettaError, lame
-from lametta.data.readers import digit_shifts as shifts
 from lametta.data.readers import digits
 from lametta.data.readers.digits import make_digits, part
 from lametta.torch import Classifier
@@ -26,7 +25,7 @@ NAMES = (
     "digits_tao",
 )  # fmt: skip
 VALIDATION, TEST = NAMES[:3], NAMES[3:]
-CORRUPTIONS = shifts.VALIDATION | shifts.TEST
+CORRUPTIONS = digits.VALIDATION | digits.TEST
 
 
 def rng(seed=0):
@@ -130,9 +129,9 @@ def test_super_classes_are_like_those_of_the_paper():
 @pytest.mark.parametrize(
     ("name", "corruptions"),
     [
-        ("digits_c_val", shifts.VALIDATION),
-        ("digits_super", shifts.VALIDATION),
-        ("digits_c_test", shifts.TEST),
+        ("digits_c_val", digits.VALIDATION),
+        ("digits_super", digits.VALIDATION),
+        ("digits_c_test", digits.TEST),
     ],
 )
 def test_groups_are_the_corruptions(name, corruptions):
@@ -145,7 +144,7 @@ def test_groups_are_the_corruptions(name, corruptions):
 
 
 def test_validation_and_test_share_no_corruption():
-    assert not shifts.VALIDATION.keys() & shifts.TEST.keys()
+    assert not digits.VALIDATION.keys() & digits.TEST.keys()
 
 
 @pytest.mark.parametrize("name", ["digits_val", "digits_v2"])
@@ -156,7 +155,7 @@ def test_plain_sets_have_no_groups(name):
 def test_a_sample_depends_on_its_key_alone():
     data = make_digits("digits_c_val")
     last = part("val")[-1]
-    (alone,) = digits._corrupted([last], {"gaussian_noise": shifts.gaussian_noise})
+    (alone,) = digits._corrupted([last], {"gaussian_noise": digits.gaussian_noise})
     assert alone.key == data.keys[-1]
     np.testing.assert_array_equal(alone.image.astype(np.float32), data.samples[-1, 0])
 
@@ -238,20 +237,20 @@ def test_warp_by_definition(seed, angle, scale, slant, down, right):
     image = np.pad(rng(seed).random((6, 6)), 1)  # a border of paper, so that its edge is no jump
     options = {"angle": angle, "scale": scale, "slant": slant, "shift": (down, right)}
     np.testing.assert_allclose(
-        shifts.warp(image, **options), warp_by_definition(image, **options), atol=1e-9
+        digits.warp(image, **options), warp_by_definition(image, **options), atol=1e-9
     )
 
 
 def test_warp_of_simple_motions():
     image = np.pad(rng().random((4, 4)), 2)
-    np.testing.assert_allclose(shifts.warp(image), image)
-    np.testing.assert_allclose(shifts.warp(image, shift=(1, -2)), np.roll(image, (1, -2), (0, 1)))
-    np.testing.assert_allclose(shifts.warp(image, angle=np.pi / 2), np.rot90(image), atol=1e-12)
+    np.testing.assert_allclose(digits.warp(image), image)
+    np.testing.assert_allclose(digits.warp(image, shift=(1, -2)), np.roll(image, (1, -2), (0, 1)))
+    np.testing.assert_allclose(digits.warp(image, angle=np.pi / 2), np.rot90(image), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [*CORRUPTIONS, "scan", "tumble", "drive_by"])
 def test_shifts_are_pure(name):
-    shift = getattr(shifts, name)
+    shift = getattr(digits, name)
     more = (5,) if name in ("tumble", "drive_by") else ()
     image = DIGITS.images[0] / 16
     image.flags.writeable = False
@@ -298,14 +297,14 @@ def test_corruptions_do_what_they_say(seed):
 
 def test_noises_have_their_strength():
     gray = np.full((200, 200), 0.5)
-    near = np.abs(shifts.gaussian_noise(gray, rng()) - gray) <= 0.25
+    near = np.abs(digits.gaussian_noise(gray, rng()) - gray) <= 0.25
     assert near.mean() == pytest.approx(0.683, abs=0.01)  # within one standard deviation
-    hit = shifts.impulse_noise(gray, rng())
+    hit = digits.impulse_noise(gray, rng())
     for value in (0, 1):
         assert (hit == value).mean() == pytest.approx(0.06, abs=0.01)
 
 
-@pytest.mark.parametrize("blur", [shifts.gaussian_blur, shifts.motion_blur])
+@pytest.mark.parametrize("blur", [digits.gaussian_blur, digits.motion_blur])
 def test_blurs_spread_a_point_and_keep_its_mass(blur):
     point = np.zeros((16, 16))
     point[8, 8] = 1
@@ -315,7 +314,7 @@ def test_blurs_spread_a_point_and_keep_its_mass(blur):
     spread = np.cov(*np.indices((16, 16)).reshape(2, -1), aweights=blurred.ravel(), ddof=0)
     small, large = np.linalg.eigvalsh(spread)
     # A Gaussian is round; a straight path is not.
-    assert (large < 1.01 * small) == (blur is shifts.gaussian_blur)
+    assert (large < 1.01 * small) == (blur is digits.gaussian_blur)
 
 
 # The network

@@ -10,9 +10,8 @@ import pytest
 from lametta import LamettaError
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import UnreadableImageError
-from lametta.data.readers.folders import image_folder, video_folder
+from lametta.data.readers.folders import image_folder, open_path, video_folder
 from lametta.data.readers.images import list_images
-from lametta.data.readers.paths import open_path
 from tests.conftest import shared
 from tests.data.readers.plants import plant, plant_folder
 

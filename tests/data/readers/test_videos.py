@@ -8,7 +8,7 @@ import pytest
 from lametta import LamettaError
 from lametta.data import load_batches
 from lametta.data.dataset import UnreadableImageError
-from lametta.data.readers.paths import open_path
+from lametta.data.readers.folders import open_path
 from lametta.data.readers.videos import video_frames
 
 av = pytest.importorskip("av", reason="PyAV is not installed")

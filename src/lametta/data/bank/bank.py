@@ -1,21 +1,39 @@
-"""Banks: what a network says of a data set, extracted once and replayed without it."""
+"""Bank: features, logits and labels read from a file, as a `Model`."""
 
-from collections.abc import Sequence
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import ArrayLike, NDArray
 
 from lametta._arrays import log, widen
+from lametta._checks import raise_as
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
-from lametta.data.bank.files import check_arrays, check_finite, map_labels, read_arrays
-from lametta.data.bank.store import Header, Rows
-from lametta.data.dataset import check_positions
-from lametta.types import LamettaError, Output
+from lametta.data.bank.safetensors import Header, Rows, decode_columns, read_layout
+from lametta.data.dataset import (
+    check_positions,
+    check_range,
+    check_unmasked,
+    is_numbered,
+    match_labels,
+    some_of,
+)
+from lametta.types import Array, LamettaError, Output
+
+_NAMES = ("features", "logits", "probs", "labels", "groups", "keys")
+_OPTIONAL = ("labels", "groups", "keys")
+_UNREAD = ("classes", "before", "after", "confidence")  # a header's, and what a correction adds
+_NEAR = 0.8  # how alike a name is to one that it was meant to be: "group" to "groups" is 0.91
+_RATIO = 1032  # the most that deflate can shrink bytes by
+_MAX_CLASSES = 2**26  # bytes that the names of classes may take up
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,3 +164,168 @@ class Bank:
         labels = map_labels(whole.labels, whole.header, classes, whole.logits.shape[1])
         header = whole.header | {"classes": list(classes.names)}
         return replace(whole, labels=labels, header=header, classes=classes, _whole=whole)
+
+
+def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header, list[str]]:
+    """Read features [N, d] and logits or probs [N, K], and labels, groups and keys [N] if there.
+
+    Gives them by name, the header, and the names of arrays that mean nothing here. One that is
+    nearly the name of a missing array is an error: without its ``groups``, videos would be mixed.
+
+    Arrays of two axes in a ``.safetensors`` file are read later, when rows are asked for. Floats
+    are float16 to float64 in the machine's byte order. Nothing else is read but the header, or the
+    names of the ``classes`` in a ``.npz`` file. Messages call the path ``name``.
+    """
+    if path.suffix not in (".npz", ".safetensors"):
+        raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
+    if not path.is_file():
+        raise LamettaError(f"{name} must be a file, got {path}, which does not exist")
+    with raise_as(f"{name} must be a readable {path.suffix} file", str(path)):
+        arrays, header, found = _load(path, name)
+        check_header(header)
+    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
+        have = ", ".join(sorted(found)) or "nothing"
+        raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")
+    check_arrays(arrays)
+    return arrays, header, _unused(path, name, found)
+
+
+def _unused(path: Path, name: str, found: Sequence[str]) -> list[str]:
+    """The names of arrays that are not read, unless one of them is misspelt."""
+    whole = dict.fromkeys(key.partition(".")[0] for key in found)  # texts are stored in parts
+    unused = [key for key in whole if key not in (*_NAMES, *_UNREAD)]
+    missing = [key for key in _OPTIONAL if key not in whole]
+    for key in unused:
+        if near := get_close_matches(key.lower()[:100], missing, n=1, cutoff=_NEAR):
+            raise LamettaError(
+                f"{name} must have arrays with the names {', '.join(_NAMES)}, got {key!r} in "
+                f"{path}; did you mean {near[0]!r}?"
+            )
+    return unused
+
+
+def map_labels(
+    labels: NDArray[np.integer] | None, header: Header, classes: ClassMap, n_outputs: int
+) -> NDArray[np.integer] | None:
+    """Translate labels of a bank to the targets of a class map, or raise and say why not.
+
+    They are indices into the ``classes`` of the header. If it names none, they are already those of
+    the targets, which must not have names then. The network has ``n_outputs`` classes.
+    """
+    if labels is None:
+        return None
+    names = header.get("classes")
+    if names is None and not is_numbered(classes.names):
+        raise LamettaError(
+            "labels must have names of classes beside them, which say what they are in "
+            f"{some_of(classes.names)}, got none"
+        )
+    check_range("labels", labels, len(classes if names is None else names))
+    if names is None:
+        return labels
+    n_source = n_outputs if header.get("class_map") is None else None
+    targets = match_labels(labels, names, classes, n_source)
+    if (targets < 0).any():
+        lost = [names[i] for i in np.unique(labels[targets < 0])]
+        raise LamettaError(
+            f"class_map must have a target for the class of every label, got none for "
+            f"{some_of(lost)} ({(targets < 0).sum()} of {len(labels)} labels)"
+        )
+    return targets
+
+
+def check_finite(name: str, x: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> None:
+    """Raise unless all numbers of a matrix are finite, and name the first that is not.
+
+    Its rows are those of a file, or some of them: ``rows`` says which.
+    """
+    finite = np.isfinite(x)
+    if not finite.all():
+        row, column = np.unravel_index(int(finite.argmin()), x.shape)
+        raise LamettaError(
+            f"{name} must be finite, got {x[row, column]} in row "
+            f"{row if rows is None else rows[row]}, column {column} (rows and columns count from 0)"
+        )
+
+
+def check_arrays(arrays: Mapping[str, Rows]) -> None:
+    """Raise unless features, logits or probs, labels and groups have shapes and types that fit."""
+    name = "logits" if "logits" in arrays else "probs"
+    for key, x in arrays.items():
+        check_unmasked(key, x)
+    n = len(arrays["features"]) if arrays["features"].ndim else 0
+    wanted = {"features": "[N, d]", name: "[N, K]", "labels": "[N]", "groups": "[N]", "keys": "[N]"}
+    for key, want in wanted.items():
+        if key not in arrays:
+            continue
+        shape = arrays[key].shape
+        if len(shape) != want.count(",") + 1 or shape[0] != n or 0 in shape[1:]:
+            raise LamettaError(f"{key} must have shape {want} with N = {n}, got {shape}")
+    for key in ("features", name):
+        if arrays[key].dtype.kind != "f":
+            raise LamettaError(f"{key} must be of a floating dtype, got {arrays[key].dtype}")
+    labels = arrays.get("labels")
+    if labels is not None and len(labels) and labels.dtype.kind not in "iu":
+        raise LamettaError(f"labels must be integers, got {labels.dtype}")
+
+
+def check_header(header: Header) -> None:
+    """Raise ``ValueError`` unless what a header says has the types that its readers rely on."""
+    for key in ("classes", "failed"):
+        names = header.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{key} must be a list of names, got {names!r:.60}")
+    packed = header.get("class_map")
+    if packed is not None:
+        if not isinstance(packed, dict):
+            raise ValueError(f"class_map must be an object, got {packed!r:.60}")
+        ClassMap.from_dict(packed)
+
+
+def _load(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:
+    """The arrays that are wanted, the header, and the names of all arrays."""
+    if path.suffix == ".safetensors":
+        stored, header = read_layout(path, name)
+        wanted = {key: x for key, x in stored.items() if key.partition(".")[0] in _NAMES}
+        small = {key: x if x.ndim > 1 else np.asarray(x) for key, x in wanted.items()}
+        return decode_columns(small), header, list(stored)
+    with zipfile.ZipFile(path) as archive:
+        found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        wanted_names = [key for key in _NAMES if key in found]
+        if "logits" in found and "probs" in found:
+            wanted_names.remove("probs")
+        arrays = {key: _member(archive, found[key], path) for key in wanted_names}
+        header = {}
+        if (info := found.get("classes")) and info.file_size <= _MAX_CLASSES:
+            shape, dtype = _claim(archive, info)
+            if dtype.kind == "U" and len(shape) == 1:
+                header = {"classes": _member(archive, info, path).tolist()}
+    return arrays, header, list(found)
+
+
+def _claim(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """The shape and the type that an array of an archive says it has."""
+    with archive.open(info) as file:
+        read_header = {
+            (1, 0): npy.read_array_header_1_0,
+            (2, 0): npy.read_array_header_2_0,
+        }.get(npy.read_magic(file))
+        if read_header is None:
+            raise ValueError(f"{info.filename} is of a version that arrays of numbers are not of")
+        shape, _, dtype = read_header(file)
+    return shape, dtype
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> NDArray[np.generic]:
+    """Read an array of an archive, unless it claims to be larger than its bytes can be."""
+    shape, dtype = _claim(archive, info)
+    least = math.prod(shape) * dtype.itemsize
+    most = min(info.file_size, _RATIO * min(info.compress_size, path.stat().st_size))
+    if least > most:
+        raise ValueError(f"{info.filename} must have {least} bytes for {dtype} {shape}, got {most}")
+    with archive.open(info) as file:
+        x: NDArray[np.generic] = npy.read_array(file, allow_pickle=False)
+    wide = x.dtype.kind == "f" and x.dtype.itemsize > 8
+    return x.astype(np.float64 if wide else x.dtype.newbyteorder("="), copy=False)

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from lametta._checks import check_integer
 from lametta._files import PathLike, file_lock
-from lametta.data.bank.known import Known
-from lametta.data.bank.shards import Shards
-from lametta.data.bank.store import Arrays, Header, read_layout
+from lametta.data.bank.safetensors import Arrays, Header, read_layout
+from lametta.data.bank.shards import Known, Shards
 from lametta.data.dataset import Dataset, stamps_of
 from lametta.data.loader import Transform, load_batches
 from lametta.types import LamettaError

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
+from lametta.data.bank.bank import check_header
 from lametta.data.bank.build import OnProgress, build
-from lametta.data.bank.files import check_header
-from lametta.data.bank.store import Arrays, decode_columns, read_layout
+from lametta.data.bank.safetensors import Arrays, decode_columns, read_layout
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError
 

@@ -1,21 +1,24 @@
-"""The rows of an unfinished file: small files, joined into one when all are there."""
+"""Shards: checkpoints of a build, and rows of an earlier file that can be reused."""
 
 import re
 import reprlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lametta._files import atomic_write, remove_temporary_files
-from lametta.data.bank.store import (
+from lametta.data.bank.safetensors import (
     Arrays,
     Header,
     MappedArray,
     Rows,
+    decode_columns,
     encode_columns,
     read_layout,
     write_blocks,
@@ -26,8 +29,10 @@ _SECONDS = 1.0  # of work that a kill may cost
 _BYTES = 2**25  # that may wait in memory
 _INDEX = "index"  # the array of a shard that says which samples its rows are of
 _STAMPS = "stamps"  # the array of a shard with the stamps of all its samples, read or not
-DATA = ("fingerprint", "classes", "class_map")
-"""What the header says of the data set as a whole; stamps do so for each sample."""
+# What a header says of the data set as a whole; stamps do so for each sample.
+_DATA = ("fingerprint", "classes", "class_map")
+_COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
+_FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not known
 
 
 class Shards:
@@ -80,7 +85,7 @@ class Shards:
         calls are written together.
         """
         for name, x in rows.items():
-            check_shape(name, x, self._shapes.setdefault(name, x.shape[1:]))
+            _check_shape(name, x, self._shapes.setdefault(name, x.shape[1:]))
         for name, x in {_INDEX: index, **rows}.items():
             # A copy, since whoever computed the rows may use their memory again.
             self._waiting.setdefault(name, []).append(x.copy())
@@ -144,7 +149,7 @@ class Shards:
     def _count_in(self, stop: int) -> None:
         """Count the samples of the next shard, up to ``stop``, as done."""
         arrays, header = read_layout(self._file(stop))
-        check_same(self.folder, header, self.header, () if self.stamps is None else DATA)
+        _check_same(self.folder, header, self.header, () if self.stamps is None else _DATA)
         self._written.append(arrays)
         self._shapes |= {name: x.shape[1:] for name, x in arrays.items()}
         self.done = stop
@@ -155,7 +160,7 @@ class Shards:
             return
         for start, stop, file in self._files():
             arrays, header = read_layout(file)
-            check_same(self.folder, header, self.header, DATA)
+            _check_same(self.folder, header, self.header, _DATA)
             stored = arrays.get(_STAMPS)
             if stored is None or not np.array_equal(stored[...], self.stamps[start:stop]):
                 file.unlink()
@@ -177,13 +182,80 @@ class Shards:
             self.folder.rmdir()
 
 
-def check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | None) -> None:
+@dataclass(frozen=True)
+class Known:
+    """The rows of a file whose samples have not changed."""
+
+    rows: Mapping[str, Rows]  # all of the file
+    row_of: NDArray[np.int64]  # [N], of each sample; _FAILED or _MISSING if it has none
+    whole: bool = False  # the file is exactly what is asked for
+
+    @classmethod
+    def find(
+        cls, path: Path, header: Header, keys: Sequence[str], stamps: NDArray[np.uint64] | None
+    ) -> Self:
+        """Compare a file with what is asked for, or raise if it is of something else.
+
+        A file of a data set without stamps, or of a version of lametta that stored none, has to be
+        of the same samples; whether these were changed is not known.
+        """
+        row_of = np.full(len(keys), _MISSING)
+        if not path.exists():
+            return cls({}, row_of)
+        arrays, stored = read_layout(path)
+        if stamps is None or "stamps" not in arrays:
+            _check_same(path, stored, header)
+            return cls({}, row_of, whole=True)
+        _check_same(path, stored, header, _DATA)
+        columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
+        names = np.asarray(decode_columns(columns)["keys"]).tolist()
+        of_rows = zip(range(len(names)), columns["stamps"][...].tolist(), strict=True)
+        found = dict(zip(names, of_rows, strict=True))
+        failed = zip(stored["failed"], stored.get("failed_stamps", []), strict=True)
+        found |= {key: (_FAILED, stamp) for key, stamp in failed}
+        if not found.keys() & set(keys):  # not one: another data set altogether
+            _check_same(path, stored, header)
+        for i, (key, now) in enumerate(zip(keys, stamps.tolist(), strict=True)):
+            row, stamp = found.get(key, (_MISSING, None))
+            if stamp == now:
+                row_of[i] = row
+        same = all(stored.get(name) == header[name] for name in _DATA)
+        return cls(arrays, row_of, same and not (row_of == _MISSING).any())
+
+    @property
+    def failed(self) -> NDArray[np.intp]:
+        """The samples that could not be read."""
+        return np.flatnonzero(self.row_of == _FAILED)
+
+    def missing(self, positions: range) -> list[int]:
+        """The samples among these that are not known."""
+        return [i for i in positions if self.row_of[i] == _MISSING]
+
+    def merged(
+        self, positions: range, index: NDArray[np.int64], rows: Arrays
+    ) -> tuple[NDArray[np.int64], Arrays]:
+        """The rows of the samples at these positions: new rows are put among the known ones."""
+        kept = np.array([i for i in positions if self.row_of[i] >= 0], np.int64)
+        if not len(kept):
+            return index, rows
+        old = {name: x[self.row_of[kept]] for name, x in self.rows.items()}
+        if not len(index):
+            return kept, old
+        for name, x in rows.items():
+            _check_shape(name, x, old[name].shape[1:] if name in old else None)
+        both = np.concatenate([kept, index])
+        order = np.argsort(both)
+        merged = {name: np.concatenate([old[name], x])[order] for name, x in rows.items()}
+        return both[order], merged
+
+
+def _check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | None) -> None:
     """Raise unless rows have the shape of those before them."""
     if x.shape[1:] != shape:
         raise LamettaError(f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}")
 
 
-def check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
+def _check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
     """Raise unless a file's header is the one expected, but for what failed and some fields."""
     for name in header | stored:
         theirs, ours = stored.get(name), header.get(name)

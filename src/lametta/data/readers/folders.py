@@ -1,18 +1,33 @@
-"""Any folder of images or videos."""
+"""Folders of images or videos, whichever way they are laid out."""
 
 import json
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
 
 from lametta._checks import check_choice, check_integer, raise_as
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
-from lametta.data.dataset import MOST_CLASSES, Dataset
-from lametta.data.readers.images import image_dataset, list_images
+from lametta.data.dataset import MOST_CLASSES, Dataset, Samples
+from lametta.data.readers.images import (
+    SUFFIXES,
+    ImageFiles,
+    check_names,
+    image_dataset,
+    list_files,
+    list_images,
+)
 from lametta.data.readers.layout import Entry
+from lametta.data.readers.videos import SUFFIXES as VIDEOS
+from lametta.data.readers.videos import VideoFrames, video_frames
 from lametta.types import LamettaError
+
+CountClasses: TypeAlias = Callable[[Samples], int]
+"""Finds out with one of the samples how many classes the model has."""
 
 
 def image_folder(
@@ -49,9 +64,9 @@ def image_folder(
     paths = list_images(root)
     _check_depth(root, paths, 2, "<class>/<image>")
     folders = [image.partition("/")[0] for image in paths]
-    check_filled(root, set(folders))
+    _check_filled(root, set(folders))
     names, labels = number_classes(root, folders, classes, n_classes)
-    return image_dataset(name or root_name(root), root, paths, labels, names)
+    return image_dataset(name or _root_name(root), root, paths, labels, names)
 
 
 def video_folder(
@@ -103,7 +118,121 @@ def video_folder(
             raise LamettaError(f"labels must name every video, got none for {unlabeled[0]!r}")
         named = [str(labels[video]) for video in groups]
     names, numbers = number_classes(root, named, classes, n_classes)
-    return image_dataset(name or root_name(root), root, paths, numbers, names, groups)
+    return image_dataset(name or _root_name(root), root, paths, numbers, names, groups)
+
+
+def open_path(
+    path: PathLike,
+    *,
+    targets: Collection[str] = (),
+    count_classes: CountClasses | None = None,
+    fps: float | None = None,
+) -> Dataset:
+    """Open the images or videos at a path, whichever way they are laid out.
+
+    ======================================  ==================  =================================
+    at the path                             labels              groups
+    ======================================  ==================  =================================
+    ``*.jpg``, or one image                 none                none
+    ``<class>/*.jpg``                       the folders         none
+    ``<video>/*.jpg``                       the folders, which  the folders
+                                            are unused
+    ``<class>/<video>/*.jpg``               the outer folders   the inner folders
+    ``<video>/*.jpg`` and ``labels.json``   of the file         the folders
+    ``*.mp4``, or one video                 none                the videos
+    ``<class>/*.mp4``                       the folders         the videos
+    ======================================  ==================  =================================
+
+    Folders are classes if their names are synsets of ImageNet, numbers of the model's classes or
+    targets of the class map, or if there are as many as the model has classes. Otherwise each is
+    taken for a video. ``folder:PATH`` of `load` always takes folders as classes.
+
+    Parameters
+    ----------
+    path : path
+        A folder, a ``.zip`` file of images, an image or a video.
+    targets : collection of str
+        The names of classes that a class map leads to.
+    count_classes : callable, optional
+        How many classes the model has. It is called only if that is needed.
+    fps : float, optional
+        Frames a second that are taken of video files; all by default.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("10.jpg", "2.jpg"):
+    ...         Path(root, name).touch()
+    ...     data = open_path(root)
+    >>> data.keys, data.classes, data.groups
+    (('2.jpg', '10.jpg'), (), None)
+    """
+    root, files = _find(Path(path))
+    samples: ImageFiles | VideoFrames
+    if files[0].lower().endswith(VIDEOS):
+        samples = video_frames(root, files, fps)
+        keys, groups = samples.keys, samples.paths
+    elif fps is not None:
+        raise LamettaError(f"fps must be given for video files alone, got {fps} for {path}")
+    elif (root / "labels.json").is_file():
+        return video_folder(root, n_classes=_numbers_of(root, files, count_classes))
+    else:
+        samples = ImageFiles(root, tuple(files))
+        keys, groups = samples.paths, None
+    names = samples.paths
+    name, folders = _root_name(Path(path)), [file.rpartition("/")[0] for file in names]
+    if "" in folders:  # not all in folders
+        if groups is None and set(folders) != {""}:
+            groups = tuple(folders)
+        return _unlabeled(name, samples, keys, groups)
+    first = [file.partition("/")[0] for file in names]
+    _check_filled(root, set(first))
+    classes, labels, fit = _classes(root, first, targets, count_classes, samples)
+    if groups is None:
+        second = {folder.partition("/")[2] for folder in folders}
+        if "" not in second and len(second) > 1:
+            groups = tuple("/".join(file.split("/")[:2]) for file in names)
+        elif not fit:
+            groups = tuple(first)
+    named = None if groups is None else np.array(groups, dtype=str)
+    return Dataset(name, samples, np.array(labels, np.int64), classes, keys, named)
+
+
+def open_names(lines: Iterable[str]) -> Dataset:
+    """Open the images that are named one a line; images in several folders are in several groups.
+
+    Examples
+    --------
+    >>> open_names(["no/such.jpg"])
+    Traceback (most recent call last):
+    lametta.types.LamettaError: standard input must name images, got 'no/such.jpg', which is no file
+    """
+    paths = [line for line in (line.rstrip("\r\n") for line in lines) if line]
+    if not paths:
+        raise LamettaError("standard input must name images, one a line, got none")
+    for path in check_names(paths, Path("-")):
+        if not Path(path).is_file():
+            raise LamettaError(f"standard input must name images, got {path!r}, which is no file")
+    folders = [Path(path).parent.as_posix() for path in paths]
+    groups = folders if len(set(folders)) > 1 else None
+    return _unlabeled("-", ImageFiles(Path(), tuple(paths)), tuple(paths), groups)
+
+
+ENTRIES = {
+    "folder:PATH": Entry("any images", "PATH/<class>/*.jpg, a folder or a .zip file", image_folder),
+    "videos:PATH": Entry(
+        "any videos", "PATH/<class>/<video>/*.jpg, or PATH/<video>/*.jpg and labels", video_folder
+    ),
+}
+
+
+def _unlabeled(
+    name: str, samples: Samples, keys: tuple[str, ...], groups: Sequence[str] | None = None
+) -> Dataset:
+    """A data set of samples whose classes are not known."""
+    named = None if groups is None else np.array(groups, dtype=str)
+    return Dataset(name, samples, np.full(len(keys), -1), (), keys, named)
 
 
 def number_classes(
@@ -134,14 +263,6 @@ def number_classes(
     return names, [numbers[folder] for folder in folders]
 
 
-ENTRIES = {
-    "folder:PATH": Entry("any images", "PATH/<class>/*.jpg, a folder or a .zip file", image_folder),
-    "videos:PATH": Entry(
-        "any videos", "PATH/<class>/<video>/*.jpg, or PATH/<video>/*.jpg and labels", video_folder
-    ),
-}
-
-
 def _existing(path: PathLike) -> Path:
     root = Path(path)
     if not root.is_dir() and not (root.is_file() and zipfile.is_zipfile(root)):
@@ -149,7 +270,7 @@ def _existing(path: PathLike) -> Path:
     return root
 
 
-def root_name(root: Path) -> str:
+def _root_name(root: Path) -> str:
     """What tables call the data set in a folder or a file."""
     return root.stem if root.is_file() else root.resolve().name
 
@@ -160,7 +281,7 @@ def _check_depth(root: Path, paths: Sequence[str], least: int, layout: str) -> N
             raise LamettaError(f"{root} must hold {layout}, got {path}")
 
 
-def check_filled(root: Path, found: Collection[str]) -> None:
+def _check_filled(root: Path, found: Collection[str]) -> None:
     """Raise for a folder without images, which would silently shift the labels after it."""
     if root.is_dir():
         for folder in sorted(root.iterdir()):
@@ -184,3 +305,49 @@ def _read_labels(
         if not isinstance(label, Integral | str) or isinstance(label, bool):
             raise LamettaError(f"labels must be names or numbers, got {label!r} for {video!r}")
     return labels
+
+
+def _find(path: Path) -> tuple[Path, list[str]]:
+    """A root and the images or videos below it."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        if path.name.lower().endswith((*SUFFIXES, *VIDEOS)):
+            return path.parent, check_names([path.name], path.parent)
+        raise LamettaError(f"path must be a folder, a .zip file, an image or a video, got {path}")
+    if not path.exists():
+        raise LamettaError(f"path must be a folder or a file, got {path}, which does not exist")
+    images, videos = list_files(path, SUFFIXES), list_files(path, VIDEOS)
+    if videos and path.is_file():
+        raise LamettaError(f"{path} must hold images, got {videos[0]}: unpack it to read videos")
+    if images and videos:
+        raise LamettaError(f"{path} must hold images or videos, got {images[0]} and {videos[0]}")
+    if not images and not videos:
+        raise LamettaError(f"{path} must hold images or videos, found none")
+    return path, images or videos
+
+
+def _classes(
+    root: Path,
+    folders: Sequence[str],
+    targets: Collection[str],
+    count_classes: CountClasses | None,
+    samples: Samples,
+) -> tuple[tuple[str, ...], list[int], bool]:
+    """The names of classes, the labels, and whether these are classes of the model."""
+    found = set(folders)
+    if found <= set(targets):
+        return *number_classes(root, folders, "name"), True
+    names, labels = number_classes(root, folders, "auto")
+    if names == IMAGENET or count_classes is None:
+        return names, labels, True
+    n = count_classes(samples)
+    if all(folder.isdecimal() and int(folder) < n for folder in found):
+        return *number_classes(root, folders, "index", n), True
+    return names, labels, len(names) == n
+
+
+def _numbers_of(root: Path, files: Sequence[str], count_classes: CountClasses | None) -> int | None:
+    """How many classes there are, if the labels of videos are numbers."""
+    names = video_folder(root).classes
+    if count_classes is None or names == IMAGENET or names != tuple(map(str, range(len(names)))):
+        return None
+    return max(len(names), count_classes(ImageFiles(root, tuple(files))))

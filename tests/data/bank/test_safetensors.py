@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from lametta import LamettaError
 from lametta.data.bank import Bank
-from lametta.data.bank.store import decode_columns, encode_columns, read_layout, write_blocks
+from lametta.data.bank.safetensors import decode_columns, encode_columns, read_layout, write_blocks
 
 dtypes = st.sampled_from(["?", "u1", "i1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f2", "<f4", "<f8"])
 

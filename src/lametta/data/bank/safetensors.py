@@ -1,4 +1,4 @@
-"""Safetensors files: finding their arrays, reading rows when asked for, and writing."""
+"""Safetensors files: memory-mapped rows, streaming writes, text columns."""
 
 import json
 import math
