@@ -491,3 +491,13 @@ def test_arrays_that_are_not_used_are_named(arrays, tmp_path):
     assert result.stderr.startswith("not used of IN: video, label, scores;")
     again = run(tmp_path / "out.npz", "-o", tmp_path / "again.npz")  # has before, after, confidence
     assert again.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["logits", "probs"])
+def test_one_output_is_no_class_of_several(name, tmp_path):
+    """Its softmax would be 1 whatever comes."""
+    np.savez(tmp_path / "in.npz", **{"features": np.ones((9, 2)), name: np.ones((9, 1))})
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 2
+    assert f"{name} of IN must have a column for each of two classes or more" in result.stderr
+    assert not (tmp_path / "out.npz").exists()

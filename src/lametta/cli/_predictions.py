@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lametta
-from lametta._arrays import Floats, softmax, widen
+from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import import_optional
 from lametta._files import atomic_write, escape_formula
 from lametta.cli._console import load_map, typed
@@ -58,6 +58,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     name = "logits" if "logits" in arrays else "probs"
     outputs = np.asarray(arrays[name])
     check_finite(name, outputs)
+    check_classes(f"{name} of IN", outputs)
     n_outputs = outputs.shape[1]
     classes = _class_map(map_file, header, n_outputs)
     names = tuple(header.get("classes", ()))
