@@ -47,7 +47,7 @@ def test_a_map_is_whole_or_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("lametta._files.os.fsync", full)
     result = run("--targets", "dog", "-o", path)
     assert result.exit_code == 2
-    assert f"got {path}: No space left on device" in result.stderr
+    assert f"could not write {path}: No space left on device" in result.stderr
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["map.json"]
 

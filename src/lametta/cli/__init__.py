@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import lametta
-from lametta.cli import correct, export, extract, report, run, serve
+from lametta.cli import camera_traps, correct, export, extract, report, run, serve
 from lametta.cli import list as list_
 from lametta.cli import map as map_
 
@@ -42,6 +42,13 @@ def _flowing(command: Callable[..., None]) -> str:
 
 for _command in (
     *(run.demo, run.run, report.report, report.compare, correct.correct),
-    *(extract.extract, map_.map_, list_.list_, export.export, serve.serve),
+    *(
+        camera_traps.camera_traps,
+        extract.extract,
+        map_.map_,
+        list_.list_,
+        export.export,
+        serve.serve,
+    ),
 ):
-    app.command(_command.__name__.rstrip("_"), help=_flowing(_command))(_command)
+    app.command(_command.__name__.rstrip("_").replace("_", "-"), help=_flowing(_command))(_command)

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from lametta import methods
 from lametta._checks import extra, raise_as
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
@@ -32,6 +33,17 @@ Features: TypeAlias = Annotated[
 ]
 Logits: TypeAlias = Annotated[
     str | None, typer.Option(help="The model's tensor of logits, if it is not found.")
+]
+
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="An option of the method; may be given repeatedly."
+    ),
+]
+MapFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--map", metavar="MAP", help="A class map, of lametta map, to pool by first."),
 ]
 
 out = Console()
@@ -163,6 +175,22 @@ def parsed(settings: Sequence[str], option: str) -> dict[str, object]:
         except RecursionError:
             raise LamettaError(f"{option} {name.strip()} must not be nested so deeply") from None
     return params
+
+
+def find_method(
+    name: str, params: Mapping[str, object], shortcuts: Collection[str] = ()
+) -> methods.Method:
+    """The output-only method of ``--method``, which has to take these options of ``--set``.
+
+    Those among the shortcuts were typed as options of their own.
+    """
+    found = methods.find(name, "--method")
+    for param, message in found.problems(params):
+        option = f"--{param.replace('_', '-')}" if param in shortcuts else f"--set {param}"
+        raise LamettaError(f"{option} {message}" if param else message)
+    with typed(method="--method"):
+        found.correctors(params)  # or say that the method needs more than outputs
+    return found
 
 
 def data_folder(data: Path | None) -> Path | None:

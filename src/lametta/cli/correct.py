@@ -14,8 +14,16 @@ from rich.text import Text
 import lametta
 from lametta import methods
 from lametta._arrays import Floats
-from lametta.cli._camera_traps import correct_results, in_file, read_results, show
-from lametta.cli._console import err, parsed, progress_bar, say, show_table, typed, user_errors
+from lametta.cli._console import (
+    MapFile,
+    err,
+    find_method,
+    parsed,
+    progress_bar,
+    say,
+    show_table,
+    user_errors,
+)
 from lametta.cli._predictions import Predictions, check_target, read, write
 from lametta.data.bank.bank import check_finite
 from lametta.types import Corrector, LamettaError
@@ -41,140 +49,63 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file with features [N, d] and logits or probs [N, K], in "
-            "the order of the stream; labels [N] and groups [N] are optional. Or a .json file of "
-            "camera traps, in MegaDetector's format.",
+            "the order of the stream; labels [N] and groups [N] are optional.",
         ),
     ],
     target: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="OUT",
-            help="Where to: .npz or .safetensors, or .csv or .parquet to look at; .json for one "
-            "that is .json.",
+            "--output", "-o", metavar="OUT", help="A .npz, .safetensors, .csv or .parquet file."
         ),
     ],
     method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A corrector; lametta list methods shows them. lame if not given, and for .json "
-            "track, or prudent where images have no times.",
-        ),
-    ] = None,
+        str, typer.Option(metavar="NAME", help="A corrector; lametta list methods shows them.")
+    ] = "lame",
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="An option of the method; may be given repeatedly."
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option of the method; may be given repeatedly. Those of lame have options of "
+            "their own: --affinity, --k, --row-sum, --symmetric, --weight, --max-iter, --tol.",
         ),
     ] = None,
-    affinity: Annotated[
-        str | None, typer.Option(help="The same as --set affinity=...: knn, rbf, linear.")
-    ] = None,
-    k: Annotated[int | None, typer.Option(help="The same as --set k=...")] = None,
-    row_sum: Annotated[float | None, typer.Option(help="The same as --set row_sum=...")] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option("--symmetric", help="The same as --set symmetric=true.")
-    ] = None,
-    weight: Annotated[float | None, typer.Option(help="The same as --set weight=...")] = None,
-    max_iter: Annotated[int | None, typer.Option(help="The same as --set max_iter=...")] = None,
-    tol: Annotated[float | None, typer.Option(help="The same as --set tol=...")] = None,
+    affinity: Annotated[str | None, typer.Option(hidden=True)] = None,
+    k: Annotated[int | None, typer.Option(hidden=True)] = None,
+    row_sum: Annotated[float | None, typer.Option(hidden=True)] = None,
+    symmetric: Annotated[bool | None, typer.Option("--symmetric", hidden=True)] = None,
+    weight: Annotated[float | None, typer.Option(hidden=True)] = None,
+    max_iter: Annotated[int | None, typer.Option(hidden=True)] = None,
+    tol: Annotated[float | None, typer.Option(hidden=True)] = None,
     batch_size: Annotated[
-        int,
-        typer.Option(help="Samples corrected together; 0 for all of the file or group."),
+        int, typer.Option(metavar="N", help="Samples corrected together; 0 for all of a group.")
     ] = 64,
-    map_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            metavar="MAP",
-            help="A class map, as lametta map writes it, that predictions are pooled by first.",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="animal|sequence|location",
-            help="Of .json: which detections are a stream of their own.",
-        ),
-    ] = None,
-    gap: Annotated[
-        float | None,
-        typer.Option(help="Of .json: the most seconds between images of a sequence; 60."),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(help="Of .json: detections that are less sure neither vote nor change; 0.15."),
-    ] = None,
-    targets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Of .json: coarser classes by name, as for lametta map; categories that are a "
-            "kind of one are pooled.",
-        ),
-    ] = None,
-    drop_source: Annotated[
-        bool | None,
-        typer.Option("--drop-source", help="Of .json: don't keep the classifications before."),
-    ] = None,
+    map_file: MapFile = None,
 ) -> None:
     """Correct cached predictions.
 
-    Batches are cut in the order of the file. With groups, one for each video or camera say, each
-    group is a stream of its own: a batch never holds samples of two of them.
+    Batches are cut in the order of the file; with groups, such as videos or cameras, each group
+    is a stream of its own. OUT has a row for each sample: the class before and after, its
+    confidence, keys, groups and labels; .npz and .safetensors have features and probs, too. With
+    labels, the accuracy before and after is printed.
 
-    OUT has a row for each sample, in the order of IN: the class before and after, the confidence
-    in the latter, and keys, groups and labels where IN has them. A .npz or .safetensors file has
-    features and probs [N, K] too, and the names of the classes, so that it can be corrected again;
-    a .csv or .parquet file has the classes by name. With labels, the accuracy before and after is
-    printed, of each group too.
-
-    A .json file keeps all that it has but for the classifications of detections; what they were is
-    kept as source_classifications.
-
-    Example: lametta correct features.npz -o corrected.npz --method lame --set k=3 --batch-size 64
+    Example: lametta correct features.npz -o corrected.npz --method lame --set k=3
     """
     with user_errors():
+        if given.suffix == ".json":
+            raise LamettaError(
+                f"IN must be a .npz or .safetensors file, got {given}: lametta camera-traps "
+                "corrects results in MegaDetector's format"
+            )
         if batch_size < 0:
             raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        wish: dict[str, object] = {
-            "by": by,
-            "gap": gap,
-            "confidence": confidence,
-            "targets": targets,
-        }
-        wish |= {"drop_source": drop_source}
-        wish = {name: x for name, x in wish.items() if x is not None}
-        results = None
-        if given.suffix == ".json":
-            check_target(target, given, ".json")
-            results, usual, stream = read_results(given)
-            method, wish = method or usual, {"by": stream} | wish
-        else:
-            for name in wish:
-                option = f"--{name.replace('_', '-')}"
-                raise LamettaError(f"{option} must be left out for files other than .json")
-            check_target(target, given)
-        method = method or "lame"
+        check_target(target, given)
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
-        params = shortcuts | (named := parsed(settings or [], "--set"))
-        found = methods.find(method, "--method")
-        for name, message in found.problems(params):
-            short = name in shortcuts.keys() - named.keys()
-            option = f"--{name.replace('_', '-')}" if short else f"--set {name}"
-            raise LamettaError(f"{option} {message}" if name else message)
-        with typed(method="--method"):
-            found.correctors(params)  # or say that the method needs more than outputs
-        if results is not None:
-            with in_file(given):
-                show(correct_results(results, target, found, params, batch_size, map_file, wish))
-            say(f"corrected by {method}, each {wish['by']} by itself")
-            say(f"wrote {target}")
-            return
+        named = parsed(settings or [], "--set")
+        params = shortcuts | named
+        found = find_method(method, params, shortcuts.keys() - named.keys())
         predictions = read(given, map_file)
         for note in predictions.notes:
             say(note, err)

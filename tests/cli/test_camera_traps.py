@@ -1,7 +1,8 @@
-"""``lametta correct`` on results of camera traps."""
+"""``lametta camera-traps``."""
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +16,7 @@ NAMES = ["red fox", "arctic fox", "moose", "blank"]
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["correct", *map(str, arguments)])
+    return CliRunner().invoke(app, ["camera-traps", *map(str, arguments)])
 
 
 def document(times=True):
@@ -105,6 +106,7 @@ def test_targets_by_name(given, tmp_path):
         (["--gap", "-1"], "--gap must be a finite number >= 0, got -1.0"),
         (["--confidence", "2"], "--confidence must be a finite number >= 0 and <= 1, got 2.0"),
         (["--method", "tent"], "--method must see outputs alone, got 'tent', which needs a model"),
+        (["--batch-size", "-1"], "--batch-size must be an integer >= 0, got -1"),
         (["--set", "size=3"], "--set size is no option of track, which has memory"),
     ],
 )
@@ -115,11 +117,24 @@ def test_bad_options(given, tmp_path, arguments, message):
     assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
 
 
-def test_options_of_results_are_refused_for_other_files(tmp_path):
-    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--drop-source")
-    assert "--drop-source must be left out for files other than .json" in result.output
-    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--gap", "3")
-    assert "--gap must be left out for files other than .json" in result.output
+def test_each_of_two_commands_says_which_files_it_corrects(given, tmp_path):
+    result = CliRunner().invoke(app, ["correct", str(given), "-o", str(tmp_path / "out.json")])
+    assert result.exit_code == 2
+    message = f"IN must be a .npz or .safetensors file, got {given}: lametta camera-traps corrects"
+    assert message in " ".join(result.output.split())
+    np.savez(tmp_path / "in.npz", features=np.eye(2), probs=np.eye(2))
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.json")
+    assert result.exit_code == 2
+    message = f"IN must be a .json file, got {tmp_path / 'in.npz'}: lametta correct corrects"
+    assert message in " ".join(result.output.split())
+
+
+def test_the_help_of_correct_fits_a_screen():
+    result = CliRunner().invoke(app, ["correct", "--help"], env={"COLUMNS": "80"})
+    assert len(result.output.splitlines()) <= 40
+    for option in ("--affinity", "--k", "--row-sum", "--symmetric", "--weight", "--max-iter"):
+        assert option in result.output  # named, in the help of --set
+    assert "--gap" not in result.output
 
 
 def test_speciesnets_own_layout_is_refused_by_name(given, tmp_path):
