@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lametta import methods
-from lametta._signatures import Parameter, parameters_of
 from lametta.affinity import AFFINITIES
+from lametta.registry import Parameter, parameters_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("methods.md", "api.md")

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from lametta._packages import load_object
 from lametta.networks import NETWORKS, find, names
+from lametta.registry import import_object
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_loaders_take_the_options_of_the_table(name):
     network = find(name)
     assert network is NETWORKS[name]
-    loader = load_object(network.loader, "loader")
+    loader = import_object(network.loader, "loader")
     inspect.signature(loader).bind(name, None, **network.options)
 
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from lametta._checks import check_choice
-from lametta._packages import load_object
-from lametta._signatures import Parameter, parameters_of
 from lametta.affinity import AFFINITIES, Affinity
+from lametta.registry import Parameter, parameters_of
 from lametta.types import LamettaError
 
 
@@ -40,7 +38,10 @@ class Part:
             return dict(self.own)
         name = self.affinity.name
         chosen = params.get(f"{self.name}.{name}", params.get(name, self.affinity.default))
-        make, default = _affinity(chosen), type(self.affinity.default).__name__
+        make, default = (
+            AFFINITIES.factory_of(chosen, "affinity"),
+            type(self.affinity.default).__name__,
+        )
         shown = Parameter(name, default, Affinity | str)  # the name says as much as the object
         return {**self.own, name: shown, **({} if make is None else parameters_of(make))}
 
@@ -50,20 +51,11 @@ class Part:
         if self.affinity is not None:
             options = {name: value for name, value in given.items() if name not in own}
             chosen = own.get(self.affinity.name, self.affinity.default)
-            if (make := _affinity(chosen)) is not None and (options or isinstance(chosen, str)):
+            if (make := AFFINITIES.factory_of(chosen, "affinity")) is not None and (
+                options or isinstance(chosen, str)
+            ):
                 try:
                     own[self.affinity.name] = make(**options)
                 except TypeError as error:  # someone else's, of another signature
                     raise LamettaError(f"affinity must take {options}, got {error}") from None
         return own
-
-
-def _affinity(chosen: object) -> Callable[..., Affinity] | None:
-    """What makes the affinity of this name, or more like this one; None if it is not ours."""
-    if not isinstance(chosen, str):
-        return AFFINITIES[type(chosen).__name__] if type(chosen) in AFFINITIES.values() else None
-    if chosen.startswith("python:"):
-        make: Callable[..., Affinity] = load_object(chosen, "affinity")
-        return make
-    check_choice("affinity", chosen, AFFINITIES)
-    return AFFINITIES[chosen]

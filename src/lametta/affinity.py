@@ -4,7 +4,6 @@ An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits
 `lametta.lame`. Ours scale features to length 1 themselves.
 """
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from lametta._arrays import (
 )
 from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta._faiss import approximately_nearest
+from lametta.registry import GROUPS, FactoryRegistry
 from lametta.types import Array, LamettaError
 
 
@@ -242,11 +242,16 @@ class linear:  # noqa: N801
         return _finish(xp, _scaled(xp, matmul(xp, x, x.T), self.row_sum), features, self.symmetric)
 
 
-AFFINITIES: dict[str, Callable[..., Affinity]] = {
-    "knn": knn,
-    "rbf": rbf,
-    "linear": linear,
-}
+AFFINITIES: FactoryRegistry[Affinity] = FactoryRegistry(
+    "affinity",
+    {
+        "knn": knn,
+        "rbf": rbf,
+        "linear": linear,
+    },
+    group=GROUPS["affinities"],
+    makes=Affinity,
+)
 """The affinities by name, for experiments and the command."""
 
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lametta._checks import did_you_mean
-from lametta._packages import load_object, plugins
 from lametta._parts import Part
-from lametta._signatures import Parameter
 from lametta.adapters import Corrected
 from lametta.affinity import Affinity
 from lametta.correctors import Streams
 from lametta.correctors._chain import Chain, check_can_correct
 from lametta.correctors._state import fresh
+from lametta.registry import Parameter, entry_points, import_object
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
 GROUP = "lametta.methods"
@@ -61,7 +60,7 @@ def names() -> list[str]:
     >>> names()[:3]
     ['source', 'lame', 'tent']
     """
-    return [*METHODS, *(name for name in plugins(GROUP) if name not in METHODS)]
+    return [*METHODS, *(name for name in entry_points(GROUP) if name not in METHODS)]
 
 
 def find(name: str, argument: str = "method") -> "Method":
@@ -308,7 +307,9 @@ class _Copies:
 
 
 def _load(name: str) -> Callable[..., Any]:
-    make: object = load_object(METHODS.get(name) or plugins(GROUP).get(name) or name, "method")
+    make: object = import_object(
+        METHODS.get(name) or entry_points(GROUP).get(name) or name, "method"
+    )
     if isinstance(make, Corrector) and not isinstance(make, type):
         return _Copies(make)
     if not callable(make):

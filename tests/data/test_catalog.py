@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from lametta import LamettaError, _packages
+from lametta import LamettaError, registry
 from lametta.data import Dataset, arrays, catalog
 from lametta.data.readers.layout import Entry, Layout
 from tests.data.readers.plants import (
@@ -161,12 +161,12 @@ def plugins(module, monkeypatch):
         "imagenet_val": "user_readers:free",  # a name that is taken
     }
     found = [importlib.metadata.EntryPoint(n, v, "lametta.datasets") for n, v in points.items()]
-    _packages.plugins.cache_clear()
+    registry.entry_points.cache_clear()
     monkeypatch.setattr(
         "importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group]
     )
     yield
-    _packages.plugins.cache_clear()
+    registry.entry_points.cache_clear()
 
 
 def test_a_function_by_its_path(module, tmp_path):

@@ -62,13 +62,16 @@ def test_groups_are_asked_for_only_where_needed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Scenario("sorted"), "order must be of a kind in .*'iid'.* got 'sorted'"),
-        (lambda: Scenario({"gamma": 1}), "order must be of a kind in .* got None"),
+        (lambda: Scenario("sorted"), "order must be one of 'iid', .* got 'sorted'"),
+        (lambda: Scenario({"gamma": 1}), "order must be one of 'iid', .* got None"),
         (lambda: Scenario(iid), "order must be a name, .* got <class .*iid"),
         (lambda: Scenario(len), "order must be a name, .* got <built-in"),
-        (lambda: Scenario(prior="iid"), "prior must be of a kind in .*'as_is'.* got 'iid'"),
+        (lambda: Scenario(prior="iid"), "prior must be one of 'as_is', .* got 'iid'"),
         (lambda: Scenario(prior="ratios"), "prior 'ratios' must be given shares, got none"),
-        (lambda: Scenario({"kind": "dirichlet", "alpha": 1}), "options in .*'gamma'.* got 'alpha'"),
+        (
+            lambda: Scenario({"kind": "dirichlet", "alpha": 1}),
+            "alpha is no option of dirichlet, w",
+        ),
         (lambda: Scenario(batch_size=0), "batch_size must be an integer >= 1, got 0"),
         (lambda: Scenario(seed=-1), "seed must be an integer >= 0, got -1"),
         (lambda: Scenario(seed=1.5), "seed must be an integer >= 0, got 1.5"),

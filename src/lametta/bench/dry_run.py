@@ -11,7 +11,6 @@ from typing import NamedTuple
 from lametta import networks
 from lametta._checks import extra
 from lametta._files import PathLike
-from lametta._packages import load_object
 from lametta.bench.estimate import Estimate, estimate
 from lametta.bench.experiment import Experiment
 from lametta.bench.probe import Speed, is_strange, probe
@@ -19,6 +18,7 @@ from lametta.bench.specs import DatasetSpec, ModelSpec
 from lametta.bench.workspace import IMAGE_CACHE, as_specified
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
+from lametta.registry import import_object
 from lametta.types import LamettaError
 
 # Readers of lametta's own that take a path, or need none.
@@ -175,7 +175,7 @@ def _weights(name: str, spec: ModelSpec, root: Path) -> Iterator[Need]:
         found, where = None, f"{file}, which is not read before the experiment runs"
     elif found:
         try:
-            load_object(network.loader, "loader")(spec.zoo, file, **network.options)
+            import_object(network.loader, "loader")(spec.zoo, file, **network.options)
         except LamettaError as error:
             found, where = False, str(error)
     yield Need("weights", name, found, where)

@@ -10,9 +10,9 @@ import numpy as np
 
 from lametta import networks
 from lametta._checks import import_optional
-from lametta._packages import load_object
 from lametta.bench.specs import ModelSpec
 from lametta.data.dataset import Dataset
+from lametta.registry import import_object
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
         if options is None:
             raise LamettaError("the size of its images is known once it is loaded")
         return net, Preprocess(**options)
-    made: tuple[nn.Module, Preprocess | None] = load_object(network.loader, "loader")(
+    made: tuple[nn.Module, Preprocess | None] = import_object(network.loader, "loader")(
         spec.zoo, None, **network.options
     )
     return made

@@ -12,9 +12,9 @@ from rich.table import Column
 from rich.text import Text
 
 from lametta import methods, networks
-from lametta._signatures import parameters_of
 from lametta.affinity import AFFINITIES
 from lametta.cli._console import data_folder, out, say, show_table, user_errors
+from lametta.registry import parameters_of
 from lametta.types import LamettaError
 
 Kind = StrEnum(

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from lametta._checks import check_callable, did_you_mean
 from lametta._files import PathLike
-from lametta._packages import load_object, plugins
 from lametta.data.dataset import Dataset
 from lametta.data.readers.layout import Entry
+from lametta.registry import entry_points, import_object
 from lametta.types import LamettaError
 
 # A new reader is one more name here: a module of `lametta.data.readers` with ENTRIES.
@@ -203,12 +203,12 @@ def _family(name: str) -> str:
 
 def _plugins() -> dict[str, str]:
     """The readers of other packages, not yet imported; they cannot take a name of lametta's own."""
-    found = plugins(_GROUP)
+    found = entry_points(_GROUP)
     return {name: f"python:{found[name]}" for name in sorted(found.keys() - _ENTRIES.keys())}
 
 
 def _import(name: str, place: str) -> Entry:
-    read = load_object(place, name)
+    read = import_object(place, name)
     if isinstance(read, Entry):
         return read
     check_callable(name, read, "a function that gives a lametta.data.Dataset")

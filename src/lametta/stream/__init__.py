@@ -1,13 +1,12 @@
 """Streams: which samples arrive, in which order and in which batches."""
 
-from lametta.stream._table import options, orders, priors
 from lametta.stream.apart import alone, few_classes, tracks
 from lametta.stream.chain import markov
 from lametta.stream.domains import gradual, mixed, recurring
-from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, recorded
+from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, orders, recorded
 from lametta.stream.parallel import interleaved
-from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, ratios, zipf
-from lametta.stream.scenario import Scenario, Stream
+from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, priors, ratios, zipf
+from lametta.stream.scenario import Scenario, Stream, options
 from lametta.stream.shift import label_shift
 
 __all__ = [

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from lametta._checks import check_flag, check_number
+from lametta.registry import GROUPS, FactoryRegistry, summary_of
 from lametta.stream._draws import Groups, Index, Rng, below, permutation, uniform
 from lametta.stream._groups import (
     GroupOrder,
@@ -214,3 +215,29 @@ class dirichlet:  # noqa: N801
         slot = np.empty_like(grouped)
         slot[grouped] = any_slot[origin]
         return slot
+
+
+_NAMES = (
+    *("iid", "recorded", "by_class", "by_group", "dirichlet"),
+    *("markov", "label_shift"),
+    *("interleaved", "alone", "tracks", "few_classes"),
+    *("mixed", "gradual", "recurring"),
+)
+ORDERS: FactoryRegistry[Order] = FactoryRegistry(
+    "order",
+    {name: f"lametta.stream:{name}" for name in _NAMES},
+    group=GROUPS["orders"],
+    makes=Order,
+)
+"""The orders by name, for files and for ``lametta list``."""
+
+
+def orders() -> dict[str, str]:
+    """The names of the orders, and what each is.
+
+    Examples
+    --------
+    >>> orders()["iid"]
+    'All samples shuffled.'
+    """
+    return {name: summary_of(order) for name, order in ORDERS.items()}

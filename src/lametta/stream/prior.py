@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from lametta._checks import check_choice, check_integer, check_number, is_number
+from lametta.registry import GROUPS, FactoryRegistry, summary_of
 from lametta.stream._draws import Floats, Groups, Index, Rng, below, permutation, uniform
 from lametta.stream._groups import members, numbered, turns
 from lametta.stream._inputs import needed_groups
@@ -272,3 +273,29 @@ def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...
     if not any(share > 0 for share in shares):
         raise LamettaError(f"shares must be > 0 for at least one class, got {shares!r}")
     return tuple(float(share) for share in shares)
+
+
+PRIORS: FactoryRegistry[Prior] = FactoryRegistry(
+    "prior",
+    {
+        "as_is": as_is,
+        "zipf": zipf,
+        "ratios": ratios,
+        "long_tail": long_tail,
+        "effective_classes": effective_classes,
+    },
+    group=GROUPS["priors"],
+    makes=Prior,
+)
+"""The priors by name, for files and for ``lametta list``."""
+
+
+def priors() -> dict[str, str]:
+    """The names of the priors, and what each is.
+
+    Examples
+    --------
+    >>> priors()["as_is"]
+    'All samples, once.'
+    """
+    return {name: summary_of(prior) for name, prior in PRIORS.items()}

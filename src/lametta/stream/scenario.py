@@ -4,19 +4,22 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lametta._checks import check_flag, check_integer
+from lametta.registry import FactoryRegistry
 from lametta.stream._draws import Groups, Index, generator
 from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
-from lametta.stream._table import as_order, as_prior, plain
-from lametta.stream.order import Order
-from lametta.stream.prior import Prior
+from lametta.stream.order import ORDERS, Order
+from lametta.stream.prior import PRIORS, Prior
 from lametta.types import Array, LamettaError
+
+T = TypeVar("T")
 
 # Raise the number with any change to the batches that a scenario gives.
 _FORMAT = "lametta.Stream/1"
@@ -119,8 +122,8 @@ class Scenario:
 
     def __post_init__(self) -> None:
         # Names and mappings become what they stand for, so that equal scenarios compare equal.
-        object.__setattr__(self, "order", as_order(self.order))
-        object.__setattr__(self, "prior", as_prior(self.prior))
+        object.__setattr__(self, "order", _built(ORDERS, self.order))
+        object.__setattr__(self, "prior", _built(PRIORS, self.prior))
         check_integer("batch_size", self.batch_size, 1)
         check_integer("seed", self.seed, 0)
         if self.limit is not None:
@@ -130,7 +133,7 @@ class Scenario:
     @property
     def parameters(self) -> dict[str, Any]:
         """Plain values for JSON that make an equal scenario: ``Scenario(**parameters)``."""
-        parameters = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        parameters = {field.name: to_json(getattr(self, field.name)) for field in fields(self)}
         if not self.split_groups:  # streams from before this option keep their hash
             del parameters["split_groups"]
         return parameters
@@ -178,10 +181,10 @@ class Scenario:
     def _batches(self, labels: Index, groups: Groups | None) -> list[tuple[str, Index]]:
         """The batches, each of one stream; cameras take turns as long as they have samples."""
         rng = generator(int(self.seed))
-        prior: Callable[..., Index] = as_prior(self.prior)
+        prior: Callable[..., Index] = _built(PRIORS, self.prior)
         grouped = getattr(prior, "grouped", False)
         chosen = prior(labels, rng, groups) if grouped else prior(labels, rng)
-        arrival = as_order(self.order)(
+        arrival = _built(ORDERS, self.order)(
             labels[chosen], None if groups is None else groups[chosen], rng
         )
         if isinstance(arrival, np.ndarray):
@@ -209,6 +212,47 @@ class Scenario:
             runs = np.split(index, np.flatnonzero(group[1:] != group[:-1]) + 1)
         size = self.batch_size
         return [run[begin : begin + size] for run in runs for begin in range(0, len(run), size)]
+
+
+def options(name: str) -> tuple[str, ...]:
+    """The options of an order or a prior with their defaults, as one would write them.
+
+    Examples
+    --------
+    >>> options("zipf")
+    ('a=2', "variant='validation'")
+    """
+    registry: FactoryRegistry[Any] = ORDERS if name in ORDERS else PRIORS
+    return tuple(parameter.text for parameter in registry.options(name).values())
+
+
+def to_json(value: object) -> object:
+    """Turn a parameter into plain values for JSON, which `Scenario` reads back."""
+    if is_dataclass(value):
+        options = {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": type(value).__name__, **options}
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        # 1 and 1.0 are the same parameter: they must not make two fingerprints.
+        return int(float(value)) if float(value).is_integer() else float(value)
+    raise LamettaError(f"parameters must be numbers, text, tuples or dataclasses, got {value!r}")
+
+
+def _built(registry: FactoryRegistry[T], given: T | str | Mapping[str, object]) -> T:
+    """The order or prior that a name, a mapping or the thing itself stands for."""
+    built = registry.build(given)
+    # Fingerprints hash the fields of a dataclass.
+    if not callable(built) or not is_dataclass(built) or isinstance(built, type):
+        raise LamettaError(
+            f"{registry.kind} must be a name, a mapping with a kind or a callable dataclass, "
+            f"got {built!r}"
+        )
+    return built
 
 
 def _bytes(index: Index) -> bytes:

@@ -8,8 +8,8 @@ from torch import nn
 
 from lametta._checks import raise_as
 from lametta._files import PathLike
-from lametta._packages import load_object
 from lametta.networks import find, names
+from lametta.registry import import_object
 from lametta.torch.preprocess import Preprocess
 from lametta.types import LamettaError
 
@@ -79,5 +79,5 @@ def load(
     network = find(name)
     if network.published and file is None:
         raise LamettaError(f"weights must be given for {name!r}, got None: {network.published}")
-    net, preprocess = load_object(network.loader, "loader")(name, file, **network.options)
+    net, preprocess = import_object(network.loader, "loader")(name, file, **network.options)
     return Loaded(net.to(device).eval(), preprocess, name)
