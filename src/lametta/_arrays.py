@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -222,6 +223,25 @@ def unit_rows(xp: ModuleType, x: Array) -> Array:
     x = x / xp.where(peak > 0, peak, xp.ones_like(peak))
     norms = row_norms(xp, x)[:, None]
     return x / xp.where(norms > 0, norms, xp.ones_like(norms))
+
+
+def count_sketch(features: Floats, bins: int) -> Floats:
+    """Sum columns, with random signs, into no more than ``bins``: about the same cosines."""
+    n, d = features.shape
+    if d <= bins:
+        return features
+    folds = -(-d // bins)
+    signed = np.zeros((n, folds * bins), features.dtype)
+    np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
+    folded: Floats = signed.reshape(n, folds, bins).sum(axis=1)
+    return folded
+
+
+@lru_cache(maxsize=8)
+def _signs(d: int) -> NDArray[np.float32]:
+    # Bits of a multiplicative hash, which no version of a generator changes.
+    bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+    return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 
 
 def nearest(xp: ModuleType, x: Array, k: int) -> Array:

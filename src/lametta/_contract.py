@@ -12,7 +12,7 @@ from array_api_compat import device
 from numpy.typing import NDArray
 
 from lametta._arrays import namespace_of, to_numpy
-from lametta.correctors._state import fresh
+from lametta.correctors.base import fresh
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction
 
 Method: TypeAlias = Corrector | Adapter

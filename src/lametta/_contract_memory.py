@@ -7,7 +7,7 @@ import numpy as np
 
 from lametta._arrays import to_numpy
 from lametta._contract import Batch, is_picklable, may_refuse, play, require, same, values
-from lametta.correctors._state import fresh
+from lametta.correctors.base import fresh
 from lametta.types import Array, Corrector, LamettaError, Stateful
 
 _ROUNDS = 4  # passes over the stream, after which a memory has to be full

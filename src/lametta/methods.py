@@ -21,8 +21,8 @@ from lametta._parts import Part
 from lametta.adapters import Corrected
 from lametta.affinity import Affinity
 from lametta.correctors import Streams
-from lametta.correctors._chain import Chain, check_can_correct
-from lametta.correctors._state import fresh
+from lametta.correctors.base import check_can_correct, fresh
+from lametta.correctors.chain import Chain
 from lametta.registry import Parameter, entry_points, import_object
 from lametta.types import Adapter, Corrector, LamettaError, Model
 

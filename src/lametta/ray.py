@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_integer, did_you_mean
 from lametta.correctors import LAME
-from lametta.correctors._state import fresh
+from lametta.correctors.base import fresh
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 

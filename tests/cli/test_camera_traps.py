@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from lametta import ClassMap
 from lametta.cli import app
 from lametta.correctors import Average, Smoothing
-from lametta.correctors._chain import Chain
+from lametta.correctors.chain import Chain
 from lametta.integrations.megadetector import correct
 
 NAMES = ["red fox", "arctic fox", "moose", "blank"]

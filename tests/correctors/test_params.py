@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from lametta import LAME, LamettaError, Prudent, Streams, Windowed, knn, linear, methods
 from lametta.correctors import LabelShift, Smoothing, Track
-from lametta.correctors._chain import Chain
+from lametta.correctors.chain import Chain
 from tests.conftest import make_batch
 
 PARTS = [methods.find(name).parts[0] for name in methods.METHODS]

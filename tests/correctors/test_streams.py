@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 
 from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
 from lametta.correctors import Average
-from lametta.correctors._shelf import Shelf
+from lametta.correctors._lru import Shelf
 
 
 def _stream(seed, n=12, d=8, k=5):

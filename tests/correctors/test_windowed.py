@@ -7,7 +7,7 @@ import pytest
 
 import lametta
 from lametta import LAME, LamettaError, Prediction, Windowed, knn, methods, rbf
-from lametta.correctors import Average, _window
+from lametta.correctors import Average, windowed
 from lametta.testing import check_corrector
 from tests.conftest import knn_matrix, lame_by_definition, shared, softmax
 
@@ -97,11 +97,11 @@ def test_neighbors_are_those_of_a_search_from_scratch():
     features[20:26] = features[5]
     features[40] = features[39] * 2  # the same direction
     for k, size in ((3, 16), (20, 32)):
-        state = _window.begin(size, 12, 4)
+        state = windowed._init_window(size, 12, 4)
         for end in range(1, 61):
             x, q = (array[end - 1].astype(np.float32) for array in (features, probs))
-            _window.insert(state, x, q, k, 1.0)
-            order = _window.order_of(state)
+            windowed._insert(state, x, q, k, 1.0)
+            order = windowed._by_age(state)
             window = features[max(0, end - size) : end]
             found = state["weights"][np.ix_(order, order)]
             assert np.array_equal(found.sum(axis=1), np.full(len(window), min(k, len(window) - 1)))
@@ -120,21 +120,21 @@ def _nearness(x):
 
 def test_of_equally_near_samples_the_older_is_taken_as_knn_does():
     features = np.eye(6)[[0, 1, 2, 0, 0, 3, 0, 1, 0, 0]]
-    state = _window.begin(6, 6, 2)
+    state = windowed._init_window(6, 6, 2)
     for end in range(1, len(features) + 1):
-        _window.insert(state, features[end - 1].astype(np.float32), np.ones(2) / 2, 2, 1.0)
-        order = _window.order_of(state)
+        windowed._insert(state, features[end - 1].astype(np.float32), np.ones(2) / 2, 2, 1.0)
+        order = windowed._by_age(state)
         window = features[max(0, end - 6) : end]
         assert np.array_equal(state["weights"][np.ix_(order, order)], knn(2)(window))
 
 
 def test_sums_stay_right_along_a_stream():
     _, probs = stream(300, 70)
-    state = _window.begin(8, 1, 70)
+    state = windowed._init_window(8, 1, 70)
     for q in probs.astype(np.float32):
-        _window.insert(state, np.ones(1, np.float32), q, 2, 1.0)
+        windowed._insert(state, np.ones(1, np.float32), q, 2, 1.0)
     q = state["probs"].astype(float)
-    assert np.allclose(q[_window.order_of(state)], probs[-8:], atol=1e-6)
+    assert np.allclose(q[windowed._by_age(state)], probs[-8:], atol=1e-6)
     assert np.allclose(state["overlap"], q @ q.T, atol=1e-6)
     assert np.allclose(state["total"], q.sum(axis=0), atol=1e-9)
     pairs = np.einsum("ik,jk->k", q, q * q) - (q**3).sum(axis=0)

@@ -11,7 +11,7 @@ import pytest
 
 from lametta import LAME, LamettaError, Prediction, Prudent, Windowed
 from lametta.correctors import Average, Memory
-from lametta.correctors._chain import Chain
+from lametta.correctors.chain import Chain
 from lametta.serve import sessions as module
 from lametta.serve.config import Served
 from lametta.serve.protocol import BusyError, DeadlineError, StoreError

@@ -1,4 +1,4 @@
-"""A corrector's options as scikit-learn reads and sets them, for clones and grid searches."""
+"""A corrector's parameters as scikit-learn reads and sets them, for clones and grid searches."""
 
 import dataclasses
 import inspect

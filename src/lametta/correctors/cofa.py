@@ -1,11 +1,11 @@
-"""UniTTA's average with the previous feature."""
+"""COFA (UniTTA): average with the previous sample."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats
-from lametta.correctors._state import Remembering, State, normalized
+from lametta.correctors.base import Remembering, State, normalized
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""LAME as a corrector: a batch at a time, no memory."""
+"""LAME as a corrector: one batch, no memory."""
 
 import warnings
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A filter over classes whose transitions are learned along the stream."""
+"""OATTA: a Bayesian filter whose class transitions are learned online."""
 
 from dataclasses import dataclass
 from math import log
@@ -7,7 +7,7 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors._state import Remembering, State, normalized
+from lametta.correctors.base import Remembering, State, normalized
 
 
 @dataclass

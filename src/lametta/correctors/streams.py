@@ -1,4 +1,4 @@
-"""Many streams at once: a corrector's memory for each of them."""
+"""Streams: one copy of a corrector per stream id, in an LRU cache."""
 
 import json
 import math
@@ -16,10 +16,9 @@ from lametta._arrays import namespace, to_numpy, widen
 from lametta._checks import check_integer, check_number
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
-from lametta.correctors._chain import check_can_correct
+from lametta.correctors._lru import Shelf
 from lametta.correctors._params import Params
-from lametta.correctors._shelf import Shelf
-from lametta.correctors._state import check_sizes, fresh
+from lametta.correctors.base import check_can_correct, check_sizes, fresh
 from lametta.signals import signals
 from lametta.types import (
     Array,

@@ -1,4 +1,4 @@
-"""The last probabilities of a track: multiplied, or averaged where frames resemble each other."""
+"""Track: product or mean of the last probabilities of one object."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors._state import Remembering, State, normalized
+from lametta.correctors.base import Remembering, State, normalized
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged

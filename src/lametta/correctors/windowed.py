@@ -1,18 +1,22 @@
-"""Any corrector, for samples that come one by one or in batches of any size."""
+"""Windowed: a batch corrector on a sliding window; LAME incrementally."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lametta._arrays import Floats
+from lametta._arrays import Floats, k_largest, unit_rows
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
-from lametta.correctors import _window
-from lametta.correctors._chain import check_can_correct
-from lametta.correctors._state import Remembering, State
+from lametta.correctors.base import Remembering, State, check_can_correct
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError
+
+_FEW_CLASSES = 64  # too few for a tail to pay
+_SHARED = 10  # times tol, the largest second-order term of a class in the tail
+_NONE = -2  # less than any cosine
+_AT_REST = 10  # times tol, the most that neighbors may move while the newest sample is at rest
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Windowed(Remembering):
 
     def _begin(self, d: int, k: int) -> State:
         if self._updates_neighbors:
-            return _window.begin(self.size, d, k)
+            return _init_window(self.size, d, k)
         return {
             "features": np.zeros((self.size, d)),  # the newest are the last
             "probs": np.zeros((self.size, k)),
@@ -95,10 +99,10 @@ class Windowed(Remembering):
         if x.dtype != np.float32:  # float64, whose range is larger
             x = (x / (np.abs(x).max() or 1)).astype(np.float32)
         q = (q / q.sum()).astype(np.float32, copy=False)
-        slot = _window.insert(state, x, q, inner.affinity.k, inner.weight)
-        row = _window.newest(state, slot, inner.weight, inner.max_iter, inner.tol)
+        slot = _insert(state, x, q, inner.affinity.k, inner.weight)
+        row = _solve_newest(state, slot, inner.weight, inner.max_iter, inner.tol)
         if row is None:  # not converged: the answer depends on how many updates are made
-            order = _window.order_of(state)
+            order = _by_age(state)
             row = inner.correct(state["features"][order], state["probs"][order]).probs[-1]
         return row
 
@@ -119,3 +123,189 @@ class Windowed(Remembering):
             state[name][self.size - len(last) :] = last
         state["count"] += len(probs)
         return np.stack(rows)
+
+
+def _init_window(size: int, d: int, k: int) -> State:
+    """The state of LAME on an empty window, which is a ring buffer."""
+    return {
+        "features": np.zeros((size, d), np.float32),  # of length 1
+        "probs": np.zeros((size, k), np.float32),
+        "closeness": np.full((size, size), _NONE, np.float32),  # cosines of features
+        "overlap": np.zeros((size, size), np.float32),  # inner products of probabilities
+        "weights": np.zeros((size, size), np.float32),  # W
+        "farthest": np.full(size, _NONE, np.float32),  # closeness of the k-th neighbor
+        # Sums over samples i, and over pairs i and j, class by class: q_i, q_i^2, and q_i q_j^2.
+        "total": np.zeros(k),
+        "squares": np.zeros(k),
+        "shared": np.zeros(k),
+        "count": np.zeros((), np.int64),  # of all samples so far
+    }
+
+
+def _by_age(state: State) -> NDArray[np.intp]:
+    """The places of the window's samples, the oldest first."""
+    size, count = len(state["weights"]), int(state["count"])
+    n = min(count, size)
+    return (np.arange(n) + count) % n if n else np.arange(0)
+
+
+def _insert(state: State, x: Floats, q: Floats, k: int, weight: float) -> int:
+    """Put a sample in the place of the oldest one, and update who is whose neighbor.
+
+    The inner products of the newest sample with the others are one row. Neighbors change only where
+    the sample that leaves was one, or the new one is nearer than the last of them.
+    """
+    slot = int(state["count"]) % len(state["weights"])
+    state["count"] += 1
+    order = _by_age(state)
+    n = len(order)
+    _count_in(state, slot, q)
+    features, closeness = state["features"][:n], state["closeness"][:n, :n]
+    features[slot] = x = _unit(x)
+    # No matrix product, whose rounding may depend on the row: exact duplicates must tie.
+    near = np.vecdot(features, x)
+    if not near.all():
+        near = _with_zeros(features, x, near)
+    w, farthest = state["weights"], state["farthest"]
+    reaches = (w[:n, slot] > 0) | (near > farthest[:n])
+    reaches[slot] = True
+    closeness[slot] = closeness[:, slot] = near
+    closeness[slot, slot] = _NONE
+    rows = np.flatnonzero(reaches)[:, None]
+    w[rows[:, 0]] = 0
+    m = min(k, n - 1)
+    if m:
+        # In the order of time, so that of equally near samples the older is taken, as `knn` does.
+        found = order[k_largest(np, closeness[rows, order], m)]
+        w[rows, found] = weight
+        if m == k:
+            farthest[rows[:, 0]] = closeness[rows, found].min(axis=1)
+    return slot
+
+
+def _count_in(state: State, slot: int, q: Floats) -> None:
+    probs, total, squares, shared = (
+        state[name] for name in ("probs", "total", "squares", "shared")
+    )
+    old = probs[slot].astype(float)
+    square = old * old
+    total -= old
+    squares -= square
+    shared -= old * squares + square * total
+    probs[slot] = q
+    new = q.astype(float)
+    square = new * new
+    shared += new * squares + square * total
+    total += new
+    squares += square
+    n = min(int(state["count"]), len(probs))
+    state["overlap"][slot, :n] = state["overlap"][:n, slot] = np.vecdot(probs[:n], q)
+
+
+def _unit(x: Floats) -> Floats:
+    norm = float(np.sqrt(x @ x))
+    return x / norm if 1e-15 < norm < 1e15 else cast(Floats, unit_rows(np, x[None])[0])
+
+
+def _with_zeros(features: Floats, x: Floats, near: Floats) -> Floats:
+    """A row of zeros is at distance 1 from all others, as are rows whose cosine is 1/2."""
+    zero = ~features.any(axis=1)
+    if x.any():
+        return np.where(zero, np.float32(0.5), near)
+    return np.where(zero, np.float32(1), np.float32(0.5))
+
+
+def _solve_newest(
+    state: State, slot: int, weight: float, max_iter: int, tol: float
+) -> Floats | None:
+    """LAME on the window, for the newest sample alone: its row [K]; None if it does not converge.
+
+    The updates start from z = q in each window, as those of `lametta.lame` do: started from where
+    the window before ended, they could end in another fixed point. Three things make them cheap:
+
+    - **classes**: those that hardly two samples share, the *tail*, take part only through their
+      mass in the norms (the denominators). To first order in its exponents, that of sample i is
+
+          sum_k q_ik + sum_j w_ij sum_k q_ik q_jk / norm_j        over the classes k of the tail,
+
+      whose inner products q_i.q_j are kept like those of features;
+    - **samples**: the updates end when the newest sample and its neighbors are at rest, whatever
+      the rest of the window does;
+    - **the last two updates**, on all classes, are of those few samples alone.
+    """
+    n = min(int(state["count"]), len(state["weights"]))
+    q, w = state["probs"][:n], state["weights"][:n, :n]
+    near = np.flatnonzero(w[slot])
+    if near.size == 0:
+        return cast(Floats, q[slot].copy())
+    head = _head(state, weight, tol)
+    solved = _iterate(q.take(head, axis=1), w, state["overlap"][:n, :n], slot, near, max_iter, tol)
+    if solved is None:
+        return None
+    z, scale = solved
+    ones = np.ones(q.shape[1], q.dtype)
+    w_near = w[near]
+    a = (w_near * scale) @ q
+    a[:, head] = w_near @ z
+    a = _updated(a, q[near], ones)
+    return _updated(w[slot, near] @ a, q[slot], ones)
+
+
+def _head(state: State, weight: float, tol: float) -> NDArray[np.intp]:
+    """The classes whose exponents matter to the norms beyond the first order.
+
+    The second order in class k is sum_ik q_ik a_ik^2 / 2, where a_ik is a sum of some q_jk.
+    """
+    shared = state["shared"]
+    if len(shared) <= _FEW_CLASSES:
+        return np.arange(len(shared))
+    return np.flatnonzero(shared * weight**2 > _SHARED * tol)
+
+
+def _updated(a: Floats, q: Floats, ones: Floats) -> Floats:
+    """Rows q exp(a), scaled to sum 1."""
+    np.exp(a, out=a)
+    a *= q
+    a /= np.dot(a, ones)[..., None]
+    return a
+
+
+def _iterate(
+    q: Floats,
+    w: Floats,
+    overlap: Floats,
+    slot: int,
+    near: NDArray[np.intp],
+    max_iter: int,
+    tol: float,
+) -> tuple[Floats, Floats] | None:
+    """Give z in the classes of the head, and 1 / norm, once the newest sample is at rest."""
+    ones = np.ones(q.shape[1], q.dtype)
+    rest = 1 - np.dot(q, ones)
+    shared = w * (overlap - np.dot(q, q.T))
+    z, new, spare, a = q, np.empty_like(q), np.empty_like(q), np.empty_like(q)
+    scale, mass, before, looked = np.ones(len(q), q.dtype), rest, 1.0, 0
+    for n_iter in range(1, max_iter - 1):
+        look = n_iter == 1 or n_iter % 2 == 0
+        if look:  # as often as need be: it changes little
+            mass = np.dot(shared, scale)
+            mass += rest
+        np.dot(w, z, out=a)
+        np.exp(a, out=new)
+        new *= q
+        norm = np.dot(new, ones)
+        norm += mass
+        scale = 1 / norm
+        new *= scale[:, None]
+        if look:
+            moved = float(abs(new[slot] - z[slot]).max(initial=0))
+            # What is left after the two updates that follow, if moves shrink as they do now.
+            ratio = min((moved / before) ** (1 / (n_iter - looked)), 0.999) if before else 0.0
+            if (
+                moved * ratio**3 <= (1 - ratio) * tol
+                and abs(new[near] - z[near]).max(initial=0) <= _AT_REST * tol
+            ):
+                return new, scale
+            before, looked = moved, n_iter
+        z, new, spare = new, spare, new
+    return None

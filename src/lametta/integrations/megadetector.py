@@ -23,7 +23,7 @@ from lametta._checks import (
 )
 from lametta._files import PathLike, atomic_write
 from lametta.classmap import ClassMap
-from lametta.correctors._state import fresh
+from lametta.correctors.base import fresh
 from lametta.integrations._json_spans import Span, Spans, between, parse, replaced
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError

@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from lametta._checks import check_integer
-from lametta.correctors._state import fresh
+from lametta.correctors.base import fresh
 from lametta.methods import as_corrector
 from lametta.types import Array, Corrector, LamettaError
 

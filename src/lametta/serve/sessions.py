@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
-from lametta.correctors._chain import check_can_correct
-from lametta.correctors._shelf import Shelf
-from lametta.correctors._state import fresh
+from lametta.correctors._lru import Shelf
+from lametta.correctors.base import check_can_correct, fresh
 from lametta.serve.protocol import BrokenAnswerError, BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful

@@ -12,7 +12,7 @@ from lametta._parts import Part
 from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import Streams
-from lametta.correctors._chain import Chain
+from lametta.correctors.chain import Chain
 from lametta.torch.model import Classifier, Inputs, check_ready, unwrapped
 from lametta.torch.outputs import Pick, with_logits
 from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Prediction

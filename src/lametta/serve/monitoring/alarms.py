@@ -30,8 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lametta._arrays import Floats, finite_products
-from lametta.correctors._scenes import fold
+from lametta._arrays import Floats, count_sketch, finite_products
 
 ALARMS = ("network_collapse", "corrector_collapse", "not_helping")
 
@@ -401,7 +400,7 @@ def _mean(values: list[float]) -> float:
 def sketch(x: Floats) -> tuple[Floats, list[float]]:
     """Rows of unit length with about the cosines of features [N, d]; their lengths before that."""
     with np.errstate(over="ignore", invalid="ignore"):
-        rows: Floats = fold(x.astype(np.float32), WIDTH)
+        rows: Floats = count_sketch(x.astype(np.float32), WIDTH)
         lengths = np.sqrt(np.vecdot(rows, rows))
     known = lengths.tolist()
     if not all(0 < length < math.inf for length in known):

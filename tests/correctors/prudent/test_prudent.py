@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from lametta import LAME, LamettaError, Prudent
-from lametta.correctors import _absent, _evidence, _scenes
 from lametta.correctors import prudent as module
+from lametta.correctors.prudent import experts as _evidence
+from lametta.correctors.prudent import label_prior as _absent
+from lametta.correctors.prudent import scenes as _scenes
 from lametta.stream import Scenario
 from tests.conftest import softmax
-from tests.correctors.test_memory import bank, play
+from tests.correctors.prudent.test_memory import bank, play
 
 
 def images(n=400, n_classes=40, present=4, order="iid", seed=0):

@@ -1,4 +1,4 @@
-"""What correctors with memory share: checks, conversion, and state as plain arrays."""
+"""Base of stateful correctors: input checks, state as plain arrays, ring buffer."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -218,3 +218,30 @@ def check_sizes(known: Iterable[int], sizes: Iterable[int], stream: str, hint: s
             raise LamettaError(
                 f"{name} must have {before} columns as before in {stream}, got {now}{hint}"
             )
+
+
+def check_can_correct(corrector: object, argument: str = "corrector") -> None:
+    """Raise unless this is a corrector; one with memory must be able to store it."""
+    if not isinstance(corrector, Corrector) or isinstance(corrector, type):
+        got = type(corrector).__name__
+        if isinstance(corrector, type):
+            got = f"the class {corrector.__name__}: write {corrector.__name__}()"
+        raise LamettaError(f"{argument} must have correct and reset, got {got}")
+    if getattr(corrector, "stateful", False) and not isinstance(corrector, Stateful):
+        raise LamettaError(
+            f"{argument} must have state_dict and load_state_dict, since it remembers, got "
+            f"{type(corrector).__name__}"
+        )
+
+
+def ring(size: int, k: int) -> State:
+    """The state of an empty ring of rows [K]."""
+    return {"rows": np.zeros((size, k), np.float32), "count": np.zeros((), np.int64)}
+
+
+def push(state: State, row: Floats) -> Floats:
+    """Put a row in the place of the oldest; return all rows so far, in no particular order."""
+    rows = state["rows"]
+    rows[int(state["count"]) % len(rows)] = row
+    state["count"] += 1
+    return rows[: min(int(state["count"]), len(rows))]

@@ -1,4 +1,4 @@
-"""Correctors one after another, as one."""
+"""Chain: correctors in sequence, as one."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
+from lametta.correctors.base import check_can_correct
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
 
@@ -79,17 +80,3 @@ class Chain(Params):
             for one, part in zip(self.correctors, parts, strict=True):
                 if isinstance(one, Stateful):
                     one.load_state_dict(part)
-
-
-def check_can_correct(corrector: object, argument: str = "corrector") -> None:
-    """Raise unless this is a corrector; one with memory must be able to store it."""
-    if not isinstance(corrector, Corrector) or isinstance(corrector, type):
-        got = type(corrector).__name__
-        if isinstance(corrector, type):
-            got = f"the class {corrector.__name__}: write {corrector.__name__}()"
-        raise LamettaError(f"{argument} must have correct and reset, got {got}")
-    if getattr(corrector, "stateful", False) and not isinstance(corrector, Stateful):
-        raise LamettaError(
-            f"{argument} must have state_dict and load_state_dict, since it remembers, got "
-            f"{type(corrector).__name__}"
-        )

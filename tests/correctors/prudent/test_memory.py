@@ -11,7 +11,9 @@ from safetensors.numpy import load, save
 
 import lametta
 from lametta import LamettaError, Memory, Prudent, methods
-from lametta.correctors import Average, Majority, Product, _evidence, _scenes, advance
+from lametta.correctors import Average, Majority, Product, advance
+from lametta.correctors.prudent import experts as _evidence
+from lametta.correctors.prudent import scenes as _scenes
 from lametta.stream import Scenario, tracks
 from lametta.testing import yield_checks
 from tests.conftest import Library, shared, softmax

@@ -1,4 +1,4 @@
-"""A bounded collection of what is kept for each stream."""
+"""LRU cache of per-stream state, bounded in entries, bytes and idle time; one user at a time."""
 
 import threading
 import time

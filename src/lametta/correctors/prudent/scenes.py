@@ -5,13 +5,12 @@ usually are to the nearest one from long ago. Its novelty is then 0; that of pho
 """
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats
-from lametta.correctors._state import State
+from lametta._arrays import Floats, count_sketch
+from lametta.correctors.base import State
 
 _SKETCH = 256  # numbers that are kept of a sample's features; distances are off by some percent
 # A near-copy is closer than this share of the usual distance. The share grows where the last ones
@@ -32,36 +31,17 @@ TINY = 1e-9
 def sketch(features: Floats) -> NDArray[np.float32]:
     """Rows of length one whose cosines are about those of the features, in few columns."""
     with np.errstate(over="ignore", invalid="ignore"):
-        folded = fold(features, _SKETCH)
+        folded = count_sketch(features, _SKETCH)
         norms = np.sqrt(np.vecdot(folded, folded))
     rough = ~((norms > 1e-15) & (norms < 1e15))
     if rough.any():  # their squares leave the range of the dtype, or they are zero
         rows = features[rough]
         peaks = np.abs(rows).max(axis=1, keepdims=True)
         folded = folded.copy() if folded is features else folded
-        folded[rough] = rows = fold(rows / np.where(peaks > 0, peaks, 1), _SKETCH)
+        folded[rough] = rows = count_sketch(rows / np.where(peaks > 0, peaks, 1), _SKETCH)
         norms[rough] = np.maximum(np.sqrt(np.vecdot(rows, rows)), TINY)
     unit: NDArray[np.float32] = (folded / norms[:, None]).astype(np.float32, copy=False)
     return unit
-
-
-def fold(features: Floats, bins: int) -> Floats:
-    """Sum columns, with random signs, into no more than ``bins`` columns."""
-    n, d = features.shape
-    if d <= bins:
-        return features
-    folds = -(-d // bins)
-    signed = np.zeros((n, folds * bins), features.dtype)
-    np.multiply(features, _signs(d), out=signed[:, :d], casting="same_kind")
-    folded: Floats = signed.reshape(n, folds, bins).sum(axis=1)
-    return folded
-
-
-@lru_cache(maxsize=8)
-def _signs(d: int) -> NDArray[np.float32]:
-    # Bits of a multiplicative hash, which no version of a generator changes.
-    bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 
 
 def width(d: int) -> int:

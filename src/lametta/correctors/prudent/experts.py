@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lametta._arrays import Floats
-from lametta.correctors._state import State
+from lametta.correctors.base import State
 
 Nats: TypeAlias = list[list[list[float]]]
 """Evidence by sample, family, and source and experts: few numbers, which arrays would slow down."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._arrays import Floats, k_largest
-from lametta.correctors._scenes import width
-from lametta.correctors._state import State
+from lametta.correctors.base import State
+from lametta.correctors.prudent.scenes import width
 from lametta.types import LamettaError
 
 _ROWS = 128  # samples that are kept, near-copies only once
