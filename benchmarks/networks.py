@@ -20,8 +20,8 @@ from torch import nn
 
 import lametta
 from lametta.torch import Classifier, tent
-from lametta.torch.clock import Clock
 from lametta.torch.norm import is_batch_norm
+from lametta.torch.profiling import StepTimer
 from lametta.torch.resnet import ResNet
 
 
@@ -131,7 +131,7 @@ class Bench:
         return times, stages
 
     def lame_stages(self, model: Classifier) -> dict[str, float]:
-        clock = Clock(self.device)
+        clock = StepTimer(self.device)
         with clock.stage("forward_time"):
             prediction = lametta.Source(model).step(self.x)
         with clock.stage("optimization_time"):

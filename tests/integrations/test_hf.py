@@ -16,7 +16,7 @@ import lametta
 from lametta import LamettaError
 from lametta.correctors import Average
 from lametta.integrations import hf
-from lametta.torch.head import pooled
+from lametta.torch.model import pooled
 from tests.integrations.hf_networks import (
     CLASSIFIERS,
     LABELS,

@@ -25,7 +25,7 @@ from lametta.torch import (
     tent,
     wrap,
 )
-from lametta.torch.clock import Clock, Seconds
+from lametta.torch.profiling import Seconds, StepTimer
 from tests.conftest import GOLDEN
 
 INPUTS = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -443,7 +443,7 @@ def test_public_names():
 
 
 def test_a_clock_adds_up_stages_and_finds_the_peak():
-    clock = Clock(torch.device("cpu"))
+    clock = StepTimer(torch.device("cpu"))
     for _ in range(2):
         with clock.stage("nap"):
             time.sleep(0.01)
@@ -451,11 +451,11 @@ def test_a_clock_adds_up_stages_and_finds_the_peak():
     assert 0.02 <= float(info["nap"]) < 2
     assert repr(Seconds()) == "0.000000"  # what a device gives, read before any stage
     if sys.platform == "linux":
-        small = Clock(torch.device("cpu")).info()["peak_memory"]
-        clock = Clock(torch.device("cpu"))
+        small = StepTimer(torch.device("cpu")).info()["peak_memory"]
+        clock = StepTimer(torch.device("cpu"))
         torch.ones(2**25).sum()  # 128 MiB
         assert clock.info()["peak_memory"] > small + 2**26
-        assert Clock(torch.device("cpu")).info()["peak_memory"] < small + 2**26
+        assert StepTimer(torch.device("cpu")).info()["peak_memory"] < small + 2**26
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lametta import LamettaError
-from lametta.torch import convert, loaders
+from lametta.torch import convert, zoo
 from lametta.torch.convert import convert_msra, convert_simclr
 from lametta.torch.resnet import ResNet
 from lametta.torch.zoo import load
@@ -127,7 +127,7 @@ def test_arrays_survive_the_unpickler(tmp_path, dtype, order, shape):
 
 
 def test_a_converted_file_loads_by_its_preset(msra, tmp_path, monkeypatch):
-    monkeypatch.setattr(loaders, "ResNet", partial(ResNet, width=4, classes=6))
+    monkeypatch.setattr(zoo, "ResNet", partial(ResNet, width=4, classes=6))
     path = dump({"model": msra_names(msra, DETECTRON2)}, tmp_path / "R-50.pkl")
     convert_msra(path, tmp_path / "net.safetensors")
     loaded = load("paper:resnet50_msra", weights=tmp_path / "net.safetensors")

@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from lametta import LAME, LamettaError, Prudent, Streams, knn
-from lametta.torch import TENT, Classifier, wrap
+from lametta.torch import TENT, Classifier, GradientMethod, Preprocess, wrap
 from lametta.torch.digits import digits_net
 from tests.torch.test_calls import Found, Net
 
@@ -29,6 +30,30 @@ def test_a_method_is_a_name_an_object_or_what_makes_it():
     adapted = wrap(digits_net(), TENT, lr=0.01)
     assert torch.equal(adapted(INPUTS), wrap(digits_net(), "tent", lr=0.01)(INPUTS))
     assert isinstance(wrap(digits_net()).adapter.corrector, Prudent)  # as in hf and ray
+
+
+@dataclass
+class Darker(GradientMethod):
+    """Answers for darker images."""
+
+    def adapt(self, batch, net):
+        return net(batch.augment(lambda pixels, generator: pixels / 2), train=False)
+
+
+def test_methods_that_augment_are_given_the_preprocessing():
+    net, preprocess = Net().eval(), Preprocess(mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7))
+    pixels = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    x, dark = preprocess.from_pixels(pixels), preprocess.from_pixels(pixels / 2)
+    found = wrap(net, Darker, preprocess=preprocess)(x)
+    assert torch.allclose(found, Classifier(net)(dark).logits.softmax(1), atol=1e-6)
+    with pytest.raises(LamettaError, match="preprocess must be known .* the same of wrap"):
+        wrap(net, Darker)(x)
+    with pytest.raises(LamettaError, match="preprocess must be .*.Preprocess, got Compose"):
+        wrap(net, Darker, preprocess=Compose())
+
+
+class Compose:
+    """As torchvision has it."""
 
 
 @pytest.mark.parametrize(

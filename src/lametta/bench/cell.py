@@ -114,9 +114,9 @@ class _Timed:
         self.model = model
 
     def __call__(self, x: Array, /) -> Output:
-        from lametta.torch.clock import Clock
+        from lametta.torch.profiling import StepTimer
 
-        self.clock = Clock(x.device)
+        self.clock = StepTimer(x.device)
         with self.clock.stage("forward_time"):
             return self.model(x)
 
@@ -157,15 +157,15 @@ def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
     """Queue a step on the GPU, and give a function that waits for its numbers."""
     import torch
 
-    from lametta.torch.adapt import known_finite
-    from lametta.torch.clock import Clock
+    from lametta.torch.adapt import skip_finite_check
+    from lametta.torch.profiling import StepTimer
 
-    clock, looked = Clock(x.device), known_finite.set(True)
+    clock, looked = StepTimer(x.device), skip_finite_check.set(True)
     try:
         with clock.stage("step_time"):
             prediction = adapter.step(x)
     finally:
-        known_finite.reset(looked)
+        skip_finite_check.reset(looked)
     probs = begin_copy(prediction.probs)
     info = clock.seconds | {n: prediction.info[n] for n in _READ if n in prediction.info}
     tensors = {name: begin_copy(x) for name, x in info.items() if isinstance(x, torch.Tensor)}

@@ -46,7 +46,7 @@ def _in_a_fork(workspace: Workspace, cell: Cell) -> int | None:
 
 
 def _measure(workspace: Workspace, cell: Cell) -> int | None:
-    from lametta.torch.clock import peak_above
+    from lametta.torch.profiling import peak_memory_of
 
     with set_up(workspace, cell) as setup:
         batches = list(itertools.islice(setup.batches(), _BATCHES))
@@ -55,4 +55,4 @@ def _measure(workspace: Workspace, cell: Cell) -> int | None:
         few.step(batches[0][:2])  # loads what any first step loads, and needs little
         few.reset()
         adapter = make()
-        return peak_above(lambda: [adapter.step(x) for x in batches])
+        return peak_memory_of(lambda: [adapter.step(x) for x in batches])

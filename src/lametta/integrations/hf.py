@@ -15,9 +15,7 @@ from lametta._checks import check_integer, extra, import_optional
 from lametta.adapters import Source
 from lametta.correctors import Streams
 from lametta.methods import as_corrector
-from lametta.torch.head import find_head
-from lametta.torch.model import Classifier, Inputs, check_ready
-from lametta.torch.outputs import check_one_of_many
+from lametta.torch.model import Classifier, Inputs, check_one_of_many, check_ready, find_head
 from lametta.types import Corrector, Id, LamettaError, Output, Prediction
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from lametta._checks import check_choice, check_flag, check_integer, check_number
 from lametta._locks import FairLock
 from lametta.signals import signals
-from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, Inputs, check_ready
 from lametta.torch.network import Batch, Network, Outputs, Snapshot, check_finite, norms_of
 from lametta.torch.norm import is_batch_norm
+from lametta.torch.profiling import StepTimer
 from lametta.torch.select import Selector, as_selector, layers_of
 from lametta.types import LamettaError, Output, Prediction
 
@@ -159,21 +159,21 @@ class NetworkMethod:
             got = type(self.model).__name__
             raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
         check_ready(self.model.net, x)
-        if not known_finite.get():
+        if not skip_finite_check.get():
             check_finite(x)
         # Autograd cannot be on in inference mode.
         with _lock_of(self.model.net), torch.inference_mode(False):
-            return self._step(_recordable(x))
+            return self._step(_out_of_inference_mode(x))
 
     def _step(self, x: Sized) -> Prediction:
         network = self._network or self._begin(x)
-        clock, batch = Clock(next(self.model.net.parameters()).device), Batch(x, network)
-        with network.stepping(clock):
+        timer, batch = StepTimer(next(self.model.net.parameters()).device), Batch(x, network)
+        with network.stepping(timer):
             output = self.adapt(batch, network) if len(x) else None
             if output is None:
                 output = network.predict(x)
         probs = output.logits.detach().softmax(1)
-        info = {**signals(probs), "drift": network.drift(), **vars(network.passes), **clock.info()}
+        info = {**signals(probs), "drift": network.drift(), **vars(network.passes), **timer.info()}
         features, returned = output.features.detach(), output.returned
         return Prediction(probs, features, info | batch.info, returned=returned)
 
@@ -381,7 +381,7 @@ def _lock_of(net: nn.Module) -> FairLock:
 # The methods that have changed a network and not given it back, the first one first.
 _started: WeakKeyDictionary[nn.Module, "list[weakref.ref[NetworkMethod]]"] = WeakKeyDictionary()
 
-known_finite = ContextVar("known_finite", default=False)
+skip_finite_check = ContextVar("skip_finite_check", default=False)
 """Whether the caller of `step` has looked for NaN and infinity, so that `step` need not."""
 
 
@@ -397,11 +397,11 @@ def _end(method: NetworkMethod) -> None:
     _started[method.model.net] = [one for one in started if one() is not method]
 
 
-def _recordable(x: Any) -> Any:
+def _out_of_inference_mode(x: Any) -> Any:
     """The batch with tensors that autograd can record, which those of inference mode are not."""
     if isinstance(x, Inputs):
-        kwargs = {name: _recordable(value) for name, value in x.kwargs.items()}
-        return Inputs(tuple(map(_recordable, x.args)), kwargs)
+        kwargs = {name: _out_of_inference_mode(value) for name, value in x.kwargs.items()}
+        return Inputs(tuple(map(_out_of_inference_mode, x.args)), kwargs)
     return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
 

@@ -12,7 +12,7 @@ import torch
 from lametta._checks import raise_as
 from lametta._files import PathLike, atomic_write
 from lametta.torch.resnet import DEPTHS, ResNet
-from lametta.torch.weights import misfit, safetensors_module
+from lametta.torch.weights import safetensors_module, state_dict_mismatch
 from lametta.types import LamettaError
 
 
@@ -252,7 +252,7 @@ def _write(state: dict[str, torch.Tensor], path: Path, output: Path) -> None:
         )
     with torch.device("meta"):
         net = ResNet(depth, width=len(state["conv1.weight"]), classes=len(state["fc.weight"]))
-    if difference := misfit(net, state):
+    if difference := state_dict_mismatch(net, state):
         raise LamettaError(f"path must hold a ResNet-{depth}, got {str(path)!r}: {difference}")
     with atomic_write(output) as temporary:
         safetensors_module().save_file({k: v.contiguous() for k, v in state.items()}, temporary)

