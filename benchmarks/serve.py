@@ -3,11 +3,11 @@
     python benchmarks/serve.py [--seconds 12] [--connections 1 4] [--store memory|redis://...]
 
 One frame a request, 1000 classes and 1280 features, 100 cameras in turns, all on loopback. The echo
-server is FastAPI and uvicorn with the same options, and gives back as many bytes as the corrector's
-answer has. A second kind of echo corrects the frame first: the extra time is the corrector's own
-between requests, when other work has used the processor's caches. In a loop by itself the corrector
-is faster, which is shown too. Rounds alternate between servers, so that a noisy machine hits all
-alike. At the end, 10,000 streams are begun and left.
+server is Starlette and uvicorn with the same options, and gives back as many bytes as the
+corrector's answer has. A second kind of echo corrects the frame first: the extra time is the
+corrector's own between requests, when other work has used the processor's caches. In a loop by
+itself the corrector is faster, which is shown too. Rounds alternate between servers, so that a
+noisy machine hits all alike. At the end, 10,000 streams are begun and left.
 """
 
 import argparse
@@ -146,9 +146,11 @@ def corrector_alone() -> float:
 def echo() -> None:
     """Serve answers of the same size from the same framework; correct only if asked to."""
     import uvicorn
-    from fastapi import FastAPI, Request, Response
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
-    app = FastAPI(docs_url=None, redoc_url=None)
     _, probs = frames()
     outputs = {"probs": probs[:1], "label": np.array([1]), "source_label": np.array([1])}
     replies = {
@@ -157,16 +159,16 @@ def echo() -> None:
 
     cameras: defaultdict[int, Prudent] = defaultdict(Prudent)
 
-    @app.post("/v2/models/{model}/infer")
-    async def infer(request: Request, model: str) -> Response:
+    async def infer(request: Request) -> Response:
         body = await request.body()
-        if model == "corrector":
+        if request.path_params["model"] == "corrector":
             length = int(request.headers[BINARY])
             camera = orjson.loads(body[:length])["parameters"]["sequence_id"]
             values = np.frombuffer(body[length:], np.float32)
             cameras[camera].correct(values[None, :D], values[None, D:])
         return Response(replies[BINARY in request.headers])
 
+    app = Starlette(routes=[Route("/v2/models/{model}/infer", infer, methods=["POST"])])
     config = uvicorn.Config(
         app, port=0, http=protocol(10), log_config=None, access_log=False, ws="none"
     )

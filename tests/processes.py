@@ -23,7 +23,7 @@ _FORKS.set_forkserver_preload(
         *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
         *("lametta.serve.config", "lametta.serve.server"),
         *("lametta.serve.stores.folder", "lametta.serve.stores.redis"),
-        *("encodings.idna", "pydantic.v1", "uvicorn.lifespan.on", "uvloop"),  # of any server
+        *("encodings.idna", "uvicorn.lifespan.on", "uvloop"),  # of any server
     ]
 )
 

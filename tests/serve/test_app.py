@@ -1,4 +1,4 @@
-"""What is computed at once, and what in threads."""
+"""Paths and what OpenAPI says of them; what is computed at once, and what in threads."""
 
 import asyncio
 import threading
@@ -6,9 +6,12 @@ import time
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
+import lametta
 from lametta.serve.app import Kind, Workers
 from lametta.serve.config import Plan, Served
+from lametta.serve.protocol import DTYPES, INPUT, OUTPUT, REQUEST
 
 SMALL, LARGE = Kind("prudent", 14), Kind("prudent", 24)
 
@@ -121,3 +124,63 @@ def test_who_goes_away_keeps_the_place_until_the_work_is_done():
         assert done
 
     asyncio.run(main())
+
+
+@pytest.fixture(scope="module")
+def application():
+    return Plan({"prudent": "prudent"}).app()
+
+
+@pytest.fixture(scope="module")
+def document(application):
+    return TestClient(application).get("/openapi.json").json()
+
+
+def test_openapi_has_the_paths_that_there_are(application, document):
+    described = {
+        (path, method.upper()) for path, methods in document["paths"].items() for method in methods
+    }
+    served = {
+        (route.path, method)
+        for route in application.app.routes
+        for method in route.methods - {"HEAD"}  # which every GET has
+    }
+    for_people = {("/", "GET"), ("/static/{name}", "GET"), ("/openapi.json", "GET")}
+    assert described == served - for_people
+    assert document["info"]["version"] == lametta.__version__
+
+
+@pytest.mark.parametrize("prefix", ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"])
+def test_openapi_has_the_fields_that_are_read(document, prefix):
+    infer = document["paths"][f"{prefix}/infer"]["post"]
+    request = infer["requestBody"]["content"]["application/json"]["schema"]
+    reply = infer["responses"]["200"]["content"]["application/json"]["schema"]
+    inputs, outputs = (request["properties"][name]["items"] for name in ("inputs", "outputs"))
+    for level, schema in ((REQUEST, request), (INPUT, inputs), (OUTPUT, outputs)):
+        assert set(schema["properties"]) == set(level.fields)
+        assert set(schema["properties"]["parameters"]["properties"]) == set(level.parameters)
+    for tensor in (inputs, reply["properties"]["outputs"]["items"]):
+        assert tensor["properties"]["datatype"]["enum"] == list(DTYPES)
+    assert [one["name"] for one in infer["parameters"]] == [
+        *(name for name in ("model", "version") if f"{{{name}}}" in prefix),
+        "Inference-Header-Content-Length",
+    ]
+
+
+def test_versioned_paths_are_described_as_the_others(document):
+    for path, methods in document["paths"].items():
+        if "/versions/{version}" in path:
+            (same,) = document["paths"][path.replace("/versions/{version}", "")].values()
+            (own,) = methods.values()
+            for part in ("summary", "responses", "requestBody"):
+                assert own.get(part) == same.get(part), (path, part)
+
+
+def test_a_path_that_gives_answers_head_without_a_body(application):
+    client = TestClient(application)
+    for path in ("/v2/health/live", "/metrics", "/", "/openapi.json"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+    assert client.head("/v2/models/prudent/infer").headers["allow"] == "POST"
+    assert client.post("/v2").headers["allow"] == "GET, HEAD"
+    assert client.get("/v3").json() == {"error": "Not Found"}

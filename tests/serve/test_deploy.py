@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 from typer.main import get_command
 
 from lametta import Prediction

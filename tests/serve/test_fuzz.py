@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
+from starlette.testclient import TestClient
 
 from lametta.serve.config import Plan, Served
 from lametta.serve.middleware import Manners

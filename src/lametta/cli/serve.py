@@ -125,7 +125,7 @@ def serve(
     Example: lametta serve --port 8000 --corrector prudent --corrector fast=lame:k=3
     """
     with user_errors():
-        needs = "fastapi", "httptools", "orjson", "prometheus_client", "threadpoolctl", "uvicorn"
+        needs = "httptools", "orjson", "prometheus_client", "starlette", "threadpoolctl", "uvicorn"
         require("serve", *needs)
         for option, given, needed, there in (
             ("--features", features, "--model", model),

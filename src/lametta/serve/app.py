@@ -13,22 +13,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
-from fastapi import FastAPI, Request, Response
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
-from lametta.serve import openapi
-from lametta.serve.middleware import Bodies, Gate, failure, refusal
-from lametta.serve.protocol import BadRequest, NotFoundError, StoreError
+from lametta.serve.middleware import Bodies, Gate, failure
+from lametta.serve.protocol import HEADER_LENGTH, BadRequest, NotFoundError, StoreError
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
-from lametta.types import LamettaError
 
 T = TypeVar("T")
 
@@ -61,40 +58,25 @@ class _Answer(Response):
         if header_length is None:
             self.raw_headers.append((b"content-type", b"application/json"))
         else:
-            length = openapi.HEADER_LENGTH.lower().encode(), b"%d" % header_length
+            length = HEADER_LENGTH.lower().encode(), b"%d" % header_length
             self.raw_headers += [(b"content-type", b"application/octet-stream"), length]
 
 
-class _Plain(APIRoute):
-    """A path whose function takes the request and gives the answer, without FastAPI's own work.
+class _Route(Route):
+    """A route whose function takes the request and gives the reply, without Starlette's layers.
 
-    Finding the function's arguments and passing the layers around it would take longer than
-    everything but the correction.
+    `Gate` answers for what it raises; passing the layers would take longer than everything but the
+    correction.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # answers which methods there are
-            return
-        response: Response = await self.endpoint(Request(scope, receive, send))
+        methods = self.methods or ()
+        if scope["method"] in methods:
+            response: Response = await self.endpoint(Request(scope, receive, send))
+        else:
+            allowed = {"Allow": ", ".join(sorted(methods))}
+            response = failure(405, "Method Not Allowed", allowed)
         await response(scope, receive, send)
-
-
-class _Front:
-    """An application whose plain paths are tried first, without its layers."""
-
-    def __init__(self, app: FastAPI) -> None:
-        self.app = app
-        self.routes = [route for route in app.routes if isinstance(route, _Plain)]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for route in self.routes if scope["type"] == "http" else ():
-            match, found = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(found)
-                await route.handle(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
 
 
 def make_app(
@@ -115,20 +97,8 @@ def make_app(
     """
     workers = Workers(threads, waits=store.waits)
 
-    app = FastAPI(
-        title="lametta",
-        version=lametta.__version__,
-        description="Corrects a frozen classifier's predictions at test time.",
-        docs_url=None,  # these would load scripts from elsewhere
-        redoc_url=None,
-    )
-    app.add_exception_handler(LamettaError, _refused)
-    app.add_exception_handler(HTTPException, _failed)
-    app.add_exception_handler(Exception, _broken)
-
     async def infer(request: Request) -> Response:
-        model = request.path_params["model"]
-        _find(service, model, request.path_params.get("version", VERSION))
+        model = _model(service, request)
         request.scope["model"] = model
         header_length = _header_length(request)
         length = bodies.length(request)
@@ -139,66 +109,62 @@ def make_app(
             reply = await workers.do(kind, job)
         return _Answer(*reply)
 
-    for path, words in (
-        ("/v2/models/{model}/infer", openapi.INFER),
-        ("/v2/models/{model}/versions/{version}/infer", openapi.INFER_VERSION),
-    ):
-        app.router.add_api_route(
-            path, infer, methods=["POST"], route_class_override=_Plain, **words
-        )
-
-    @app.get("/v2", **openapi.SERVER)
-    async def about() -> Response:
+    async def about(_: Request) -> Response:
         extensions = ["binary_tensor_data", "sequence"]
         return _json(name="lametta", version=lametta.__version__, extensions=extensions)
 
-    @app.get("/v2/health/live", **openapi.HEALTH)
-    async def live() -> Response:
+    async def live(_: Request) -> Response:
         return _json(live=True)
 
-    @app.get("/v2/health/ready", **openapi.HEALTH)
-    async def ready() -> Response:
+    async def ready(_: Request) -> Response:
         try:
             await workers.do(Kind("", 0), store.check)
         except StoreError as error:
             return failure(503, str(error))
         return _json(ready=True)
 
-    @app.get("/v2/models/{model}", **openapi.MODEL)
-    @app.get("/v2/models/{model}/versions/{version}", **openapi.MODEL)
-    async def model_metadata(model: str, version: str = VERSION) -> Response:
-        _find(service, model, version)
-        return _json(
-            name=model,
-            versions=[VERSION],
-            platform="lametta",
-            inputs=openapi.inputs_of(service),
-            outputs=openapi.outputs_of(service),
-        )
+    async def model_metadata(request: Request) -> Response:
+        return _json(**service.metadata(_model(service, request)))
 
-    @app.get("/v2/models/{model}/ready", **openapi.MODEL)
-    @app.get("/v2/models/{model}/versions/{version}/ready", **openapi.MODEL)
-    async def model_ready(model: str, version: str = VERSION) -> Response:
-        _find(service, model, version)
-        return await ready()
+    async def model_ready(request: Request) -> Response:
+        _model(service, request)
+        return await ready(request)
 
-    @app.get("/metrics", **openapi.METRICS)
-    async def metrics() -> Response:
+    async def metrics(_: Request) -> Response:
         return Response(service.monitor.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/status.json", **openapi.STATUS)
-    async def status() -> Response:
+    async def status(_: Request) -> Response:
         return _json(**service.monitor.status())
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
+    async def openapi(_: Request) -> Response:
+        return _json(**_openapi())
+
+    async def page(_: Request) -> Response:
         return _file("index.html")
 
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static(name: str) -> Response:
-        return _file(name)
+    async def static(request: Request) -> Response:
+        return _file(request.path_params["name"])
 
-    return Gate(_Front(app), bodies.manners, service.monitor)
+    model = "/v2/models/{model}"
+    version = f"{model}/versions/{{version}}"
+    routes = [
+        _Route(f"{model}/infer", infer, methods=["POST"]),
+        _Route(f"{version}/infer", infer, methods=["POST"]),
+        _Route("/v2", about),
+        _Route("/v2/health/live", live),
+        _Route("/v2/health/ready", ready),
+        _Route(model, model_metadata),
+        _Route(version, model_metadata),
+        _Route(f"{model}/ready", model_ready),
+        _Route(f"{version}/ready", model_ready),
+        _Route("/metrics", metrics),
+        _Route("/status.json", status),
+        _Route("/openapi.json", openapi),
+        _Route("/", page),
+        _Route("/static/{name}", static),
+    ]
+    router = Router(routes, default=failure(404, "Not Found"))
+    return Gate(router, bodies.manners, service.monitor)
 
 
 class Kind(NamedTuple):
@@ -299,18 +265,21 @@ def asset(name: str) -> tuple[bytes, str] | None:
     return files(__package__).joinpath("page", name).read_bytes(), _KINDS[name]
 
 
-def _find(service: Service, model: str, version: str) -> None:
+def _model(service: Service, request: Request) -> str:
+    """The model that a path names, in the version that it has."""
+    model, version = request.path_params["model"], request.path_params.get("version", VERSION)
     service.find(model)
     if version != VERSION:
         raise NotFoundError(f"version of {model} must be {VERSION}, got {version[:50]!r}")
+    return str(model)
 
 
 def _header_length(request: Request) -> int | None:
-    given = request.headers.get(openapi.HEADER_LENGTH)
+    given = request.headers.get(HEADER_LENGTH)
     if given is None:
         return None
     if not (given.isascii() and given.isdecimal() and len(given) < 20):
-        raise BadRequest(f"{openapi.HEADER_LENGTH} must be a number of bytes, got {given[:50]!r}")
+        raise BadRequest(f"{HEADER_LENGTH} must be a number of bytes, got {given[:50]!r}")
     return int(given)
 
 
@@ -327,16 +296,10 @@ def _file(name: str) -> Response:
     return Response(content, media_type=kind, headers=_SAFE)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    return refusal(error)
-
-
-async def _failed(_: Request, error: Exception) -> Response:
-    """Answer for a path or a method that does not exist."""
-    assert isinstance(error, HTTPException)
-    return failure(error.status_code, str(error.detail), dict(error.headers or {}))
-
-
-async def _broken(_: Request, __: Exception) -> Response:
-    """Answer without the reason, which is in the log."""
-    return failure(500, "internal error")
+def _openapi() -> dict[str, Any]:
+    """What the paths take and give, as OpenAPI says it."""
+    document: dict[str, Any] = orjson.loads(
+        files(__package__).joinpath("openapi.json").read_bytes()
+    )
+    document["info"]["version"] = lametta.__version__
+    return document

@@ -104,12 +104,11 @@ class Gate:
             except LamettaError as error:
                 await refusal(error)(scope, receive, sending)
         except Exception as error:
-            if status in (0, 500):
+            if not status:
                 logger.exception("a request failed")
+                await failure(500, "internal error")(scope, receive, sending)
             elif not isinstance(error, TimeoutError):
                 raise
-            if not status:
-                await failure(500, "internal error")(scope, receive, sending)
         finally:
             seconds = time.monotonic() - begun
             self.monitor.finished(scope.get("model", ""), status or 499, seconds)

@@ -24,6 +24,8 @@ from lametta.types import LamettaError
 T = TypeVar("T")
 Object: TypeAlias = dict[str, object]  # of JSON
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
 _MOST_DIMENSIONS = 8
 _WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
@@ -222,7 +224,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
         raise BadRequest(f"the body must have at most {limits.body} bytes, got {len(rest)}")
     end = len(rest) if header_length is None else header_length
     if not 0 <= end <= len(rest):
-        refuse("Inference-Header-Content-Length", f"from 0 to the body's {len(rest)} bytes", end)
+        refuse(HEADER_LENGTH, f"from 0 to the body's {len(rest)} bytes", end)
     if end > limits.json:
         raise BadRequest(f"the request must have at most {limits.json} bytes of JSON, got {end}")
     try:

@@ -23,6 +23,7 @@ from lametta.serve.protocol import (
     InferRequest,
     Limits,
     NotFoundError,
+    datatype_of,
     decode,
     encode,
     refuse,
@@ -81,6 +82,27 @@ class Service:
             known = ", ".join(self.keepers)
             raise NotFoundError(f"model must be one of {known}, got {name[:100]!r}")
         return self.keepers[name]
+
+    def metadata(self, name: str) -> dict[str, object]:
+        """What a model takes and gives, as the protocol says it."""
+        if self.network is None:
+            inputs = [_tensor(one, "FP32", -1, -1) for one in ("features", "probs", "logits")]
+        else:
+            inputs = [
+                _tensor(
+                    put.name,
+                    datatype_of(np.empty(0, put.dtype)),
+                    *(-1, *(-1 if side is None else side for side in put.shape[1:])),
+                )
+                for put in self.network.metadata.inputs
+            ]
+        outputs = [_tensor("probs", "FP32", -1, -1)]
+        outputs += [_tensor(one, "INT64", -1) for one in LABELS]
+        if self.names is not None:
+            outputs += [_tensor(one, "BYTES", -1) for one in NAMES]
+        outputs += [_tensor(one, "FP64", 1) for one in SIGNALS]
+        about = {"name": name, "versions": [VERSION], "platform": "lametta"}
+        return {**about, "inputs": inputs, "outputs": outputs}
 
     def answer(
         self, name: str, body: bytes, header_length: int | None, begun: float
@@ -173,6 +195,11 @@ class Service:
         for name in SIGNALS:
             outputs[name] = np.array([told.pop(name, np.nan)])
         return outputs, told
+
+
+def _tensor(name: str, datatype: str, *shape: int) -> dict[str, object]:
+    """An input or output in a model's metadata; -1 is a dimension of any size."""
+    return {"name": name, "datatype": datatype, "shape": shape}
 
 
 def _predicted(
