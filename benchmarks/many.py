@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 import lametta
-from lametta._solvers.host import iterate
-from lametta._solvers.memory import Memory
+from lametta._solvers.host import Buffers, iterate
 from lametta.affinity import Neighbors, knn
 
 
@@ -65,7 +64,7 @@ def on_cpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
     found, index = seconds(lambda: affinity.neighbors(x).index)
     busy = time.process_time() - before
     w = Neighbors(index.numpy())
-    solved, solution = seconds(lambda: iterate(q.numpy(), w, 100, 1e-5, Memory()))
+    solved, solution = seconds(lambda: iterate(q.numpy(), w, 100, 1e-5, Buffers()))
     whole, _ = seconds(lambda: lametta.lame(x, q, affinity=affinity))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return (

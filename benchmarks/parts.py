@@ -8,7 +8,7 @@ import numpy as np
 
 import lametta
 from lame import BANK, bank_batch, batch
-from lametta._solvers import host, tail
+from lametta._solvers import host
 
 CALLS = 200
 
@@ -45,7 +45,7 @@ def main() -> None:
     counts: Counter[str] = Counter()
     for owner, name in (
         *((host, "_products"), (host, "checked_probs"), (host, "nearest_by_products")),
-        *((host, "iterate"), (tail.Tail, "refresh"), (host._Part, "update")),
+        *((host, "iterate"), (host.Tail, "refresh"), (host._ActiveSet, "update")),
     ):
         timed(spent, counts, owner, name)
     for n in (64, 256):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lametta
-from lametta import LamettaError, _faiss
+from lametta import LamettaError, _neighbors
 from lametta.affinity import Neighbors, knn
 from tests.conftest import Library, knn_matrix, make_batch
 
@@ -27,7 +27,7 @@ def test_knn_marks_the_nearest(library: Library, k):
 def test_knn_in_blocks_is_the_same(monkeypatch):
     x = features_of(40)
     whole = lametta.knn(5)(x)
-    monkeypatch.setattr("lametta._arrays._BLOCK", 7 * 40)
+    monkeypatch.setattr("lametta._neighbors._BLOCK", 7 * 40)
     assert np.array_equal(lametta.knn(5)(x), whole)
 
 
@@ -185,10 +185,10 @@ def test_bad_arguments_are_named(make, message):
 @pytest.mark.parametrize("codes", [128, 5])
 def test_faiss_finds_nearly_all_neighbors_and_never_the_sample_itself(codes, monkeypatch):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(_faiss, "_FEW_SAMPLES", 100)
-    monkeypatch.setattr(_faiss, "_CLUSTERS_LOOKED_AT", 16)
-    monkeypatch.setattr(_faiss, "_MOST_CODES", codes)  # 5: entries are padded to a multiple
-    monkeypatch.setattr(_faiss, "_BLOCK", 1000)
+    monkeypatch.setattr(_neighbors, "_FEW_SAMPLES", 100)
+    monkeypatch.setattr(_neighbors, "_CLUSTERS_SEARCHED", 16)
+    monkeypatch.setattr(_neighbors, "_MAX_CODES", codes)  # 5: entries are padded to a multiple
+    monkeypatch.setattr(_neighbors, "_QUERY_BLOCK", 1000)
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(40, 24))
     x = (centers[rng.integers(40, size=3000)] + 0.5 * rng.normal(size=(3000, 24))).astype("f4")
@@ -211,8 +211,8 @@ def test_faiss_on_few_samples_is_exact(n):
 
 def test_faiss_looks_at_all_where_the_nearest_clusters_hold_too_few(monkeypatch):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(_faiss, "_FEW_SAMPLES", 100)
-    monkeypatch.setattr(_faiss, "_CLUSTERS_LOOKED_AT", 1)
+    monkeypatch.setattr(_neighbors, "_FEW_SAMPLES", 100)
+    monkeypatch.setattr(_neighbors, "_CLUSTERS_SEARCHED", 1)
     x = features_of(800).astype("f4")
     found = knn(60, method="faiss").neighbors(x).index
     assert ((found >= 0) & (found != np.arange(800)[:, None])).all()

@@ -1,4 +1,4 @@
-"""Array operations that the array API standard lacks, or that are slow when done its way."""
+"""Array operations beyond the standard: dtypes, softmax, row norms, count sketch, top-k rows."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from array_api_compat import (
     array_namespace,
-    device,
     is_array_api_obj,
     is_cupy_array,
     is_jax_array,
@@ -24,8 +23,6 @@ from lametta.types import Array, LamettaError
 
 Floats: TypeAlias = NDArray[np.floating]
 """An array of NumPy's, of floats of any width."""
-
-_BLOCK = 2**24  # entries of the matrix of inner products that are made at a time
 
 
 def namespace(**arrays: Array) -> ModuleType:
@@ -242,60 +239,6 @@ def _signs(d: int) -> NDArray[np.float32]:
     # Bits of a multiplicative hash, which no version of a generator changes.
     bits = (np.arange(d, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
-
-
-def nearest(xp: ModuleType, x: Array, k: int) -> Array:
-    """Indices [N, min(k, N - 1)] of the rows nearest to each row in direction, itself left out.
-
-    The distance is Euclidean between rows of length 1, through inner products and a block of rows
-    at a time, so that memory grows with N and not with its square.
-    """
-    n = x.shape[0]
-    norms = row_norms(xp, x)
-    if squares_fit(xp, norms):
-        scale, zero = 1 / norms, None
-    else:
-        x = unit_rows(xp, x)
-        # A zero row is at distance 1 from the others, as a row at 60 degrees is: exactly, or the
-        # rounding of their lengths would decide which of them are nearest to it.
-        scale, zero = None, xp.astype(xp.all(x == 0, axis=1), x.dtype)
-    # One block has no loop, so that exporters can leave N open.
-    starts = [0] if n * n <= _BLOCK else list(range(0, n, max(1, _BLOCK // n)))
-    found = []
-    for start, stop in zip(starts, [*starts[1:], n], strict=True):
-        closeness = matmul(xp, x[start:stop, :], x.T)
-        if zero is not None:
-            closeness = closeness + zero / 2
-        found.append(nearest_by_products(xp, closeness, k, scale, start))
-    return found[0] if len(found) == 1 else xp.concat(found, axis=0)
-
-
-def nearest_by_products(
-    xp: ModuleType, products: Array, k: int, scale: Array | None, start: int = 0
-) -> Array:
-    """Find the same neighbors from a block of inner products, which is overwritten.
-
-    Row i of ``products`` is row ``start + i`` times all rows; ``scale`` [N] is 1 over the length of
-    each row. The length of row i itself changes no ranking, so that it is left out.
-    """
-    if scale is not None:
-        products *= scale
-    n = products.shape[1]
-    most = k if k < n else max(n - 1, 0)  # not min, which exporters would leave open
-    return k_largest(xp, _without_self(xp, products, start), most)
-
-
-def _without_self(xp: ModuleType, closeness: Array, start: int) -> Array:
-    """Put minus infinity where a row meets itself; the block starts with row ``start``."""
-    if is_numpy_array(closeness):
-        np.fill_diagonal(closeness[:, start:], -np.inf)
-        return closeness
-    if is_torch_array(closeness):
-        closeness.diagonal(start).fill_(-xp.inf)
-        return closeness
-    rows = xp.arange(closeness.shape[0], device=device(closeness))
-    columns = xp.arange(closeness.shape[1], device=device(closeness))
-    return xp.where(rows[:, None] + start == columns, -xp.inf, closeness)
 
 
 def k_largest(xp: ModuleType, x: Array, k: int) -> Array:

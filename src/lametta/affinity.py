@@ -17,13 +17,12 @@ from lametta._arrays import (
     matmul,
     namespace,
     namespace_of,
-    nearest,
     to_numpy,
     unit_rows,
     widen,
 )
 from lametta._checks import check_choice, check_flag, check_integer, check_number
-from lametta._faiss import approximately_nearest
+from lametta._neighbors import approximately_nearest, nearest
 from lametta.registry import GROUPS, FactoryRegistry
 from lametta.types import Array, LamettaError
 

@@ -47,11 +47,11 @@ def solve_one(features, probs, **options):
 )
 def test_equals_the_core(n, n_classes, d, k):
     features, probs = make_batch(n, n_classes, d)
-    z, _, rests, energy = solve_one(features, probs, k=k)
+    z, _, converged, energy = solve_one(features, probs, k=k)
     core = lametta.lame(features, probs, affinity=lametta.knn(k))
     np.testing.assert_allclose(z, core.probs, atol=2e-5)
     assert (z.argmax(1).numpy() == core.probs.argmax(1)).all()
-    assert bool(rests)
+    assert bool(converged)
     assert float(energy) == pytest.approx(float(core.energy), abs=1e-4)
 
 
@@ -71,9 +71,9 @@ def test_equals_the_equation_on_any_neighbors(n, n_classes, k, seed, duplicates)
     np.put_along_axis(w, index.astype(int), weight, axis=1)
     assert (w > 0).sum() == n * min(k, n - 1)
     assert not w.diagonal().any()
-    z, n_iter, rests, energy = solve_one(features, probs, k=k, weight=weight, max_iter=3, tol=0)
+    z, n_iter, converged, energy = solve_one(features, probs, k=k, weight=weight, max_iter=3, tol=0)
     np.testing.assert_allclose(z, lame_by_definition(probs, w, 3), atol=1e-5)
-    assert (int(n_iter), bool(rests)) == (3, False)
+    assert (int(n_iter), bool(converged)) == (3, False)
     assert float(energy) == pytest.approx(energy_by_definition(z.numpy(), probs, w), abs=1e-4)
 
 
@@ -128,9 +128,9 @@ def test_half_precision_is_computed_in_float32(dtype, atol):
 @pytest.mark.slow
 def test_max_iter_0_gives_the_source_back():
     features, probs = make_batch(9, 4, 8)
-    z, n_iter, rests, _ = solve_one(features, probs, max_iter=0)
+    z, n_iter, converged, _ = solve_one(features, probs, max_iter=0)
     np.testing.assert_allclose(z, probs, rtol=1e-6)
-    assert (int(n_iter), bool(rests)) == (0, False)
+    assert (int(n_iter), bool(converged)) == (0, False)
 
 
 class OnCuda(torch.Tensor):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lametta
-from lametta._solvers import host, tail
-from lametta._solvers.memory import Memory
+from lametta._solvers import host
+from lametta._solvers.host import Buffers
 from lametta.affinity import Neighbors
 from tests.conftest import (
     energy_by_definition,
@@ -49,7 +49,7 @@ def neighbors(features, k, weight=1.0):
 def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
     features, probs = peaked_batch(n, n_classes, seed=0)
     w, tol = knn_matrix(features, 5), 1e-5
-    head = tail.choose_head(probs, neighbors(features, 5))
+    head = host.choose_head(probs, neighbors(features, 5))
     assert len(head) <= 10, "this batch is meant to have a tail"
     result = lametta.lame(features.astype(dtype), probs.astype(dtype), tol=tol)
     assert result.converged
@@ -72,7 +72,7 @@ def test_the_tail_is_right_in_the_end(n, n_classes, dtype):
 def test_at_rest_an_exact_update_moves_nothing(seed, n, n_classes, k, weight, tol):
     features, probs = peaked_batch(n, n_classes, seed)
     w = weight * knn_matrix(features, k)
-    solution = host.iterate(probs, neighbors(features, k, weight), 100, tol, Memory())
+    solution = host.iterate(probs, neighbors(features, k, weight), 100, tol, Buffers())
     assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
     if solution.converged:
         # The last update moved at most tol, and was within 4 tol of the exact one.
@@ -87,7 +87,7 @@ def test_the_bound_of_the_tail_holds(seed, n, weight):
     features, probs = peaked_batch(n, 120, seed)
     w = weight * knn_matrix(features, 5)
     head = np.arange(5)
-    rest_of = tail.Tail(probs, neighbors(features, 5, weight), head, Memory())
+    rest_of = host.Tail(probs, neighbors(features, 5, weight), head, Buffers())
     norm = 1 + rng.random(n)
     for limit in (np.inf, 0.1, 0.01):
         rest_of.limit = limit
@@ -99,21 +99,22 @@ def test_the_bound_of_the_tail_holds(seed, n, weight):
         z = rest_of.scaled[:, rest] / norm[:, None]
         exact = (probs[:, rest] * np.exp(w @ z)).sum(axis=1)
         wrong = np.abs(exact - rest_of.mass) / norm
-        assert (wrong <= rest_of.wrong(norm) + 1e-12).all()
+        assert (wrong <= rest_of.error_bound(norm) + 1e-12).all()
 
 
 def test_a_tail_that_is_not_right_is_refreshed_again(monkeypatch):
     features, probs = peaked_batch(64, 300, seed=4)
     probs[:, 5:30] *= 20  # classes between likely and unlikely
     probs /= probs.sum(axis=1, keepdims=True)
-    monkeypatch.setattr(tail, "_LIMIT", 1.0)  # the first refresh sends none of them to the head
-    monkeypatch.setattr(tail, "_LIKELY", 1.0)
-    monkeypatch.setattr(tail, "_IGNORED", 1.0)
-    refreshes, refresh = [], tail.Tail.refresh
+    # The first refresh sends none of them to the head.
+    monkeypatch.setattr(host, "_MAX_EXPONENT", 1.0)
+    monkeypatch.setattr(host, "_LIKELY", 1.0)
+    monkeypatch.setattr(host, "_MAX_FIRST_ERROR", 1.0)
+    refreshes, refresh = [], host.Tail.refresh
     monkeypatch.setattr(
-        tail.Tail, "refresh", lambda self, norm: refreshes.append(norm) or refresh(self, norm)
+        host.Tail, "refresh", lambda self, norm: refreshes.append(norm) or refresh(self, norm)
     )
-    solution = host.iterate(probs, neighbors(features, 5), 200, 1e-6, Memory())
+    solution = host.iterate(probs, neighbors(features, 5), 200, 1e-6, Buffers())
     assert solution.converged
     assert len(refreshes) > 1
     moved = one_update(solution.z, probs, knn_matrix(features, 5)) - solution.z
@@ -131,7 +132,7 @@ def test_a_tail_that_is_not_right_is_refreshed_again(monkeypatch):
 def test_max_iter_gives_the_updates_of_the_equation(seed, n, n_classes, k, weight, max_iter):
     features, probs = peaked_batch(n, n_classes, seed)
     w = neighbors(features, k, min(weight, 50 / k))
-    solution = host.iterate(probs, w, max_iter, 1e-5, Memory())
+    solution = host.iterate(probs, w, max_iter, 1e-5, Buffers())
     exact = lame_by_definition(probs, w.dense(float), max_iter)
     assert np.abs(solution.z - exact).max() < (1e-3 if solution.converged else 1e-9)
     assert np.allclose(solution.z.sum(axis=1), 1, atol=1e-9)
@@ -142,7 +143,7 @@ def test_a_strong_run_cut_short_is_repeated_with_nothing_spared():
     """Weight 9.3 and 30 updates: the quick path alone would be off by tenths."""
     features, probs = peaked_batch(80, 300, seed=3)
     w = neighbors(features, 5, 9.3)
-    solution = host.iterate(probs, w, 30, 1e-12, Memory())
+    solution = host.iterate(probs, w, 30, 1e-12, Buffers())
     assert not solution.converged
     assert np.abs(solution.z - lame_by_definition(probs, w.dense(float), 30)).max() < 1e-9
 
@@ -152,7 +153,7 @@ def test_a_signal_handler_may_call_it_too():
     features, probs = peaked_batch(64, 300, seed=4)
     expected = lametta.lame(features, probs).probs
     other = peaked_batch(64, 300, seed=5)
-    interrupted, update = [], host._Part.update
+    interrupted, update = [], host._ActiveSet.update
 
     def interrupt(part, *z):
         if not interrupted:
@@ -161,7 +162,7 @@ def test_a_signal_handler_may_call_it_too():
         return update(part, *z)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host._Part, "update", interrupt)
+        patch.setattr(host._ActiveSet, "update", interrupt)
         found = lametta.lame(features, probs).probs
     assert interrupted
     assert np.array_equal(found, expected)
@@ -178,9 +179,9 @@ def test_without_rest_the_updates_are_those_of_the_equation():
 
 def test_resting_samples_are_left_alone(monkeypatch):
     features, probs = peaked_batch(300, 20, seed=1)
-    sizes, update = [], host._Part.update
+    sizes, update = [], host._ActiveSet.update
     monkeypatch.setattr(
-        host._Part, "update", lambda part, *z: sizes.append(len(part.mass)) or update(part, *z)
+        host._ActiveSet, "update", lambda part, *z: sizes.append(len(part.mass)) or update(part, *z)
     )
     result = lametta.lame(features, probs, tol=1e-6)
     assert result.converged
@@ -228,9 +229,9 @@ def test_no_matrix_of_all_samples_is_made():
     n = 4000
     index = np.random.default_rng(0).integers(n, size=(n, 5))
     probs = np.full((n, 200), 0.005)
-    assert len(tail.choose_head(probs, Neighbors(index))) == 0
+    assert len(host.choose_head(probs, Neighbors(index))) == 0
     tracemalloc.start()
-    solution = host.iterate(probs, Neighbors(index), 100, 1e-5, Memory())
+    solution = host.iterate(probs, Neighbors(index), 100, 1e-5, Buffers())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 * n * n / 2

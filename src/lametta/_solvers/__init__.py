@@ -1,1 +1,1 @@
-"""Ways to solve LAME: plain for any array, host for NumPy memory, CUDA kernels."""
+"""Solvers of LAME's fixed-point iteration: any array library, NumPy, CUDA."""

@@ -1,4 +1,4 @@
-"""LAME on an NVIDIA GPU, where Triton is installed: whether it fits, and the call.
+"""CUDA solver: whether it applies, and the call, which imports Triton only then.
 
 The first tensor on CUDA loads `lametta._solvers.launch`, which imports PyTorch and Triton.
 """
@@ -15,8 +15,8 @@ from lametta.affinity import knn
 from lametta.types import Array
 
 _HAS_TRITON = find_spec("triton") is not None
-_MOST_NEIGHBORS = 32
-_MOST_CLASSES = 32768
+_MAX_NEIGHBORS = 32
+_MAX_CLASSES = 32768
 
 
 def fits(problem: Problem) -> bool:
@@ -29,8 +29,8 @@ def fits(problem: Problem) -> bool:
     return (
         has_few_neighbors(affinity, problem.weight)
         and affinity.method == "exact"
-        and affinity.k <= _MOST_NEIGHBORS
-        and q.shape[-1] <= _MOST_CLASSES
+        and affinity.k <= _MAX_NEIGHBORS
+        and q.shape[-1] <= _MAX_CLASSES
         and all(array.dtype in (torch.float32, *halves) for array in (x, q))
         and not (torch.is_grad_enabled() and (x.requires_grad or q.requires_grad))
     )

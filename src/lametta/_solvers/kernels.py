@@ -1,4 +1,4 @@
-"""The kernels of `lametta._solvers.launch`."""
+"""Triton kernels: Gram matrix, neighbors, fixed-point updates."""
 
 import triton
 import triton.language as tl
@@ -67,15 +67,15 @@ def neighbors(
     own = tl.sum(tl.where(columns == row, square, 0.0))
     # |xi - xj|^2 / -2 between rows of length 1, less what all j share; a zero row has length 0.
     norms = tl.sqrt(tl.where(square > 0, square, 1.0)) * tl.sqrt(tl.where(own > 0, own, 1.0))
-    closeness = product / norms - tl.where(square > 0, 0.5, 0.0)
+    similarity = product / norms - tl.where(square > 0, 0.5, 0.0)
     # NaN would hide the rest of the row from the search.
-    closeness = tl.where(closeness == closeness, closeness, -3.0)
-    closeness = tl.where((columns < length) & (columns != row), closeness, float("-inf"))
+    similarity = tl.where(similarity == similarity, similarity, -3.0)
+    similarity = tl.where((columns < length) & (columns != row), similarity, float("-inf"))
     for j in tl.static_range(K):
-        best = tl.argmax(closeness, axis=0, tie_break_left=True)
+        best = tl.argmax(similarity, axis=0, tie_break_left=True)
         found = (j < length - 1) & (row < length)
         tl.store(index_ptr + (stream * n + row) * K + j, tl.where(found, best, -1))
-        closeness = tl.where(columns == best, float("-inf"), closeness)
+        similarity = tl.where(columns == best, float("-inf"), similarity)
 
 
 @triton.jit
@@ -107,7 +107,7 @@ def _arrive_and_wait(slot_ptr, moved, team_size):
 
 @triton.jit
 def updates(
-    q_ptr, index_ptr, length_ptr, z_ptr, slot_ptr, out_ptr, energy_ptr, n_iter_ptr, rests_ptr,
+    q_ptr, index_ptr, length_ptr, z_ptr, slot_ptr, out_ptr, energy_ptr, n_iter_ptr, converged_ptr,
     streams, n, n_classes, weight, tol, max_iter, team_size, teams, scratch,
     RAGGED: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +163,7 @@ def updates(
             tl.store(energy_ptr + first + i, 0.0)
         if me == 0:
             tl.store(n_iter_ptr + stream, step)
-            tl.store(rests_ptr + stream, moved == 0)
+            tl.store(converged_ptr + stream, moved == 0)
 
 
 @triton.jit
@@ -172,7 +172,7 @@ def group_peaks(
     GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
     BAND: tl.constexpr,
 ):  # fmt: skip
-    """The closest of every GROUP samples to each row, from products in half precision."""
+    """Similarity of each row to the nearest of every GROUP samples, in half precision."""
     bands = tl.cdiv(n_rows, ROWS)
     across = tl.cdiv(n, COLUMNS)
     # Programs that run at the same time share few rows and columns, which then stay in the cache.
@@ -192,11 +192,11 @@ def group_peaks(
         products = tl.dot(tl.load(a_ptr), tl.load(b_ptr), products)
         a_ptr += DEPTH
         b_ptr += DEPTH
-    closeness = products * unit - tl.load(shift_ptr + inside)[None, :]
-    closeness = tl.where(closeness == closeness, closeness, -9.0)
+    similarity = products * unit - tl.load(shift_ptr + inside)[None, :]
+    similarity = tl.where(similarity == similarity, similarity, -9.0)
     others = (columns < n)[None, :] & (columns[None, :] != rows[:, None])
-    closeness = tl.where(others, closeness, float("-inf"))
-    peaks = tl.max(tl.reshape(closeness, (ROWS, COLUMNS // GROUP, GROUP)), axis=2)
+    similarity = tl.where(others, similarity, float("-inf"))
+    peaks = tl.max(tl.reshape(similarity, (ROWS, COLUMNS // GROUP, GROUP)), axis=2)
     group = column * (COLUMNS // GROUP) + tl.arange(0, COLUMNS // GROUP)
     tl.store(
         peak_ptr + at_row[:, None].to(tl.int64) * groups + group[None, :],
@@ -206,11 +206,11 @@ def group_peaks(
 
 
 @triton.jit
-def group_closeness(
-    x_ptr, shift_ptr, rows_ptr, chosen_ptr, closeness_ptr, n, d,
+def group_similarity(
+    x_ptr, shift_ptr, rows_ptr, chosen_ptr, similarity_ptr, n, d,
     CHOSEN: tl.constexpr, GROUP: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """How close the samples of one chosen group are to one row, in float32."""
+    """Similarities of one row to the samples of one chosen group, in float32."""
     at_row, slot = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(rows_ptr + at_row)
     columns = tl.load(chosen_ptr + at_row * CHOSEN + slot) * GROUP + tl.arange(0, GROUP)
@@ -225,7 +225,7 @@ def group_closeness(
             other=0.0,
         )
         products += a[None, :] * b
-    closeness = tl.sum(products, axis=1) - tl.load(shift_ptr + columns, mask=inside, other=0.0)
-    closeness = tl.where(closeness == closeness, closeness, -9.0)
-    closeness = tl.where(inside & (columns != row), closeness, float("-inf"))
-    tl.store(closeness_ptr + (at_row * CHOSEN + slot) * GROUP + tl.arange(0, GROUP), closeness)
+    similarity = tl.sum(products, axis=1) - tl.load(shift_ptr + columns, mask=inside, other=0.0)
+    similarity = tl.where(similarity == similarity, similarity, -9.0)
+    similarity = tl.where(inside & (columns != row), similarity, float("-inf"))
+    tl.store(similarity_ptr + (at_row * CHOSEN + slot) * GROUP + tl.arange(0, GROUP), similarity)

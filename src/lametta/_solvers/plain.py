@@ -1,4 +1,4 @@
-"""The update of `lametta._lame` as it stands there, for any affinity and any array library."""
+"""Fixed-point iteration for any affinity and any array library."""
 
 from types import ModuleType
 from typing import TypeGuard
@@ -8,12 +8,11 @@ from lametta._solvers.problem import Problem, Solution, checked_probs
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
 from lametta.types import Array, LamettaError
 
-# How many updates run between two looks at how far z moved: a look makes the host wait for the
-# device.
-_UPDATES_PER_LOOK = 4
+# Updates between two convergence checks: a check makes the host wait for the device.
+_CHECK_EVERY = 4
 # From this batch size on, W is a list of neighbors and not a matrix.
 LARGE_BATCH = 2048
-_STRONGEST = 50  # k times weight: its exponential stays far from overflow
+_MAX_EXPONENT = 50  # k times weight: its exponential stays far from overflow
 
 
 def fits(problem: Problem) -> bool:
@@ -41,7 +40,7 @@ def iterate(
         a = matmul(xp, w, z)
         z_old, z = z, softmax(xp, log_q + a)
         n_iter += 1
-        if tol > 0 and (n_iter % _UPDATES_PER_LOOK == 0 or n_iter == max_iter):
+        if tol > 0 and (n_iter % _CHECK_EVERY == 0 or n_iter == max_iter):
             converged = bool(xp.max(xp.abs(z - z_old)) <= tol)
     # log z - log q = a - log norm, with norm_i = sum_k q_ik exp(a_ik).
     log_norm = xp.max(log_q + a, axis=1) - xp.log(xp.max(z, axis=1))
@@ -55,8 +54,8 @@ def is_directed_knn(affinity: Affinity) -> TypeGuard[knn]:
 
 
 def has_few_neighbors(affinity: Affinity, weight: float) -> TypeGuard[knn]:
-    """Whether, besides, no exponent overflows: what the solvers that are faster can do."""
-    return is_directed_knn(affinity) and affinity.k * weight <= _STRONGEST
+    """Whether, besides, no exponent overflows: what the faster solvers take."""
+    return is_directed_knn(affinity) and affinity.k * weight <= _MAX_EXPONENT
 
 
 def _weights(problem: Problem, x: Array, q: Array) -> "Array | Neighbors":
@@ -70,7 +69,7 @@ def _weights(problem: Problem, x: Array, q: Array) -> "Array | Neighbors":
         raise LamettaError(
             f"affinity(features) must have shape [N, N] = {(n, n)}, got {tuple(w.shape)}"
         )
-    is_ours = isinstance(affinity, knn | rbf | linear)
-    if problem.tol > 0 and not is_ours and not bool(xp.all(xp.isfinite(w))):
+    is_builtin = isinstance(affinity, knn | rbf | linear)
+    if problem.tol > 0 and not is_builtin and not bool(xp.all(xp.isfinite(w))):
         raise LamettaError("affinity(features) must be finite, got NaN or infinity")
     return xp.astype(w, q.dtype) * problem.weight

@@ -1,4 +1,4 @@
-"""What every solver is given and gives back, and the check of values that two of them share."""
+"""Problem and Solution: what a solver is given and returns, and the check of probabilities."""
 
 from types import ModuleType
 from typing import Any, NamedTuple

@@ -7,7 +7,6 @@ import torch
 from tests.conftest import make_batch
 
 pytest.importorskip("triton")
-many = pytest.importorskip("lametta._solvers.many")
 launch = pytest.importorskip("lametta._solvers.launch")
 pytestmark = pytest.mark.usefixtures("patched_once")
 
@@ -18,33 +17,37 @@ N = 5000 if ON_GPU else 36
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     if not ON_GPU:
-        monkeypatch.setattr(many, "_GROUP", 4)
-        monkeypatch.setattr(many, "_TILE", {"ROWS": 16, "COLUMNS": 16, "DEPTH": 16, "BAND": 2})
-        monkeypatch.setattr(many, "_BLOCK", 20 * 16)  # several parts
+        monkeypatch.setattr(launch, "_GROUP", 4)
+        monkeypatch.setattr(
+            launch, "_SEARCH_TILE", {"ROWS": 16, "COLUMNS": 16, "DEPTH": 16, "BAND": 2}
+        )
+        monkeypatch.setattr(launch, "_SEARCH_BLOCK", 20 * 16)  # several parts
 
 
 @pytest.fixture
 def stages(monkeypatch):
-    """How many rows each stage of a search was given: the groups looked at, or None for all."""
+    """How many rows each stage of a search was given: the groups searched, or None for all."""
     seen = {}
-    some, among_all = many._Search.__call__, many._Search.among_all
+    some, exact = launch._Search.__call__, launch._Search.exact
 
     def count(call, key, rows):
         seen[key] = seen.get(key, 0) + len(rows)
         return call()
 
     monkeypatch.setattr(
-        many._Search, "__call__", lambda s, rows, k, n: count(lambda: some(s, rows, k, n), n, rows)
+        launch._Search,
+        "__call__",
+        lambda s, rows, k, n: count(lambda: some(s, rows, k, n), n, rows),
     )
     monkeypatch.setattr(
-        many._Search, "among_all", lambda s, rows, k: count(lambda: among_all(s, rows, k), 0, rows)
+        launch._Search, "exact", lambda s, rows, k: count(lambda: exact(s, rows, k), 0, rows)
     )
     return seen
 
 
 def search(features, k):
     x = torch.tensor(features, dtype=torch.float32, device="cuda" if ON_GPU else "cpu")
-    return many.nearest_of_many(x, k).cpu().numpy()
+    return launch.knn_large(x, k).cpu().numpy()
 
 
 def farther_than_the_nearest(features, found):
@@ -73,7 +76,7 @@ def test_neighbors_are_those_of_the_definition(d, offset, stages):
 @pytest.mark.slow
 def test_what_rounding_leaves_open_is_sought_again(stages, monkeypatch):
     """Two tight bunches: float16 cannot tell their members apart."""
-    monkeypatch.setattr(many, "_MORE_GROUPS", 1)
+    monkeypatch.setattr(launch, "_MORE_GROUPS", 1)
     rng = np.random.default_rng(0)
     features = rng.choice([-1.0, 1.0], size=(N, 1)) * np.ones(17) + rng.normal(0, 0.01, (N, 17))
     assert farther_than_the_nearest(features, search(features, 1)) < 1e-6
