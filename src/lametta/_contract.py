@@ -12,7 +12,7 @@ from array_api_compat import device
 from numpy.typing import NDArray
 
 from lametta._arrays import namespace_of, to_numpy
-from lametta.correctors.base import fresh
+from lametta.correctors.base import clone
 from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction
 
 Method: TypeAlias = Corrector | Adapter
@@ -22,14 +22,14 @@ Batch: TypeAlias = tuple[Array, ...]
 
 def check_rows(method: Method, stream: Sequence[Batch]) -> None:
     """Predictions must be rows of probabilities."""
-    method = fresh(method)
+    method = clone(method)
     for batch in stream:
         _check_rows(_run(method, copy.deepcopy(batch)), len(batch[0]), "a batch")
 
 
 def check_inputs_are_kept(method: Method, stream: Sequence[Batch]) -> None:
     """Inputs must not be changed."""
-    method = fresh(method)
+    method = clone(method)
     for batch in stream:
         given = copy.deepcopy(batch)
         _run(method, given)
@@ -38,7 +38,7 @@ def check_inputs_are_kept(method: Method, stream: Sequence[Batch]) -> None:
 
 def check_reset_is_exact(method: Method, stream: Sequence[Batch]) -> None:
     """A reset and a replay must give the same bits."""
-    method = fresh(method)
+    method = clone(method)
     expected = play(method, stream)
     method.reset()
     same(play(method, stream), expected, "reset() and a replay must give the same bits")
@@ -46,8 +46,8 @@ def check_reset_is_exact(method: Method, stream: Sequence[Batch]) -> None:
 
 def check_copies_continue(method: Method, stream: Sequence[Batch]) -> None:
     """A copy in mid-stream must continue alike, whatever the original does meanwhile."""
-    half, one = len(stream) // 2, fresh(method)
-    expected = play(fresh(method), stream)[half:]
+    half, one = len(stream) // 2, clone(method)
+    expected = play(clone(method), stream)[half:]
     play(one, stream[:half])
     resumed = pickle.loads(pickle.dumps(one)) if is_picklable(one) else copy.deepcopy(one)
     play(one, stream[::-1])
@@ -60,7 +60,7 @@ def check_order_plays_no_part(method: Method, stream: Sequence[Batch]) -> None:
     first = stream[0]
     order = np.random.default_rng(0).permutation(len(first[0]))
     permuted = tuple(_take(array, order) for array in first)
-    (expected,), (found,) = play(fresh(method), [first]), play(fresh(method), [permuted])
+    (expected,), (found,) = play(clone(method), [first]), play(clone(method), [permuted])
     gap = np.abs(found - expected[order]).max(initial=0)
     require(
         np.allclose(found, expected[order], atol=1e-4),
@@ -82,7 +82,7 @@ def check_edge(method: Method, edge: str, batch: Batch) -> None:
     """An unusual batch must work, or be refused by an error that names the argument."""
     what = edge.replace("_", " ")
     with may_refuse(what, "features", "probs", "x ", "batch"):
-        prediction = _run(fresh(method), batch)
+        prediction = _run(clone(method), batch)
         if isinstance(method, Corrector):
             wanted, got = batch[1].dtype, prediction.probs.dtype
             require(got == wanted, f"{what}: probs must stay {wanted}, got {got}")
@@ -96,7 +96,7 @@ def check_library(corrector: Corrector, library: str) -> None:
         if library == "jax" and dtype == xp.float64 and xp.zeros(0, float).dtype != dtype:
             continue  # JAX has float64 only where the user switched it on
         features, probs = (xp.asarray(array.copy(), dtype=dtype) for array in make_batch(16, 0))
-        found = fresh(corrector).correct(features, probs).probs
+        found = clone(corrector).correct(features, probs).probs
         require(type(found) is type(probs), f"probs must stay {type(probs)}, got {type(found)}")
         require(found.dtype == dtype, f"probs must stay {probs.dtype}, got {found.dtype}")
         require(device(found) == device(probs), f"probs must stay on {device(probs)}")
@@ -104,7 +104,7 @@ def check_library(corrector: Corrector, library: str) -> None:
 
 def check_model_is_given_back(adapter: Adapter, stream: Sequence[Batch]) -> None:
     """After a reset the model under the adapter must give the same bits as before."""
-    adapter = fresh(adapter)
+    adapter = clone(adapter)
     model: Any = adapter
     while not callable(model):
         model = getattr(model, "base", None) or getattr(model, "model", None)

@@ -7,7 +7,7 @@ import numpy as np
 
 from lametta._arrays import to_numpy
 from lametta._contract import Batch, is_picklable, may_refuse, play, require, same, values
-from lametta.correctors.base import fresh
+from lametta.correctors.base import clone
 from lametta.types import Array, Corrector, LamettaError, Stateful
 
 _ROUNDS = 4  # passes over the stream, after which a memory has to be full
@@ -21,8 +21,8 @@ def check_state_can_be_stored(corrector: Stateful, stream: Sequence[Batch]) -> N
         isinstance(corrector, Stateful),
         "a corrector with state must have state_dict() and load_state_dict(state)",
     )
-    half, one, other = len(stream) // 2, fresh(corrector), fresh(corrector)
-    expected = play(fresh(corrector), stream)[half:]
+    half, one, other = len(stream) // 2, clone(corrector), clone(corrector)
+    expected = play(clone(corrector), stream)[half:]
     play(one, stream[:half])
     state = one.state_dict()
     stored = {name: _through_bytes(name, array) for name, array in state.items()}
@@ -39,12 +39,12 @@ def check_state_can_be_stored(corrector: Stateful, stream: Sequence[Batch]) -> N
     message = "load_state_dict() must continue where state_dict() was, from a copy"
     same(play(other, stream[half:]), expected, message)
     other.reset()
-    _same_state(other.state_dict(), fresh(corrector).state_dict(), "reset() must forget all")
+    _same_state(other.state_dict(), clone(corrector).state_dict(), "reset() must forget all")
 
 
 def check_state_is_bounded(corrector: Stateful, stream: Sequence[Batch]) -> None:
     """A stream twice as long must not have a larger state."""
-    one = fresh(corrector)
+    one = clone(corrector)
     sizes = []
     for _ in range(2):
         for _ in range(_ROUNDS):
@@ -62,7 +62,7 @@ def check_state_is_bounded(corrector: Stateful, stream: Sequence[Batch]) -> None
 
 def check_what_is_refused_changes_nothing(corrector: Stateful, stream: Sequence[Batch]) -> None:
     """NaN and batches of another stream must be refused, and leave the state as it was."""
-    one = fresh(corrector)
+    one = clone(corrector)
     play(one, stream[:1])
     before = one.state_dict()
     for what, batch in _bad_batches(*stream[1]):
@@ -83,12 +83,12 @@ def check_cuts_play_no_part(corrector: Corrector, stream: Sequence[Batch]) -> No
     """Wherever the stream is cut into batches, the answers must be the same."""
     whole = tuple(np.concatenate(arrays) for arrays in zip(*stream, strict=True))
     n = len(whole[0])
-    (expected,) = play(fresh(corrector), [whole])
+    (expected,) = play(clone(corrector), [whole])
     for size in (1, 7, n // 2):
         batches = [
             tuple(array[start : start + size] for array in whole) for start in range(0, n, size)
         ]
-        found = np.concatenate(play(fresh(corrector), batches))
+        found = np.concatenate(play(clone(corrector), batches))
         gap = np.abs(found - expected).max()
         require(
             gap <= 1e-6,

@@ -21,7 +21,7 @@ from lametta._parts import Part
 from lametta.adapters import Corrected
 from lametta.affinity import Affinity
 from lametta.correctors import Streams
-from lametta.correctors.base import check_can_correct, fresh
+from lametta.correctors.base import check_can_correct, clone
 from lametta.correctors.chain import Chain
 from lametta.registry import Parameter, entry_points, import_object
 from lametta.types import Adapter, Corrector, LamettaError, Model
@@ -298,7 +298,7 @@ class _Copies:
         self.corrector, self.__doc__ = corrector, type(corrector).__doc__
 
     def __call__(self) -> Corrector:
-        return fresh(self.corrector)
+        return clone(self.corrector)
 
     def __getattr__(self, trait: str) -> Any:  # stateful, ordered, causal, correct
         if trait == "corrector":  # a copy without its attributes yet

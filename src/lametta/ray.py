@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_integer, did_you_mean
 from lametta.correctors import LAME
-from lametta.correctors.base import fresh
+from lametta.correctors.base import clone
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
@@ -99,7 +99,7 @@ def _correct_stream(
         rows = {column: values[in_order] for column, values in rows.items()}
         features = _matrix(columns["features"], rows[columns["features"]])
         source = _source(columns, rows)
-        own = fresh(corrector)
+        own = clone(corrector)
         cuts = [slice(i, i + batch_size) for i in range(0, len(source), batch_size)]
         parts = [to_numpy(own.correct(features[cut], source[cut]).probs) for cut in cuts]
     except LamettaError as error:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 
-from lametta import LAME, LamettaError, methods
-from lametta.correctors import Average, advance
+from lametta import LAME, LamettaError, correctors, methods
+from lametta.correctors import Average, StatefulCorrector, advance
 from lametta.testing import check_corrector, yield_checks
 from lametta.types import Stateful
 from tests.conftest import Library, make_batch
@@ -40,8 +40,8 @@ class Faulty(Average):
         self.seen = []
         super().reset()
 
-    def _advance(self, state, features, probs):
-        rows, info = super()._advance(state, features, probs)
+    def update(self, state, features, probs):
+        rows, info = super().update(state, features, probs)
         if self.fault == "grows":
             state["log"] = np.zeros(len(state.get("log", [])) + 1)
         if self.fault == "looks ahead":
@@ -240,3 +240,51 @@ def test_the_base_class_says_what_it_is():
     assert not methods.find("lame").causal
     assert methods.find("source").causal
     assert not methods.find("average+lame").causal
+
+
+def test_a_subclass_that_lacks_a_hook_is_told_which():
+    @dataclass
+    class Empty(StatefulCorrector):
+        pass
+
+    @dataclass
+    class Begun(StatefulCorrector):
+        def init_state(self, d, k):
+            return {}
+
+    for corrector, message in (
+        (Empty(), r"Empty must have init_state\(d, k\)"),
+        (Begun(), "Begun must have update or update_one"),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            corrector.correct(np.ones((1, 2)), np.array([[0.5, 0.5]]))
+
+
+def test_the_hooks_of_a_stranger_are_called():
+    @dataclass
+    class Sum(StatefulCorrector):
+        def init_state(self, d, k):
+            return {"total": np.zeros(k)}
+
+        def update(self, state, features, probs):
+            state["total"] += probs.sum(axis=0)
+            return np.repeat(state["total"][None] / state["total"].sum(), len(probs), axis=0), {
+                "n": 1
+            }
+
+        def check_state(self, state):
+            super().check_state(state)
+            if (state["total"] < 0).any():
+                raise LamettaError("state['total'] must be >= 0")
+
+    corrector = Sum()
+    prediction = corrector.correct(np.ones((2, 3)), np.array([[0.9, 0.1], [0.3, 0.7]]))
+    assert np.allclose(prediction.probs, [[0.6, 0.4]] * 2)
+    assert prediction.info["n"] == 1
+    state = corrector.state_dict()
+    with pytest.raises(LamettaError, match="must be >= 0"):
+        corrector.load_state_dict({**state, "total": -state["total"]})
+
+
+def test_the_name_of_before_stays():
+    assert correctors.Remembering is StatefulCorrector

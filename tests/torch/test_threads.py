@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lametta import Corrected, Output, Prudent, methods
-from lametta.correctors import Remembering
+from lametta.correctors import StatefulCorrector
 from lametta.torch import NetworkMethod, wrap
 from lametta.torch.digits import digits_net
 from tests.conftest import make_batch
@@ -19,7 +19,7 @@ from tests.conftest import make_batch
 def taken(monkeypatch):
     """What methods with memory took in, one batch after the other: features, or inputs."""
     seen = []
-    for kind, name in ((Remembering, "_correct"), (NetworkMethod, "_step")):
+    for kind, name in ((StatefulCorrector, "_correct"), (NetworkMethod, "_step")):
         original = getattr(kind, name)
 
         def recorded(self, x, *args, original=original):

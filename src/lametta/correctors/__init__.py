@@ -1,7 +1,7 @@
 """Correctors: output-only methods on features and probabilities."""
 
 from lametta.correctors.averages import Average, Majority, Product, Smoothing
-from lametta.correctors.base import Remembering, advance
+from lametta.correctors.base import Remembering, StatefulCorrector, advance
 from lametta.correctors.cofa import COFA
 from lametta.correctors.label_shift import ROID, LabelShift
 from lametta.correctors.lame import LAME
@@ -24,6 +24,7 @@ __all__ = [
     "Prudent",
     "Remembering",
     "Smoothing",
+    "StatefulCorrector",
     "Streams",
     "Track",
     "Windowed",

@@ -6,13 +6,13 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import Remembering, State, normalized
+from lametta.correctors.base import State, StatefulCorrector, normalized
 
 _TINY = 1e-30  # what a probability of 0 counts as, so that one sample cannot rule out a class
 
 
 @dataclass
-class Average(Remembering):
+class Average(StatefulCorrector):
     """Answer with the mean of all probabilities so far: for tracks of one object.
 
     Each answer weighs its own sample and all before it equally. A stream that moves on to other
@@ -32,17 +32,17 @@ class Average(Remembering):
            [0.4, 0.6]])
     """
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {"total": np.zeros(k)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         total = state["total"]
         total += q
         return normalized(total)
 
 
 @dataclass
-class Majority(Remembering):
+class Majority(StatefulCorrector):
     """Answer with the label that the source gave most often so far: for tracks of one object.
 
     A row is the share of votes that each class has, where the mean of the probabilities so far
@@ -62,10 +62,10 @@ class Majority(Remembering):
            [0.39, 0.61]])
     """
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {"votes": np.zeros(k), "total": np.zeros(k)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         votes, total = state["votes"], state["total"]
         votes[q.argmax()] += 1
         total += q
@@ -73,7 +73,7 @@ class Majority(Remembering):
 
 
 @dataclass
-class Product(Remembering):
+class Product(StatefulCorrector):
     """Answer with the normalized product of all probabilities so far: for tracks of one object.
 
     This is Bayes' rule where samples are independent given the class and all classes are equally
@@ -104,10 +104,10 @@ class Product(Remembering):
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, above=0)
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {"logs": np.zeros(k)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         logs = state["logs"]
         logs += np.log(np.maximum(q.astype(float), _TINY)) / self.temperature
         logs -= logs.max()
@@ -115,7 +115,7 @@ class Product(Remembering):
 
 
 @dataclass
-class Smoothing(Remembering):
+class Smoothing(StatefulCorrector):
     """Answer with an exponentially weighted mean of the probabilities so far.
 
     ``s <- decay s + (1 - decay) q``, from the first sample's own probabilities on.
@@ -144,10 +144,10 @@ class Smoothing(Remembering):
     def __post_init__(self) -> None:
         check_number("decay", self.decay, 0, below=1)
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {"mean": np.zeros(k)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         mean = state["mean"]
         mean *= self.decay
         mean += (1 - self.decay if mean.any() else 1) * q

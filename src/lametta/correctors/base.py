@@ -24,16 +24,13 @@ _SIZES = "sizes"  # the entry of a state that says which d and K its stream has
 
 
 @dataclass
-class Remembering(Params):
-    """A corrector whose answers depend on the samples before; a subclass writes two methods.
+class StatefulCorrector(Params):
+    """Base of correctors whose answers depend on the samples before; a subclass writes two methods.
 
-    ``_begin(d, k)`` gives the state before the first sample, arrays by name. Their shapes never
-    change, so that memory is bounded. ``_advance(state, features, probs)`` answers a batch of one
-    sample or more, in the order of time, and changes the arrays of the state, in place or by new
-    ones; it gives rows [N, K] and what to add to ``info``. Where samples are answered one after the
-    other, ``_next(state, x, q)``, a row [K] for one sample, is enough. Neither raises: batches are
-    checked before. Features and probabilities are NumPy arrays of float32 or float64, and must not
-    be changed.
+    `init_state` gives the state before the first sample, and `update_one` answers one sample, or
+    `update` a batch. The base checks inputs, converts them from and to any array library, and
+    stores and loads the state; where a state that is loaded needs more checks than that of its
+    shapes, `check_state` makes them.
 
     The state lives in host memory, whatever library and device the samples come from. Threads may
     share a corrector: its calls are answered one at a time, in the order in which they come.
@@ -41,11 +38,11 @@ class Remembering(Params):
     Examples
     --------
     >>> @dataclass
-    ... class Last(Remembering):
-    ...     def _begin(self, d, k):
+    ... class Last(StatefulCorrector):
+    ...     def init_state(self, d, k):
     ...         return {"answer": np.full(k, 1 / k)}
     ...
-    ...     def _next(self, state, x, q):
+    ...     def update_one(self, state, x, q):
     ...         state["answer"] = (q + state["answer"]) / 2
     ...         return state["answer"].copy()
     >>> Last().correct(np.ones((2, 3)), np.array([[1.0, 0.0], [1.0, 0.0]])).probs
@@ -60,17 +57,28 @@ class Remembering(Params):
     _state: State = field(default_factory=dict, init=False, repr=False, compare=False)
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
-    def _begin(self, d: int, k: int) -> State:
-        raise NotImplementedError
+    def init_state(self, d: int, k: int) -> State:
+        """Make the state before the first sample of d features and K classes: arrays by name.
 
-    def _advance(
+        Their shapes never change, so that memory is bounded.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must have init_state(d, k)")
+
+    def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
-        rows = [self._next(state, x, q) for x, q in zip(features, probs, strict=True)]
+        """Answer a batch of one sample or more, in the order of time: rows [N, K], and ``info``.
+
+        The arrays of the state are changed, in place or by new ones. Features and probabilities are
+        NumPy arrays of float32 or float64, which must not be changed. They were checked before:
+        nothing is raised here.
+        """
+        rows = [self.update_one(state, x, q) for x, q in zip(features, probs, strict=True)]
         return rows[0][None] if len(rows) == 1 else np.stack(rows), {}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
-        raise NotImplementedError
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
+        """Answer one sample, x [d] and q [K], by a row [K]; else as `update`, which calls it."""
+        raise NotImplementedError(f"{type(self).__name__} must have update or update_one")
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct the next samples of the stream: features [N, d] and probs [N, K].
@@ -93,7 +101,7 @@ class Remembering(Params):
         if not self._state:
             self._state = self._first(*sizes)
         with finite_products():
-            rows, info = self._advance(self._state, x, q)
+            rows, info = self.update(self._state, x, q)
         answer = (
             rows.astype(probs.dtype, copy=False)
             if isinstance(probs, np.ndarray)
@@ -117,17 +125,18 @@ class Remembering(Params):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}
         if loaded:
-            self._check_state(loaded)
+            self.check_state(loaded)
         with self._lock:
             self._state = loaded
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_state": Remembering.state_dict(self)}  # never amid a call
+        return {**vars(self), "_state": StatefulCorrector.state_dict(self)}  # never amid a call
 
     def _first(self, d: int, k: int) -> State:
-        return {_SIZES: np.array([d, k]), **self._begin(d, k)}
+        return {_SIZES: np.array([d, k]), **self.init_state(d, k)}
 
-    def _check_state(self, state: State) -> None:
+    def check_state(self, state: State) -> None:
+        """Raise `LamettaError` unless this can be a state of a corrector with these options."""
         sizes = state.get(_SIZES)
         if sizes is None or sizes.shape != (2,) or sizes.dtype != np.int64 or sizes.min() < 1:
             raise LamettaError(f"state['{_SIZES}'] must be the integers d and K, got {sizes!r}")
@@ -148,6 +157,9 @@ class Remembering(Params):
                 )
             if not np.isfinite(got).all():
                 raise LamettaError(f"state[{name!r}] must be finite, got NaN or infinity")
+
+
+Remembering = StatefulCorrector  # its name of before
 
 
 def advance(
@@ -189,8 +201,8 @@ def advance(
     return own.state_dict(), prediction
 
 
-def fresh(method: Method) -> Method:
-    """A copy of a corrector, or of an adapter, that remembers nothing."""
+def clone(method: Method) -> Method:
+    """A copy of a corrector, or of an adapter, with the same options and no state."""
     own = copy.deepcopy(method)
     own.reset()
     return own
@@ -234,12 +246,12 @@ def check_can_correct(corrector: object, argument: str = "corrector") -> None:
         )
 
 
-def ring(size: int, k: int) -> State:
-    """The state of an empty ring of rows [K]."""
+def ring_buffer(size: int, k: int) -> State:
+    """The state of an empty ring buffer of rows [K]."""
     return {"rows": np.zeros((size, k), np.float32), "count": np.zeros((), np.int64)}
 
 
-def push(state: State, row: Floats) -> Floats:
+def append(state: State, row: Floats) -> Floats:
     """Put a row in the place of the oldest; return all rows so far, in no particular order."""
     rows = state["rows"]
     rows[int(state["count"]) % len(rows)] = row

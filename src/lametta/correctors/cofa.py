@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lametta._arrays import Floats
-from lametta.correctors.base import Remembering, State, normalized
+from lametta.correctors.base import State, StatefulCorrector, normalized
 
 
 @dataclass
-class COFA(Remembering):
+class COFA(StatefulCorrector):
     """Average each sample with the one before it, wherever that makes it more confident.
 
     COFA of UniTTA (Du et al., 2024) averages the features of two successive samples, applies the
@@ -37,10 +37,10 @@ class COFA(Remembering):
            [0.1 , 0.9 ]])
     """
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {"previous": np.zeros(k)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         row: Floats = np.sqrt(state["previous"] * q)
         state["previous"][:] = q
         # The very first sample, and one that shares no class with the last, keep their own.

@@ -6,11 +6,11 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_integer, check_number
-from lametta.correctors.base import Remembering, State, normalized, push, ring
+from lametta.correctors.base import State, StatefulCorrector, append, normalized, ring_buffer
 
 
 @dataclass
-class LabelShift(Remembering):
+class LabelShift(StatefulCorrector):
     """Estimate how frequent each class is among the last samples, and correct by it.
 
     The EM algorithm of Saerens, Latinne and Decaestecker (2002) on the last ``size`` samples, the
@@ -63,11 +63,11 @@ class LabelShift(Remembering):
         check_integer("max_iter", self.max_iter, 0)
         check_number("tol", self.tol, 0)
 
-    def _begin(self, d: int, k: int) -> State:
-        return ring(self.size, k)
+    def init_state(self, d: int, k: int) -> State:
+        return ring_buffer(self.size, k)
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
-        rows = push(state, q)
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
+        rows = append(state, q)
         return normalized(q * self._frequencies(rows))
 
     def _frequencies(self, q: Floats) -> Floats:
@@ -85,7 +85,7 @@ class LabelShift(Remembering):
 
 
 @dataclass
-class ROID(Remembering):
+class ROID(StatefulCorrector):
     """Multiply probabilities by how frequent the classes are among the last samples, smoothed.
 
     The prior correction of ROID (Marsden, Döbler and Yang, WACV 2024): with p the mean of the last
@@ -126,11 +126,11 @@ class ROID(Remembering):
     def __post_init__(self) -> None:
         check_integer("size", self.size, 1)
 
-    def _begin(self, d: int, k: int) -> State:
-        return ring(self.size, k)
+    def init_state(self, d: int, k: int) -> State:
+        return ring_buffer(self.size, k)
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
-        rows = push(state, q)
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
+        rows = append(state, q)
         prior = rows.mean(axis=0)
         smooth = max(1 / len(rows), 1 / len(q)) / prior.max()
         return normalized(q * (prior + smooth))

@@ -7,11 +7,11 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import Remembering, State, normalized
+from lametta.correctors.base import State, StatefulCorrector, normalized
 
 
 @dataclass
-class OATTA(Remembering):
+class OATTA(StatefulCorrector):
     """Learn which class follows which, and predict each sample by that and by its probabilities.
 
     The filter of OATTA (Kim et al., 2026): with A the transition matrix and p the posterior of the
@@ -59,7 +59,7 @@ class OATTA(Remembering):
         check_number("smoothing", self.smoothing, above=0)
         check_number("decay", self.decay, 0, below=1)
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         return {
             "transitions": np.zeros((k, k), np.float32),
             "departures": np.zeros(k),  # sums of its rows
@@ -67,7 +67,7 @@ class OATTA(Remembering):
             "evidence": np.zeros(()),
         }
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         transitions, departures = state["transitions"], state["departures"]
         before, k = state["posterior"], len(q)
         answer = q = normalized(q)

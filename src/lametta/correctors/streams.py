@@ -18,7 +18,7 @@ from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.correctors._lru import Shelf
 from lametta.correctors._params import Params
-from lametta.correctors.base import check_can_correct, check_sizes, fresh
+from lametta.correctors.base import check_can_correct, check_sizes, clone
 from lametta.signals import signals
 from lametta.types import (
     Array,
@@ -229,7 +229,7 @@ class Streams(Params):
                 kept.corrector = own.corrector
 
     def _begin(self) -> _Own:
-        return _Own(fresh(self.corrector))
+        return _Own(clone(self.corrector))
 
     def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
         with self._shelf.held(stream) as own:

@@ -6,7 +6,7 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import Remembering, State, normalized
+from lametta.correctors.base import State, StatefulCorrector, normalized
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged
@@ -14,7 +14,7 @@ _POWER = 1 / 3  # n samples of a track are as good as n ** (1 / 3) independent o
 
 
 @dataclass
-class Track(Remembering):
+class Track(StatefulCorrector):
     """Answer with the product or the mean of the last probabilities: for tracks of one object.
 
     Of independent samples the product is right: it tells classes apart by small probabilities too,
@@ -60,11 +60,11 @@ class Track(Remembering):
     def __post_init__(self) -> None:
         check_number("memory", self.memory, 1)
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         rows = {name: np.zeros(k) for name in ("logs", "total", "before", "past")}
         return {**rows, "count": np.zeros(()), "seen": np.zeros(()), "resembles": np.zeros(2)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         logs, total, count = state["logs"], state["total"], state["count"]
         row = np.maximum(q.astype(float), _TINY)
         for kept, new in ((logs, np.log(row)), (total, row), (count, 1)):

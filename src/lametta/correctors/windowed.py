@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lametta._arrays import Floats, k_largest, unit_rows
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
-from lametta.correctors.base import Remembering, State, check_can_correct
+from lametta.correctors.base import State, StatefulCorrector, check_can_correct
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError
 
@@ -20,7 +20,7 @@ _AT_REST = 10  # times tol, the most that neighbors may move while the newest sa
 
 
 @dataclass
-class Windowed(Remembering):
+class Windowed(StatefulCorrector):
     """Answer each sample at once, by a corrector of batches that sees the last samples with it.
 
     However samples arrive, one by one or in batches, each is answered with the ``size`` last ones,
@@ -76,7 +76,7 @@ class Windowed(Remembering):
             and inner.tol > 0
         )
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         if self._updates_neighbors:
             return _init_window(self.size, d, k)
         return {
@@ -85,16 +85,16 @@ class Windowed(Remembering):
             "count": np.zeros((), np.int64),
         }
 
-    def _advance(
+    def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
         if self._updates_neighbors:
-            rows, _ = super()._advance(state, features, probs)
+            rows, _ = super().update(state, features, probs)
         else:
             rows = self._slide(state, features, probs)
         return rows, {"window": min(int(state["count"]), self.size)}
 
-    def _next(self, state: State, x: Floats, q: Floats) -> Floats:
+    def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         inner: Any = self.corrector
         if x.dtype != np.float32:  # float64, whose range is larger
             x = (x / (np.abs(x).max() or 1)).astype(np.float32)

@@ -23,7 +23,7 @@ from lametta._checks import (
 )
 from lametta._files import PathLike, atomic_write
 from lametta.classmap import ClassMap
-from lametta.correctors.base import fresh
+from lametta.correctors.base import clone
 from lametta.integrations._json_spans import Span, Spans, between, parse, replaced
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
@@ -147,7 +147,7 @@ def correct(
     check_number("confidence", confidence, 0, 1)
     check_integer("batch_size", batch_size, 0)
     check_flag("keep_source", keep_source)
-    own = fresh(as_corrector(corrector))
+    own = clone(as_corrector(corrector))
     images = _images(document)
     listed = dict(_classified(document, images))
     categories = document.get(_CATEGORIES) or {}

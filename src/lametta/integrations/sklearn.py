@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from lametta._checks import check_integer
-from lametta.correctors.base import fresh
+from lametta.correctors.base import clone as clone_corrector
 from lametta.methods import as_corrector
 from lametta.types import Array, Corrector, LamettaError
 
@@ -142,7 +142,7 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             raise LamettaError(f"features must be a transformer or a callable, got {features!r}")
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, 1)
-        corrector = fresh(as_corrector(self.corrector))
+        corrector = clone_corrector(as_corrector(self.corrector))
         self.estimator_, self.features_, self.corrector_ = estimator, features, corrector
         return self
 

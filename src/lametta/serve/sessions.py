@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import Shelf
-from lametta.correctors.base import check_can_correct, fresh
+from lametta.correctors.base import check_can_correct, clone
 from lametta.serve.protocol import BrokenAnswerError, BusyError, DeadlineError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
@@ -139,7 +139,7 @@ class Keeper:
         Once `time.monotonic` has reached ``deadline``, no answer is wanted.
         """
         if stream is None or not self.stateful:
-            return _correct(fresh(self.corrector), samples)
+            return _correct(clone(self.corrector), samples)
         # Row by row, as they are read back: NumPy may sum other layouts in another order.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
         samples = samples._replace(features=features, probs=probs)
@@ -209,7 +209,7 @@ class Keeper:
 
     def _begin(self) -> _Held:
         assert isinstance(self.corrector, Stateful)  # others hold no streams
-        return _Held(fresh(self.corrector))
+        return _Held(clone(self.corrector))
 
 
 def _correct(corrector: Corrector, samples: Samples) -> Prediction:

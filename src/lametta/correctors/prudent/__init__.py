@@ -9,7 +9,7 @@ import numpy as np
 from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta._lame import lame
-from lametta.correctors.base import Remembering, State
+from lametta.correctors.base import State, StatefulCorrector
 from lametta.correctors.prudent import experts, label_prior, scenes
 
 _MOST = 2.0  # nats that absent classes may be ahead or behind, so that the lead can soon change
@@ -18,7 +18,7 @@ _LEAVE = 1e-4  # the chance, at each sample, that a track becomes another object
 
 
 @dataclass
-class Prudent(Remembering):
+class Prudent(StatefulCorrector):
     """The corrector to switch on where nobody knows what a stream is like; nothing to tune.
 
     It works one sample at a time or in batches, and joins four parts. The first is always at work,
@@ -67,15 +67,15 @@ class Prudent(Remembering):
 
     causal: ClassVar[bool] = False
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         own = {"lead": np.zeros(2)}  # of absent classes in nats: before the last sample, and by it
         return scenes.begin(d, k) | experts.begin(k, 2) | label_prior.begin(d, k) | own
 
-    def _check_state(self, state: State) -> None:
-        super()._check_state(state)
+    def check_state(self, state: State) -> None:
+        super().check_state(state)
         label_prior.check(state)
 
-    def _advance(
+    def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
         novelty, rows, sketches = scenes.arrive(state, features, probs)
@@ -133,7 +133,7 @@ class Prudent(Remembering):
 
 
 @dataclass
-class Memory(Remembering):
+class Memory(StatefulCorrector):
     """What was around a sample tells what it is, as far as the past has shown that it does.
 
     Near-copies of the sample before, as frames of a video are, are one scene, whose probabilities
@@ -175,14 +175,14 @@ class Memory(Remembering):
     def __post_init__(self) -> None:
         check_choice("scope", self.scope, ("camera", "track"))
 
-    def _begin(self, d: int, k: int) -> State:
+    def init_state(self, d: int, k: int) -> State:
         state = scenes.begin(d, k)
         if self.scope == "camera":
             return state | experts.begin(k)
         # The prior of the scene, and its posterior.
         return state | {"prior": np.full(k, 1 / k), "posterior": np.full(k, 1 / k)}
 
-    def _advance(
+    def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
         novelty, rows, _ = scenes.arrive(state, features, probs)
