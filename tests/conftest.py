@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib.metadata
 import io
 import logging
 import os
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from lametta import registry
 from lametta._files import file_lock
 
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
@@ -38,6 +40,22 @@ PROGRAMS = {
 """What tests run, by the packages of Debian that bring it."""
 DEBIAN = (*PROGRAMS, "wordnet-base")
 SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Add names to a group of entry points, as packages that are installed would."""
+    points: list[importlib.metadata.EntryPoint] = []
+
+    def add(group: str, **targets: str) -> None:
+        points.extend(importlib.metadata.EntryPoint(n, t, group) for n, t in targets.items())
+        registry.entry_points.cache_clear()
+
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [p for p in points if p.group == group]
+    )
+    yield add
+    registry.entry_points.cache_clear()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from lametta.torch import Classifier, select, wrap
 from tests.conftest import make_batch
 
 NETWORK = ["tent", "shot_im", "pseudo_label", "adabn"]
-LAYERS = ["first_half", "second_half", "everything", "conv_first_half", "conv_second_half", "conv"]
+LAYERS = ["first_half", "second_half", "norms", "conv_first_half", "conv_second_half", "conv"]
 
 
 @dataclass
@@ -131,7 +131,9 @@ def test_parameters_find_their_owner():
 
 
 def test_layers_are_those_of_select():
-    assert list(select.NAMES) == [*LAYERS, "released_first_half", "released_second_half"]
+    others = ["all", "released_first_half", "released_second_half"]
+    assert sorted(select.LAYERS) == sorted([*LAYERS, *others])
+    assert select.LAYERS["everything"] is select.LAYERS["norms"] is select.norm
 
 
 def bank(features, probs):

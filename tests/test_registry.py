@@ -1,6 +1,5 @@
 """Registries: names of their own, of plug-ins and of Python objects, and options of factories."""
 
-import importlib.metadata
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -68,21 +67,14 @@ def module(monkeypatch):
 
 
 @pytest.fixture
-def installed(module, monkeypatch):
-    """Entry points, as packages that are installed would have them."""
-    points = {
-        "frame": "acme_shapes:Blob",  # a name that is taken
-        "blob": "acme_shapes:Blob",
-        "absent": "no_such_package:Blob",
-        "a_number": "acme_shapes:number",
-    }
-    found = [importlib.metadata.EntryPoint(n, v, "acme.shapes") for n, v in points.items()]
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group]
+def installed(module, plug_in):
+    plug_in(
+        "acme.shapes",
+        frame="acme_shapes:Blob",  # a name that is taken
+        blob="acme_shapes:Blob",
+        absent="no_such_package:Blob",
+        a_number="acme_shapes:number",
     )
-    registry.entry_points.cache_clear()
-    yield
-    registry.entry_points.cache_clear()
 
 
 @pytest.fixture
@@ -278,25 +270,13 @@ def test_to_find_a_name_of_ours_looks_at_no_installed_package():
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_plug_ins_of_every_table(module, monkeypatch):
-    """A package adds an affinity, an order and a prior by its entry points."""
-    groups = ("affinities", "orders", "priors")
-    found = [
-        importlib.metadata.EntryPoint("acme", "acme_shapes:Blob", registry.GROUPS[group])
-        for group in groups
-    ]
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group]
-    )
-    registry.entry_points.cache_clear()
-    try:
-        for table in (AFFINITIES, ORDERS, PRIORS):
-            assert table.names()[-1] == "acme"
-            assert table.find("acme") is Blob
-            assert not table.is_builtin("acme")
-            assert registry.is_third_party("acme")
-    finally:
-        registry.entry_points.cache_clear()
+@pytest.mark.parametrize("table", [AFFINITIES, ORDERS, PRIORS], ids=lambda table: table.kind)
+def test_packages_add_to_every_table(table, module, plug_in):
+    plug_in(table.group, acme="acme_shapes:Blob")
+    assert table.names()[-1] == "acme"
+    assert table.find("acme") is Blob
+    assert not table.is_builtin("acme")
+    assert registry.is_third_party("acme")
 
 
 def test_a_registry_of_other_things_than_factories():

@@ -1,11 +1,15 @@
-"""The networks that `lametta.torch.zoo.load` knows by name: a table that is read without torch."""
+"""The networks that `lametta.torch.zoo.load` knows by name: a registry that needs no torch.
+
+A package adds a network by an entry point of the group ``lametta.networks``: a function that is
+called without arguments, as that of a ``torch:`` or a ``python:`` name is.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lametta._checks import did_you_mean, extra
-from lametta.types import LamettaError
+from lametta._checks import extra
+from lametta.registry import GROUPS, Registry
 
 EMBEDDED = "embedded:digits"
 """The network that comes with the package; the names of its two variants begin with this."""
@@ -15,7 +19,7 @@ EMBEDDED = "embedded:digits"
 class Network:
     """What is known of a network before it is loaded."""
 
-    line: str  # what it is
+    summary: str  # what it is
     loader: str  # the function that takes name, file of weights and options
     options: Mapping[str, Any] = field(default_factory=dict)
     package: str = ""  # what it needs besides torch; the first word is its module
@@ -44,7 +48,8 @@ _MSRA_URL = "https://dl.fbaipublicfiles.com/detectron2/ImageNetPretrained/MSRA"
 _TORCHVISION_URL = "https://download.pytorch.org/models"
 _HALF = (0.5, 0.5, 0.5)
 
-NETWORKS = {
+_FUNCTION = "lametta.torch.zoo:load_function"
+_NETWORKS = {
     "timm:NAME": Network(
         "a model of timm, with its own weights and preprocessing",
         "lametta.torch.zoo:load_timm",
@@ -58,7 +63,7 @@ NETWORKS = {
         extra="hf",
     ),
     "torch:PACKAGE.MODULE:FUNCTION": Network(
-        "what your function returns, with a file of weights", "lametta.torch.zoo:load_function"
+        "what your function returns, with a file of weights", _FUNCTION
     ),
     **{
         f"efficientnet_lite{i}": Network(
@@ -119,14 +124,22 @@ NETWORKS = {
         extra="timm",
     ),
     **{
-        f"{EMBEDDED}{variant}": Network(line, "lametta.torch.zoo:load_digits")
-        for variant, line in {
+        f"{EMBEDDED}{variant}": Network(summary, "lametta.torch.zoo:load_digits")
+        for variant, summary in {
             "": "a small network for the embedded digits, which comes with the package",
             "_mixup": "the same, trained on pairs of digits laid over each other",
             "_resnet": "a small residual network for the embedded digits, from the package too",
         }.items()
     },
 }
+
+
+def _describe(target: str, argument: str, name: str) -> Network:
+    """A network of another package, whose code runs when it is loaded."""
+    return Network(f"what {target} returns", _FUNCTION, {"function": target})
+
+
+NETWORKS: Registry[Network] = Registry("name", _NETWORKS, group=GROUPS["networks"], load=_describe)
 """The networks by name; capitals stand for what the caller fills in."""
 
 
@@ -140,22 +153,15 @@ def names() -> dict[str, str]:
     >>> names()["timm:NAME"]
     'a model of timm, with its own weights and preprocessing'
     """
-    return {name: network.line for name, network in NETWORKS.items()}
+    return {name: network.summary for name, network in NETWORKS.items()}
 
 
 def find(name: str) -> Network:
-    """Look a network up by its name, or say which names there are.
+    """Look a network up by its name, or say which names there are; nothing is imported.
 
     Examples
     --------
     >>> find("timm:resnet50").package
     'timm'
     """
-    family, _, rest = name.partition(":")
-    for known, network in NETWORKS.items():
-        start, _, end = known.partition(":")
-        if name == known or (rest and family == start and end.isupper()):
-            return network
-    raise LamettaError(
-        f"name must be one of {', '.join(NETWORKS)}, got {name!r}{did_you_mean(name, NETWORKS)}"
-    )
+    return NETWORKS.find(name)

@@ -46,9 +46,9 @@ class Registry(Mapping[str, T]):
         The entry points by which other packages add names. They cannot take one of the table's.
     aliases : mapping of str to str, optional
         Further names, which are found but not listed.
-    coerce : callable, optional
-        ``coerce(found, name, argument)`` turns what was imported into what the table holds, or
-        raises a `LamettaError`.
+    load : callable, optional
+        ``load(target, argument, name)`` makes what the table holds of where a name leads,
+        ``"package.module:Name"``; by default `import_object`.
     also : str, optional
         What else a name may be, for messages.
 
@@ -73,11 +73,12 @@ class Registry(Mapping[str, T]):
         *,
         group: str = "",
         aliases: Mapping[str, str] = types.MappingProxyType({}),
-        coerce: Callable[[Any, str, str], T] | None = None,
+        load: Callable[[str, str, str], T] | None = None,
         also: str = "",
     ) -> None:
         self.kind, self.group, self.also = kind, group, also
-        self._entries, self._aliases, self._coerce = dict(entries), dict(aliases), coerce
+        self._entries, self._aliases = dict(entries), dict(aliases)
+        self._load = import_object if load is None else load
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
@@ -120,9 +121,7 @@ class Registry(Mapping[str, T]):
         target = self._target(name)
         if not isinstance(target, str):
             return cast(T, target)
-        argument = argument or self.kind
-        found = import_object(target, argument if target == name else f"{argument} {name!r}")
-        return found if self._coerce is None else self._coerce(found, name, argument)
+        return self._load(target, argument or self.kind, name)
 
     def _added(self) -> dict[str, str]:
         return entry_points(self.group) if self.group else {}
@@ -174,7 +173,7 @@ class FactoryRegistry(Registry[Callable[..., T]]):
         makes: type[Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(kind, entries, **{"coerce": _as_factory} | options)
+        super().__init__(kind, entries, **{"load": _import_factory} | options)
         if makes is not None:
             _MADE_BY[makes] = self
 
@@ -229,21 +228,26 @@ class FactoryRegistry(Registry[Callable[..., T]]):
 _MADE_BY: dict[type, FactoryRegistry[Any]] = {}  # by what they make
 
 
-def _as_factory(found: Any, name: str, argument: str) -> Callable[..., Any]:
+def _import_factory(target: str, argument: str, name: str) -> Callable[..., Any]:
+    found: object = import_object(target, argument, name)
     if not callable(found):
         raise LamettaError(
             f"{argument} must name a class or a function, got {found!r} for {name!r}"
         )
-    return cast(Callable[..., Any], found)
+    return found
 
 
 # Other packages
 
 
-def import_object(target: str, argument: str) -> Any:
-    """Import ``package.module:Name``, perhaps after ``python:``. This runs that package's code."""
+def import_object(target: str, argument: str, name: str = "") -> Any:
+    """Import ``package.module:Name``, perhaps after ``python:``. This runs that package's code.
+
+    ``argument`` is what a message calls it, and ``name`` what the caller asked for, if not this.
+    """
     module, _, path = target.removeprefix("python:").partition(":")
-    with raise_as(f"{argument} must name something that can be imported", target):
+    what = argument if name in ("", target) else f"{argument} {name!r}"
+    with raise_as(f"{what} must name something that can be imported", target):
         return attrgetter(path)(importlib.import_module(module))
 
 

@@ -94,6 +94,17 @@ def ids(content):
     return {replace(cell, id=""): cell.id for cell in cells}
 
 
+def test_renamed_layers_keep_the_cells():
+    old, new = (
+        ids(tiny(methods__TENT__params={"layers": name}, methods__TENT__grid={"lr": [0.01, 0.1]}))
+        for name in ("everything", "norms")
+    )
+    assert old == new
+    other = ids(tiny(methods__TENT__params={"layers": "all"}, methods__TENT__grid={"lr": [0.01]}))
+    assert not any("all" in cell.config for cell in old)
+    assert any("all" in cell.config for cell in other)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

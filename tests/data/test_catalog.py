@@ -1,6 +1,5 @@
 """Data sets by name: those of the package, yours, and those of other packages."""
 
-import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from lametta import LamettaError, registry
+from lametta import LamettaError
 from lametta.data import Dataset, arrays, catalog
 from lametta.data.readers.layout import Entry, Layout
 from tests.data.readers.plants import (
@@ -152,21 +151,14 @@ def module(monkeypatch):
 
 
 @pytest.fixture
-def plugins(module, monkeypatch):
-    """Entry points, as packages that are installed would have them."""
-    points = {
-        "zeros": "user_readers:make",
-        "shapes": "user_readers:entry",
-        "broken": "no_such_package.readers:read",
-        "imagenet_val": "user_readers:free",  # a name that is taken
-    }
-    found = [importlib.metadata.EntryPoint(n, v, "lametta.datasets") for n, v in points.items()]
-    registry.entry_points.cache_clear()
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group]
+def plugins(module, plug_in):
+    plug_in(
+        "lametta.datasets",
+        zeros="user_readers:make",
+        shapes="user_readers:entry",
+        broken="no_such_package.readers:read",
+        imagenet_val="user_readers:free",  # a name that is taken
     )
-    yield
-    registry.entry_points.cache_clear()
 
 
 def test_a_function_by_its_path(module, tmp_path):

@@ -415,7 +415,7 @@ def test_options_of_wrapped_methods():
         ),
         (
             lambda: wrap(make_net(), "tent", layers="norm"),
-            "layers must be one of 'first_half', 'second_half', 'everything'",
+            "layers must be one of 'first_half', 'second_half', 'norms', 'all'",
         ),
         (lambda: wrap(make_net(), "tent", layers=3), "layers must be Selector or text, got 3"),
         (lambda: wrap(make_net(), "adabn", layers="conv"), "layers must choose normalizations"),

@@ -77,7 +77,7 @@ IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 def halves(net):
     layers = select.layers_of(net.eval(), IMAGES)
     names = ("released_first_half", "released_second_half")
-    return [[layer.name for layer in layers if select.NAMES[name](layer)] for name in names]
+    return [[layer.name for layer in layers if select.LAYERS[name](layer)] for name in names]
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,29 @@ def test_a_step_moves_one_half_alone():
     moved = {name for name, value in net.state_dict().items() if not value.equal(before[name])}
     changed = {name.rpartition(".")[0] for name in moved}
     assert changed == set(halves(net)[1])
+
+
+def is_narrow(layer):
+    return any(parameter.ndim == 1 for parameter in layer.module.parameters())
+
+
+NARROW = select.Selector(is_narrow)
+
+
+def test_layers_of_other_packages_have_names(plug_in):
+    plug_in("lametta.layers", narrow=f"{__name__}:is_narrow", number="math:pi")
+    layers = select.layers_of(resnet20()[0].eval(), torch.rand(2, 3, 32, 32))
+    expected = [is_narrow(layer) for layer in layers]
+    assert any(expected)
+    for name in ("narrow", f"python:{__name__}:is_narrow", f"python:{__name__}:NARROW"):
+        assert [select.as_selector(name)(layer) for layer in layers] == expected
+    with pytest.raises(LamettaError, match="layers must be a predicate on layers, got 3.14"):
+        select.as_selector("number")
+    assert all(select.as_selector("all")(layer) for layer in layers)
+
+
+def test_tent_takes_the_names_of_layers():
+    for layers in ("norms", "everything", "all"):
+        tent(Classifier(resnet20()[0].eval()), layers=layers)
+    with pytest.raises(LamettaError, match="got 'norm'; did you mean 'norms'"):
+        tent(Classifier(resnet20()[0].eval()), layers="norm")

@@ -36,7 +36,7 @@ def test_every_name_has_a_line():
 
 @pytest.mark.parametrize("name", ["", "resnet50", "timm", "timm:", "keras:resnet50", "lite0"])
 def test_unknown_names_are_named(name):
-    with pytest.raises(LamettaError, match=f"name must be one of timm:NAME, .* got '{name}'"):
+    with pytest.raises(LamettaError, match=f"name must be one of 'timm:NAME', .* got '{name}'"):
         load(name)
 
 
@@ -126,13 +126,23 @@ def test_torch_names_may_bring_their_preprocessing(user_module):
     assert load("torch:user_nets:small_images").preprocess.resize is None
 
 
+def test_networks_of_other_packages_have_names(user_module, plug_in):
+    plug_in("lametta.networks", acme="user_nets:small_images", absent="no_such_package:net")
+    assert load("python:user_nets:small_images").preprocess.resize is None
+    assert load("acme").preprocess == load("torch:user_nets:small_images").preprocess
+    assert names()["acme"] == "what user_nets:small_images returns"
+    assert not NETWORKS.is_builtin("acme")
+    with pytest.raises(LamettaError, match="^name 'absent' must name something .* 'no_such_packag"):
+        load("absent")
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("absent_package:net", "FUNCTION .* got 'torch:absent_package:net': No module named"),
-        ("user_nets:absent", "got 'torch:user_nets:absent': .* no attribute 'absent'"),
-        ("user_nets", "name must be torch:PACKAGE.MODULE:FUNCTION .* got 'torch:user_nets'"),
-        (":tiny", "name must be torch:PACKAGE.MODULE:FUNCTION .* got 'torch::tiny'"),
+        ("absent_package:net", "name 'torch:absent_package:net' must name .*: No module named"),
+        ("user_nets:absent", "got 'user_nets:absent': .* no attribute 'absent'"),
+        ("user_nets", "name 'torch:user_nets' must name something that can be imported"),
+        (":tiny", "name 'torch::tiny' must name something that can be imported"),
         ("user_nets:number", "returns a torch.nn.Module, .* 'torch:user_nets:number', .* int"),
         ("user_nets:pair", "returns a torch.nn.Module, or one and a Preprocess, .* tuple"),
     ],
@@ -145,7 +155,7 @@ def test_bad_torch_names_are_named(user_module, target, message):
 def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     (tmp_path / "broken_nets.py").write_text("def net(:")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LamettaError, match="got 'torch:broken_nets:net': invalid syntax"):
+    with pytest.raises(LamettaError, match="got 'broken_nets:net': invalid syntax"):
         load("torch:broken_nets:net")
 
 

@@ -117,7 +117,9 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
 
 def is_strange(spec: ModelSpec) -> bool:
     """Whether building a network runs code of packages that lametta does not know."""
-    return spec.zoo.startswith("torch:") and not spec.zoo.startswith("torch:lametta.")
+    if spec.zoo.startswith("torch:"):
+        return not spec.zoo.startswith("torch:lametta.")
+    return not networks.NETWORKS.is_builtin(spec.zoo)
 
 
 def _inputs(preprocess: "Preprocess | None", n: int, data: Dataset | None) -> "torch.Tensor":

@@ -4,13 +4,14 @@ import math
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from lametta._checks import did_you_mean
 from lametta._files import PathLike
 from lametta.bench.toml import to_key
+from lametta.registry import Registry
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -85,6 +86,16 @@ def one_of(known: Iterable[str]) -> AfterValidator:
         family, _, rest = name.partition(":")
         if name not in known and not (rest and family in open_ended):
             raise LamettaError(expected(known, name))
+        return name
+
+    return AfterValidator(check)
+
+
+def named(registry: Registry[Any], key: str) -> AfterValidator:
+    """Refuse text that is no name of a registry; nothing is imported for it."""
+
+    def check(name: str) -> str:
+        registry.check(name, key)
         return name
 
     return AfterValidator(check)

@@ -18,7 +18,7 @@ from pydantic import (
 
 from lametta import methods
 from lametta._checks import raise_as
-from lametta.bench.problems import Strict, expected, one_of, plain, unique
+from lametta.bench.problems import Strict, expected, named, one_of, plain, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
@@ -60,7 +60,7 @@ class ModelSpec(_Spec):
     {'zoo': 'paper:resnet18', 'weights': 'resnet18.pth'}
     """
 
-    zoo: Annotated[str, one_of(NETWORKS)]
+    zoo: Annotated[str, named(NETWORKS, "zoo")]
     weights: str | None = None
     label: str = ""
     architecture: str | None = None

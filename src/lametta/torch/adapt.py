@@ -67,7 +67,7 @@ class NetworkMethod:
     model : Classifier
         The network; it is adapted in place, and given back exactly by `reset`.
     layers : Selector or str
-        Which layers adapt: a predicate of `lametta.torch.select`, or one of its `NAMES`.
+        Which layers adapt: a predicate of `lametta.torch.select`, or one of its `LAYERS`.
     bn_momentum : float
         How far running statistics move towards those of a batch in a pass with ``train=True``: 0
         keeps the source's for prediction, 1 takes the batch's.
@@ -91,7 +91,7 @@ class NetworkMethod:
 
     model: Classifier
     _: KW_ONLY
-    layers: Selector | str = "everything"
+    layers: Selector | str = "norms"
     bn_momentum: float = BN_MOMENTUM
     _network: Network | None = field(default=None, init=False, repr=False, compare=False)
     _before: Snapshot | None = field(default=None, init=False, repr=False, compare=False)

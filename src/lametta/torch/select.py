@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from lametta._checks import check_choice
+from lametta._checks import check_callable
+from lametta.registry import GROUPS, Registry, import_object
 from lametta.torch.model import call
 from lametta.torch.norm import is_batch_norm
 
@@ -113,34 +115,47 @@ first_half, second_half = (Selector(partial(_is_in_half, half)) for half in (0, 
 released_first_half, released_second_half = (
     Selector(partial(_is_in_released_half, half)) for half in (0, 1)
 )
-everything = Selector(_is_any)
+all_layers = Selector(_is_any)
+everything = all_layers  # the name that it had
 
-NAMES = {
-    # In the paper's words, halves and everything are of the normalization layers.
-    "first_half": norm & first_half,
-    "second_half": norm & second_half,
-    "everything": norm,
-    "conv_first_half": conv & first_half,
-    "conv_second_half": conv & second_half,
-    "conv": conv,
-    "released_first_half": norm & released_first_half,
-    "released_second_half": norm & released_second_half,
-}
+
+def _load(target: str, argument: str, name: str) -> Selector:
+    """A predicate of another package: a `Selector`, or a function from a `Layer` to a bool."""
+    found: object = import_object(target, argument, name)
+    check_callable(argument, found, "a predicate on layers")
+    return found if isinstance(found, Selector) else Selector(cast(Callable[[Layer], bool], found))
+
+
+LAYERS: Registry[Selector] = Registry(
+    "layers",
+    {
+        # In the paper's words, halves are of the normalization layers.
+        "first_half": norm & first_half,
+        "second_half": norm & second_half,
+        "norms": norm,
+        "all": all_layers,
+        "conv_first_half": conv & first_half,
+        "conv_second_half": conv & second_half,
+        "conv": conv,
+        "released_first_half": norm & released_first_half,
+        "released_second_half": norm & released_second_half,
+    },
+    group=GROUPS["layers"],
+    aliases={"everything": "norms"},  # as the paper has it, and results are stored
+    load=_load,
+)
 """What experiments call layers, and the predicate that each name stands for."""
 
 
 def as_selector(layers: "Selector | str") -> Selector:
-    """Give the predicate that a name of `NAMES` stands for; a predicate as it is.
+    """Give the predicate that a name of `LAYERS` stands for; a predicate as it is.
 
     Examples
     --------
-    >>> as_selector("everything") is norm
+    >>> as_selector("norms") is norm
     True
     """
-    if callable(layers):
-        return layers
-    check_choice("layers", layers, NAMES)
-    return NAMES[layers]
+    return layers if callable(layers) else LAYERS.find(layers)
 
 
 def layers_of(net: nn.Module, x: object) -> list[Layer]:

@@ -150,12 +150,11 @@ def load_lite(name: str, file: Path | None, *, side: int) -> tuple[nn.Module, Pr
     )
 
 
-def load_function(name: str, file: Path | None) -> tuple[nn.Module, Preprocess]:
-    """What a function of the user's returns."""
-    module, _, function = name.removeprefix("torch:").partition(":")
-    expected = "torch:PACKAGE.MODULE:FUNCTION of a function that can be imported"
-    with raise_as(f"name must be {expected}", name):
-        build = getattr(importlib.import_module(module), function)
+def load_function(
+    name: str, file: Path | None, *, function: str = ""
+) -> tuple[nn.Module, Preprocess]:
+    """What a function of the user's returns: the one of a ``torch:`` name, or the one given."""
+    build = import_object(function or name.removeprefix("torch:"), "name", name)
     built = build()
     net, preprocess = built if isinstance(built, tuple) else (built, Preprocess())
     if not isinstance(net, nn.Module) or not isinstance(preprocess, Preprocess):
