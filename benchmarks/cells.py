@@ -20,7 +20,7 @@ from torch import nn
 from lametta.bench.experiment import load
 from lametta.bench.run import run
 from lametta.bench.workspace import Workspace
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from networks import PlainTent
 

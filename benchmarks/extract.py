@@ -29,8 +29,8 @@ from lametta.data.bank.safetensors import write_blocks
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
 from lametta.data.readers.folders import image_folder
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, zoo
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 
 ROOT = Path(__file__).parents[1]

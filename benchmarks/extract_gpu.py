@@ -19,8 +19,8 @@ from lametta.data.bank import extract
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
 from lametta.data.readers.folders import image_folder
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from networks import NETWORKS
 
@@ -77,9 +77,9 @@ def decode_rate(data: Dataset, prepare: Preprocess) -> float:
     return watch.rate
 
 
-def forward_rate(model: Model, side: int, device: str) -> float:
+def forward_rate(model: Model, size: tuple[int, int], device: str) -> float:
     """Images a second of a network on a batch that stays on the GPU."""
-    x, batches = torch.randn(BATCH, 3, side, side, device=device), 100
+    x, batches = torch.randn(BATCH, 3, *size, device=device), 100
 
     for i in range(10 + batches):
         if i == 10:  # what came before warms up
@@ -105,7 +105,7 @@ def on_gpu(
         torch.no_grad(),
         tempfile.TemporaryDirectory() as folder,
     ):
-        plain = forward_rate(model, prepare.crop or 0, device)
+        plain = forward_rate(model, prepare.crop_size or (0, 0), device)
         path, watch = Path(folder, "bank.safetensors"), Watch(len(data))
         with patch.object(torch.cuda.CUDAGraph, "replay", counted):
             start = time.perf_counter()

@@ -15,8 +15,8 @@ from lametta.bench.probe import Speed, probe
 from lametta.bench.run import run
 from lametta.bench.specs import ModelSpec
 from lametta.bench.workspace import Workspace
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, losses
-from lametta.torch.preprocess import Preprocess
 from tests.bench.test_run import TINY
 from tests.bench.test_workspace import SHARED, paint
 from tests.bench.tiny import selected

@@ -10,9 +10,9 @@ from lametta.bench.experiment import load
 from lametta.bench.memory import _loaded, measure_peak
 from lametta.bench.workspace import Workspace
 from lametta.data.dataset import arrays
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, tent
 from lametta.torch.digits import digits_net
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.profiling import peak_memory_of
 
 EXPERIMENT = """

@@ -14,7 +14,7 @@ from lametta.bench.run import run
 from lametta.bench.specs import DatasetSpec
 from lametta.bench.workspace import Workspace, as_specified
 from lametta.data.dataset import Dataset, arrays
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from tests.bench.test_run import MEASURED
 
 PAINTED = """

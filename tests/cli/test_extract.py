@@ -16,8 +16,8 @@ from lametta._files import file_lock
 from lametta.cli.extract import extract
 from lametta.data.bank import Bank
 from lametta.data.bank.extraction import weights_hash
+from lametta.preprocess import Preprocess
 from lametta.torch import zoo
-from lametta.torch.preprocess import Preprocess
 from tests import processes
 from tests.data.bank.conftest import Net, image
 

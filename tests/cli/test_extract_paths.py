@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from lametta import ClassMap
 from lametta.cli.extract import extract
 from lametta.data.bank import Bank
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from tests.conftest import shared
 from tests.data.bank.conftest import Net, image
 from tests.data.readers.test_videos import film

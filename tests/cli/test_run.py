@@ -16,7 +16,7 @@ from lametta.bench.figures.style import RC
 from lametta.bench.probe import Speed
 from lametta.bench.results import read_cells
 from lametta.cli import app
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from tests import processes
 from tests.bench.test_run import OUTPUTS_ONLY, TINY, run_once
 

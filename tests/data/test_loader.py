@@ -14,7 +14,7 @@ from lametta import LamettaError
 from lametta.data.dataset import arrays
 from lametta.data.loader import Batch, load_batches
 from lametta.data.readers.folders import image_folder, video_folder
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 
 TRANSFORM = Preprocess(resize=32, crop=28)
 

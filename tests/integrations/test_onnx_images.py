@@ -16,7 +16,8 @@ from PIL import Image
 from lametta import LamettaError
 from lametta.integrations.onnx import OnnxModel
 from lametta.integrations.onnx import images as onnx_images
-from lametta.torch.preprocess import Preprocess
+from lametta.integrations.onnx.images import ImageInput
+from lametta.preprocess import Preprocess
 from tests.integrations.graphs import RNG, W, node, save
 
 W3 = RNG.normal(size=(3, 4)).astype(np.float32)
@@ -144,11 +145,11 @@ def test_rotated_and_gray_and_jpeg(path):
 
 def test_a_line_is_not_blown_up():
     """A file of few pixels may ask for many, by their proportions."""
-    prepare = onnx_images.Images(size=16, crop=16)
+    prepare = ImageInput(Preprocess(resize=16, crop=16))
     line = np.zeros((1, 30_000, 3), np.uint8)
     assert prepare([line], np.dtype("float32")).shape == (1, 3, 16, 16)
     with pytest.raises(LamettaError, match="7680000 x 256 pixels after resizing"):
-        onnx_images.Images()([line], np.dtype("float32"))
+        ImageInput(Preprocess())([line], np.dtype("float32"))
 
 
 # A PNG of 100,000 x 100,000 pixels, of which there is the header alone.
@@ -198,7 +199,7 @@ def test_broken_files_of_images(file, flips, share):
     for place, byte in flips if broken else ():
         broken[place % len(broken)] = byte
     with suppress(LamettaError):
-        batch = onnx_images.Images(size=9, crop=8)([bytes(broken)], np.dtype("float32"))
+        batch = ImageInput(Preprocess(resize=9, crop=8))([bytes(broken)], np.dtype("float32"))
         assert batch.shape == (1, 3, 8, 8)
         assert np.isfinite(batch).all()
 
@@ -223,7 +224,7 @@ def test_too_many_pixels(path, monkeypatch):
         ({"size": "16"}, "size must be an integer"),
         ({"mean": [1, 2]}, "mean must have 3 values"),
         ({"mean": "abc"}, "mean must have 3 values"),
-        ({"std": [1, 0, 1]}, "std must have 3 values, one a channel, none of them 0"),
+        ({"std": [1, 0, 1]}, "std must not have a 0"),
         ({"std": [1, float("nan"), 1]}, "std must have 3"),
         ({"scale": 2}, "scale must be one of 1, 255"),
         ({"layout": "CHW"}, "layout must be one of"),

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from tests.torch.nets import Tiny
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.zoo import load
 from tests.conftest import shared
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from lametta import LamettaError
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from lametta.torch.zoo import load
 from tests.torch.nets import Evil, Tiny, logits, stir
 

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from lametta import LamettaError
 from lametta.networks import NETWORKS
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from lametta.torch.zoo import load, names
 from tests.conftest import shared

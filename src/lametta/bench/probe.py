@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from lametta.torch.preprocess import Preprocess
+    from lametta.preprocess import Preprocess
 
 _ROUNDS = 4  # the first warms up, the fastest of the others counts
 _FEW, _ENOUGH = 2, 0.2  # a CPU is timed on a few images, or on what it does in so many seconds
@@ -94,7 +94,7 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
 
 
 def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
-    from lametta.torch.preprocess import Preprocess
+    from lametta.preprocess import Preprocess
 
     network = networks.find(spec.zoo)
     family, _, name = spec.zoo.partition(":")
@@ -125,8 +125,8 @@ def is_strange(spec: ModelSpec) -> bool:
 def _inputs(preprocess: "Preprocess | None", n: int, data: Dataset | None) -> "torch.Tensor":
     import torch
 
-    if preprocess is not None and preprocess.crop is not None:
-        return torch.rand(n, 3, preprocess.crop, preprocess.crop)
+    if preprocess is not None and preprocess.crop_size is not None:
+        return torch.rand(n, 3, *preprocess.crop_size)
     if preprocess is not None and isinstance(preprocess.resize, tuple):
         return torch.rand(n, 3, *preprocess.resize)
     if data is None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from lametta.preprocess import Preprocess
     from lametta.torch import Classifier
-    from lametta.torch.preprocess import Preprocess
 
 T = TypeVar("T")
 

@@ -86,7 +86,7 @@ def load_batches(
     index_batches : iterable of arrays of int [N]
         The positions of each batch's samples.
     transform : callable, optional
-        Makes a network's input from a sample, such as `lametta.torch.preprocess.Preprocess` from an
+        Makes a network's input from a sample, such as `lametta.preprocess.Preprocess` from an
         image. None leaves samples as they are; then they have to be arrays of one shape.
     workers : int
         Processes that read ahead. With 0, or for a single batch, this process reads when a batch

@@ -9,6 +9,7 @@ except ModuleNotFoundError as error:
         f"lametta.torch needs {error.name!r}: pip install {extra('torch')}", name=error.name
     ) from None
 
+from lametta.preprocess import Preprocess
 from lametta.torch.adapt import (
     GradientAdapter,
     GradientMethod,
@@ -20,7 +21,6 @@ from lametta.torch.adapt import (
 from lametta.torch.methods import SHOTIM, TENT, AdaBN, PseudoLabel
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.wrapped import Wrapped, wrap
 
 # As they were called before each method had the name that its paper gives it.

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 
 
 def resnet20() -> tuple[nn.Module, Preprocess]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from lametta._checks import check_flag
 from lametta.classmap import ClassMap
-from lametta.torch.preprocess import Preprocess
+from lametta.preprocess import Preprocess
 from lametta.types import LamettaError, Output
 
 OutputKey: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None

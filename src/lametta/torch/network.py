@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
+from lametta.preprocess import Preprocess
 from lametta.torch import losses
 from lametta.torch.model import Classifier, Inputs, first_tensor
 from lametta.torch.norm import batch_statistics, is_batch_norm
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.profiling import StepTimer
 from lametta.types import LamettaError, Output
 

@@ -13,6 +13,7 @@ from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import Streams
 from lametta.correctors.chain import Chain
+from lametta.preprocess import Preprocess
 from lametta.torch.model import (
     Classifier,
     Inputs,
@@ -21,7 +22,6 @@ from lametta.torch.model import (
     unwrapped,
     with_logits,
 )
-from lametta.torch.preprocess import Preprocess
 from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Prediction
 
 

@@ -14,9 +14,9 @@ from torch import nn
 from lametta._checks import import_optional, raise_as
 from lametta._files import PathLike
 from lametta.networks import find, names
+from lametta.preprocess import Preprocess
 from lametta.registry import import_object
 from lametta.torch.digits import digits_net
-from lametta.torch.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from lametta.torch.weights import load_weights
 from lametta.types import LamettaError

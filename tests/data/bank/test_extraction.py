@@ -13,8 +13,8 @@ from lametta.data import arrays, image_folder, load_batches
 from lametta.data.bank import extract
 from lametta.data.bank.extraction import weights_hash
 from lametta.data.bank.shards import Shards
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, zoo
-from lametta.torch.preprocess import Preprocess
 from tests.conftest import shared
 from tests.data.bank.conftest import Net, image, make_data, run
 

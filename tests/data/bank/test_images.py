@@ -12,8 +12,8 @@ from torch import nn
 from lametta import ClassMap, LamettaError
 from lametta.data import arrays, image_folder, load_batches
 from lametta.data.bank import cache_images, extract, open_images
+from lametta.preprocess import Preprocess
 from lametta.torch import Classifier
-from lametta.torch.preprocess import Preprocess
 
 PREPARE = Preprocess(resize=12, crop=10, interpolation="bicubic", bgr=True)
 

@@ -67,7 +67,7 @@ def extract(
     dataset : Dataset
         The samples.
     transform : callable, optional
-        Makes an input from a sample, such as ``lametta.torch.preprocess.Preprocess``. None takes
+        Makes an input from a sample, such as ``lametta.preprocess.Preprocess``. None takes
         samples as they are.
     path : path
         The ``.safetensors`` file to write.

@@ -45,7 +45,7 @@ def cache_images(
         Of images.
     pixels : callable
         From a sample to uint8 [H, W, 3], of one size, such as the method ``pixels`` of
-        ``lametta.torch.preprocess.Preprocess``. Its ``standardize`` then takes the samples of what
+        ``lametta.preprocess.Preprocess``. Its ``standardize`` then takes the samples of what
         comes back, one by one or in batches.
     path : path
         The ``.safetensors`` file to write.

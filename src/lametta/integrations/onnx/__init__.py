@@ -94,7 +94,7 @@ class OnnxModel:
         Threads for one run; by default as many as there are cores.
     preprocess : mapping, optional
         How images become tensors: any of ``size``, ``crop``, ``mean``, ``std``, ``scale``,
-        ``layout``, ``interpolation`` and ``bgr``, each as in `lametta.torch.preprocess.Preprocess`
+        ``layout``, ``interpolation`` and ``bgr``, each as in `lametta.preprocess.Preprocess`
         (``size`` is its ``resize``). What is left out is taken from the file's metadata
         (``lametta.mean`` and so on, as JSON), then from the graph's input, then from what is usual
         for ImageNet.

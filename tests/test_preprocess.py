@@ -1,11 +1,15 @@
+import json
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 
+import lametta.torch.preprocess
 from lametta import LamettaError
-from lametta.torch.preprocess import Preprocess
+from lametta.data.bank.build import name_of
+from lametta.preprocess import Preprocess
 
 
 @pytest.fixture
@@ -117,3 +121,53 @@ def test_absent_pillow_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
     with pytest.raises(LamettaError, match="preprocess needs PIL: pip install pillow"):
         Preprocess()(object())
+
+
+@pytest.mark.parametrize("bgr", [False, True])
+@pytest.mark.parametrize("scale", [1, 255])
+def test_arrays_and_tensors_are_standardized_to_the_same_bits(scale, bgr):
+    rng = np.random.default_rng(0)
+    every = rng.permuted(np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1), axis=0)
+    for _ in range(50):
+        mean, std = tuple(rng.random(3)), tuple(rng.random(3) + 0.1)
+        prepare = Preprocess(mean=mean, std=std, scale=scale, bgr=bgr)
+        for pixels in (every.reshape(16, 16, 3), every.reshape(2, 8, 16, 3)):
+            expected = prepare.standardize(pixels).numpy()
+            np.testing.assert_array_equal(prepare.standardize_array(pixels), expected, strict=True)
+    with pytest.raises(LamettaError, match=r"pixels must be uint8 .* got float64 of shape"):
+        prepare.standardize_array(np.zeros((2, 3)))
+
+
+def test_a_crop_may_have_two_sides(photo):
+    keep = Preprocess(resize=None, crop=None)
+    found = Preprocess(resize=None, crop=(40, 61))(photo)
+    assert torch.equal(found, keep(photo)[:, 15:55, 25:86])
+    with pytest.raises(LamettaError, match=r"crop must have a height and a width, got \(1, 2, 3\)"):
+        Preprocess(crop=(1, 2, 3))
+
+
+def test_headers_of_banks_describe_it_as_ever():
+    """Other fields, or in another order, would make every bank anew."""
+    assert json.dumps(name_of(Preprocess().pixels)) == (
+        '{"name": "Preprocess.pixels", "resize": 256, "crop": 224, "interpolation": "bilinear", '
+        '"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "scale": 1, "bgr": false, '
+        '"max_size": null}'
+    )
+
+
+def test_it_is_one_class_by_each_of_its_names():
+    assert lametta.torch.Preprocess is lametta.torch.preprocess.Preprocess is Preprocess
+
+
+def test_images_are_prepared_without_torch():
+    """As behind an ONNX model, where it may not be installed."""
+    code = """
+import sys
+sys.modules["torch"] = None
+import numpy as np, PIL.Image
+from lametta.preprocess import Preprocess
+prepare = Preprocess()
+print(prepare.standardize_array(prepare.pixels(PIL.Image.new("RGB", (300, 300)))).shape)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "(3, 224, 224)\n", done.stderr
