@@ -36,6 +36,7 @@ def _loaded() -> loky.ProcessPoolExecutor:
 
 def _load() -> None:
     import torch
+    import torch._dynamo  # an optimizer's first step loads it: here once, and not in each fork
 
     torch.set_num_threads(1)
 

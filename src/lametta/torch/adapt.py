@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence, Sized
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
-from inspect import unwrap
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -226,23 +225,6 @@ class NetworkMethod:
 _HOOKS = ("prepare", "start", "adapt", "make_optimizer", "forget", "step", "reset", "loss")
 
 
-# What PyTorch wraps around its optimizers is for its compiler, and takes as long to load as all
-# else in PyTorch.
-class _Uncompiled(torch.optim.Optimizer):
-    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
-    state_dict = unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = unwrap(torch.optim.Optimizer.load_state_dict)
-
-
-class _Adam(_Uncompiled, torch.optim.Adam):
-    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
-
-
-class _SGD(_Uncompiled, torch.optim.SGD):
-    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
-
-
 @dataclass(kw_only=True)
 class GradientMethod(NetworkMethod):
     """A method that takes gradient steps: derive from it and define ``adapt``.
@@ -309,9 +291,9 @@ class GradientMethod(NetworkMethod):
         decay = self.weight_decay
         if self.optimizer == "adam":
             betas = (momentum, 0.999)
-            return _Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
+            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
         decay = 1e-4 if decay is None else decay
-        return _SGD(
+        return torch.optim.SGD(
             parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=decay
         )
 
