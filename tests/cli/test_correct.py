@@ -238,7 +238,7 @@ def test_errors_in_paths(bank, tmp_path):
     good, out = tmp_path / "in.npz", tmp_path / "out.npz"
     (tmp_path / "text.npz").write_text("no zip")
     for source, target, message in [
-        (tmp_path / "absent.npz", out, "IN must be a file"),
+        (tmp_path / "absent.npz", out, "no such file: "),
         (tmp_path / "in.csv", out, "IN must end in .npz or .safetensors"),
         (tmp_path / "text.npz", out, "IN must be a readable .npz file"),
         (good, tmp_path / "out.txt", "--output must end in .npz, .safetensors, .csv or .parquet"),

@@ -108,7 +108,9 @@ def test_names_on_standard_input(tmp_path, bank):
     assert bank().keys == ("photos/b/1.png", "photos/a/1.png")
     assert bank().groups.tolist() == ["photos/b", "photos/a"]
     assert "labels none" in said
-    assert "got 'absent.png', which is no file" in invoke("-", given="absent.png\n", code=2)
+    assert "no such file: 'absent.png', which standard input names" in invoke(
+        "-", given="absent.png\n", code=2
+    )
     assert "must name images, one a line, got none" in invoke("-", given="\n", code=2)
 
 

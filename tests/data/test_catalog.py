@@ -25,11 +25,11 @@ from tests.data.readers.plants import (
 
 @pytest.mark.slow
 def test_catalog_reads_all(tmp_path):
-    assert not any(row.found for row in catalog.look(tmp_path))
+    assert not any(row.found for row in catalog.locate(tmp_path))
     plants = [plant_val, plant_c, plant_c16, plant_v2, plant_vid, plant_tao, plant_tiny]
     for plant_one in plants:
         plant_one(tmp_path)
-    rows = catalog.look(tmp_path)
+    rows = catalog.locate(tmp_path)
     assert all(row.found and row.where.is_relative_to(tmp_path) for row in rows)
     described = catalog.datasets()
     assert [row.name for row in rows] == [name for name in described if ":" not in name]
@@ -56,7 +56,7 @@ def test_catalog_reads_all(tmp_path):
 def test_what_differs_from_what_was_published(tmp_path, plant_one, name, options, words):
     plant_one(tmp_path)
     data = catalog.load(name, tmp_path, **options)
-    assert catalog.differs(name, data).startswith(f"{name} has {words}")
+    assert catalog.count_mismatch(name, data).startswith(f"{name} has {words}")
 
 
 def test_drawn_severities_are_as_many_as_one(tmp_path):
@@ -73,13 +73,13 @@ def test_what_was_published_does_not_differ(tmp_path):
     _, folder, _ = plant_tiny(tmp_path)
     rows = [f"val_{i}.JPEG\tn01443537\n" for i in range(10_000)]
     (folder / "val_annotations.txt").write_text("".join(rows))
-    assert catalog.differs("tiny_imagenet", catalog.load("tiny_imagenet", tmp_path)) == ""
+    assert catalog.count_mismatch("tiny_imagenet", catalog.load("tiny_imagenet", tmp_path)) == ""
 
 
 def test_catalog_looks_for_every_corruption(tmp_path):
     plant_c(tmp_path)
     shutil.rmtree(tmp_path / "imagenet_c/test/snow")
-    (row,) = (row for row in catalog.look(tmp_path) if row.name == "imagenet_c_test")
+    (row,) = (row for row in catalog.locate(tmp_path) if row.name == "imagenet_c_test")
     assert (row.found, row.where) == (False, tmp_path / "imagenet_c/test")
 
 
@@ -102,7 +102,7 @@ def test_catalog_errors(tmp_path, monkeypatch):
     with pytest.raises(LamettaError, match="data must be a folder, given or named by LAMETTA_DATA"):
         catalog.data_root()
     monkeypatch.setenv("LAMETTA_DATA", str(tmp_path / "none"))
-    with pytest.raises(LamettaError, match="data must be a folder, got '.*none'"):
+    with pytest.raises(LamettaError, match="no such data folder: '.*none'"):
         catalog.data_root()
     assert catalog.data_root(tmp_path) == tmp_path
     for name in ("imagenet", "folder:", "files:x"):
@@ -166,7 +166,7 @@ def test_a_function_by_its_path(module, tmp_path):
     assert isinstance(data, Dataset)
     assert (len(data), data.name) == (4, f"mine below {tmp_path.name}")
     assert catalog.load("python:user_readers:free", a=1).name == "{'a': 1}"
-    with pytest.raises(LamettaError, match=r"data must be a folder, got 'nowhere'"):
+    with pytest.raises(LamettaError, match=r"no such data folder: 'nowhere'"):
         catalog.load("python:user_readers:make", "nowhere")
     with pytest.raises(LamettaError, match="user_readers:make must be among n, name, got 'size'"):
         catalog.load("python:user_readers:make", tmp_path, size=3)
@@ -205,7 +205,7 @@ def test_entry_points_are_names(plugins, tmp_path):
     assert described["zeros"] == ("Zeros, as many as asked for.", "")
     assert described["shapes"] == ("a shape", "shapes/")
     assert "validation images" in described["imagenet_val"].line
-    assert not any(row.found for row in catalog.look(tmp_path) if row.name == "shapes")
+    assert not any(row.found for row in catalog.locate(tmp_path) if row.name == "shapes")
 
 
 def test_a_broken_plug_in_is_named(plugins):

@@ -89,7 +89,7 @@ def test_unreadable_images_are_named(videos, workers):
     file = truncate(videos, 4)
     batches = load_batches(videos, [[0, 1], [2, 4], [5]], TRANSFORM, workers=workers)
     assert next(batches).index.tolist() == [0, 1]
-    with pytest.raises(LamettaError, match=rf"^image must be readable, got {file}: .*is truncated"):
+    with pytest.raises(LamettaError, match=rf"^cannot read image {file}: .*is truncated"):
         next(batches)
 
 

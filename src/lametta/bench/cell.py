@@ -16,7 +16,7 @@ from lametta.bench.experiment import Cell
 from lametta.bench.kept import adapters
 from lametta.bench.tally import Tally
 from lametta.bench.workspace import Workspace
-from lametta.data.bank.extraction import begin_copy
+from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
 from lametta.stream import Stream
 from lametta.types import Adapter, Array, Model, Output
@@ -166,9 +166,11 @@ def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
             prediction = adapter.step(x)
     finally:
         skip_finite_check.reset(looked)
-    probs = begin_copy(prediction.probs)
+    probs = copy_to_host_async(prediction.probs)
     info = clock.seconds | {n: prediction.info[n] for n in _READ if n in prediction.info}
-    tensors = {name: begin_copy(x) for name, x in info.items() if isinstance(x, torch.Tensor)}
+    tensors = {
+        name: copy_to_host_async(x) for name, x in info.items() if isinstance(x, torch.Tensor)
+    }
 
     def wait() -> tuple[Array, dict[str, float]]:
         found = info | {name: copy() for name, copy in tensors.items()}

@@ -104,7 +104,7 @@ def dry_run(
     (Count(phase='validation', method='TENT', cells=1944),
     Passes(method='TENT', forward=185674000, backward=92837000))
     >>> plan.missing[0].where
-    "data must be a folder, got '/no/data'"
+    "no such data folder: '/no/data'"
     """
     # Which configuration will be chosen does not change how many cells there are.
     first = {method: experiment.configurations(method)[0] for method in experiment.methods}
@@ -120,7 +120,7 @@ def dry_run(
     scenarios = dict.fromkeys(cell.scenario for cell in cells)
     given = root or os.environ.get("LAMETTA_DATA")
     folder = Path(given or "$LAMETTA_DATA")
-    places = {found.name: str(found.where) for found in catalog.look(folder)}
+    places = {found.name: str(found.where) for found in catalog.locate(folder)}
     read = {
         name: _read(name, experiment.datasets[name], folder if given else None, places)
         for name in dict.fromkeys(experiment.scenarios[name].dataset for name in scenarios)
@@ -158,7 +158,7 @@ def _read(
     except (LamettaError, OSError) as error:
         return Need("data set", name, False, str(error)), None
     place = "in the package" if family == "embedded" else str((root or Path()) / path)
-    difference = catalog.differs(spec.reader, found)
+    difference = catalog.count_mismatch(spec.reader, found)
     where = places.get(spec.reader, place) + (f": {difference}" if difference else "")
     return Need("data set", name, True, where), data
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from lametta.bench.experiment import Cell
 from lametta.bench.workspace import Workspace
-from lametta.data.dataset import Dataset, is_numbered, some_of
+from lametta.data.dataset import Dataset, abbreviate, is_unnamed
 from lametta.types import LamettaError
 
 
@@ -49,9 +49,9 @@ def _unlike(data: Dataset, n_classes: int) -> str:
     if classes is not None:
         fits = classes.n_source in (None, n_classes)
         return "" if fits else f"its map is of {classes.n_source} classes, not of {n_classes}"
-    if n == n_classes or (n < n_classes and is_numbered(data.classes)):
+    if n == n_classes or (n < n_classes and is_unnamed(data.classes)):
         return ""
     return (
-        f"the {n} classes {some_of(data.classes)} are not its {n_classes}; targets or classes of "
-        "the data set say how they are related"
+        f"the {n} classes {abbreviate(data.classes)} are not its {n_classes}; targets or classes "
+        "of the data set say how they are related"
     )

@@ -21,7 +21,7 @@ from lametta.cli._console import load_map, typed
 from lametta.data.bank.bank import check_finite, map_labels, read_arrays
 from lametta.data.bank.safetensors import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
-from lametta.data.dataset import check_range, some_of
+from lametta.data.dataset import abbreviate, check_range
 from lametta.types import LamettaError
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
@@ -78,7 +78,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     notes = [note] if note else []
     if unused:
         notes.append(
-            f"not used of IN: {some_of(unused)}; groups would keep videos or cameras apart"
+            f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"
         )
     return Predictions(arrays["features"], probs, columns, names, header, tuple(notes))
 

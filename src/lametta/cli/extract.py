@@ -25,7 +25,7 @@ from lametta.data.bank import Bank
 from lametta.data.bank import extract as run
 from lametta.data.bank.extraction import weights_hash
 from lametta.data.catalog import load, names
-from lametta.data.dataset import Dataset, Samples, UnreadableImageError, some_of
+from lametta.data.dataset import Dataset, Samples, UnreadableImageError, abbreviate
 from lametta.data.readers.folders import CountClasses, open_names, open_path
 from lametta.types import LamettaError
 
@@ -212,10 +212,10 @@ def _counter(
 def _report(bank: Bank, n_new: int, seconds: float) -> None:
     rows: list[tuple[str, str | Text]] = [("samples", f"{len(bank)}")]
     if failed := bank.header["failed"]:
-        rows.append(("left out", f"{len(failed)} ({some_of(failed)})"))
+        rows.append(("left out", f"{len(failed)} ({abbreviate(failed)})"))
     rows.append(("features, classes", f"{bank.features.shape[1]}, {bank.logits.shape[1]}"))
     groups = [] if bank.groups is None else list(dict.fromkeys(bank.groups.tolist()))
-    rows.append(("groups", f"{len(groups)} ({some_of(groups)})" if groups else "none"))
+    rows.append(("groups", f"{len(groups)} ({abbreviate(groups)})" if groups else "none"))
     bank, unused = _scored(bank)
     if unused:
         rows.append(("labels", unused))
@@ -236,7 +236,7 @@ def _scored(bank: Bank) -> tuple[Bank, str]:
     bank = bank.mapped(classes)
     if len(names) != bank.n_classes:
         return bank, (
-            f"unused: {some_of(names)} are not the {bank.n_classes} classes of the model; "
+            f"unused: {abbreviate(names)} are not the {bank.n_classes} classes of the model; "
             "--map says how they are related"
         )
     return bank, ""

@@ -103,7 +103,7 @@ def _datasets(root: Path | None, count: bool) -> None:
 
     if count and not root:
         raise LamettaError("--count needs a data root, got neither --data nor LAMETTA_DATA")
-    there = {row.name: row for row in catalog.look(root)} if root else {}
+    there = {row.name: row for row in catalog.locate(root)} if root else {}
     rows = []
     for name, (line, needs) in catalog.datasets().items():
         row, state = there.get(name), Text("" if needs else "always")
@@ -128,7 +128,7 @@ def _counted(name: str, root: Path) -> tuple[str, str]:
         data = catalog.load(name, root)
     except LamettaError as error:
         return str(error), "red"
-    if differs := catalog.differs(name, data):
+    if differs := catalog.count_mismatch(name, data):
         return differs, "yellow"
     return f"{len(data):,} samples of {len(data.classes):,} classes, as published", "green"
 

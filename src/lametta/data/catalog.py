@@ -1,4 +1,4 @@
-"""Data sets by name, and where they are looked for."""
+"""Registry of data sets, and where they lie on disk."""
 
 import inspect
 import os
@@ -32,7 +32,7 @@ class Description(NamedTuple):
     needs: str
 
 
-class Found(NamedTuple):
+class Availability(NamedTuple):
     """Whether a data set is there: its name, whether all of it was found, and where.
 
     If it was not, or cannot be read as it lies there, ``why`` says what is missing.
@@ -51,13 +51,13 @@ def data_root(given: PathLike | None = None) -> Path:
     --------
     >>> data_root("no/such/folder")
     Traceback (most recent call last):
-    lametta.types.LamettaError: data must be a folder, got 'no/such/folder'
+    lametta.types.LamettaError: no such data folder: 'no/such/folder'
     """
     root = os.environ.get("LAMETTA_DATA") if given is None else given
     if not root:
         raise LamettaError("data must be a folder, given or named by LAMETTA_DATA, got none")
     if not Path(root).is_dir():
-        raise LamettaError(f"data must be a folder, got {str(root)!r}")
+        raise LamettaError(f"no such data folder: {str(root)!r}")
     return Path(root)
 
 
@@ -94,12 +94,12 @@ def datasets() -> dict[str, Description]:
     return described
 
 
-def look(root: PathLike) -> list[Found]:
-    """Say which of the named data sets are below a root.
+def locate(root: PathLike) -> list[Availability]:
+    """Which of the named data sets are below a root.
 
     Examples
     --------
-    >>> look("/no/data")[0].found
+    >>> locate("/no/data")[0].found
     False
     """
     rows = []
@@ -107,10 +107,10 @@ def look(root: PathLike) -> list[Found]:
         if entry.layout is None:
             continue
         try:
-            rows.append(Found(name, True, entry.layout.find(root)))
+            rows.append(Availability(name, True, entry.layout.find(root)))
         except LamettaError as error:
             where = Path(root) / entry.layout.places[0]
-            rows.append(Found(name, False, where, str(error)))
+            rows.append(Availability(name, False, where, str(error)))
     return rows
 
 
@@ -126,12 +126,12 @@ def published(name: str, /) -> int | None:
     return None if entry is None else entry.published
 
 
-def differs(name: str, data: Dataset, /) -> str:
+def count_mismatch(name: str, data: Dataset, /) -> str:
     """Say how a data set that `load` gave differs from the published one; empty if it does not.
 
     Examples
     --------
-    >>> differs("embedded:digits_val", load("embedded:digits_val"))
+    >>> count_mismatch("embedded:digits_val", load("embedded:digits_val"))
     ''
     """
     return f"{name} has {data.differs}" if data.differs else ""

@@ -1,4 +1,4 @@
-"""ImageNet-C's corruptions of any images, made when the images are read."""
+"""ImageNet-C's corruptions, applied to any images when they are read."""
 
 import hashlib
 import warnings
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lametta._checks import check_choice, check_package, extra, import_optional
-from lametta.data.dataset import Dataset, Samples, stamps_of
+from lametta.data.dataset import Dataset, Samples, file_versions
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -160,12 +160,12 @@ class _Corrupted:
         except LamettaError as error:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
 
-    def stamps(self) -> tuple[str, ...] | None:
-        stamps = stamps_of(self.samples)
-        if stamps is None:
+    def file_versions(self) -> tuple[str, ...] | None:
+        versions = file_versions(self.samples)
+        if versions is None:
             return None
         how = f"{self.seed} {self.size}"
-        return tuple(f"{stamp} {how}" for _ in self.corruptions for stamp in stamps)
+        return tuple(f"{version} {how}" for _ in self.corruptions for version in versions)
 
 
 def _upright(image: "Image") -> "Image":

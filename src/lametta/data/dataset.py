@@ -23,8 +23,8 @@ class UnreadableImageError(LamettaError):
 class Samples(Protocol):
     """Inputs by position, read when asked for: a list of images or an array.
 
-    One that is broken raises `UnreadableImageError`. An optional method ``stamps`` gives a text for
-    each sample that changes when the file behind it does, or None.
+    One that is broken raises `UnreadableImageError`. An optional method ``file_versions`` gives a
+    text for each sample that changes when its file does, or None.
     """
 
     def __len__(self) -> int: ...
@@ -120,7 +120,7 @@ class Dataset:
         samples = self.samples
         return replace(
             self,
-            samples=samples[index] if isinstance(samples, np.ndarray) else _Taken(samples, index),
+            samples=samples[index] if isinstance(samples, np.ndarray) else _Subset(samples, index),
             labels=np.asarray(self.labels)[index],
             keys=tuple(self.keys[i] for i in index),
             groups=None if self.groups is None else np.asarray(self.groups)[index],
@@ -170,7 +170,7 @@ class Dataset:
         if not (targets >= 0).any():
             raise LamettaError(
                 "class_map must have a target for the class of a sample, "
-                f"got {some_of(class_map.names)} for none of {len(self)}"
+                f"got {abbreviate(class_map.names)} for none of {len(self)}"
             )
         return self._with_targets(targets, class_map)
 
@@ -191,7 +191,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _Subset:
     samples: Samples
     index: NDArray[np.integer]
 
@@ -201,15 +201,15 @@ class _Taken:
     def __getitem__(self, i: int, /) -> object:
         return self.samples[int(self.index[i])]
 
-    def stamps(self) -> tuple[str, ...] | None:
-        stamps = stamps_of(self.samples)
-        return None if stamps is None else tuple(stamps[i] for i in self.index)
+    def file_versions(self) -> tuple[str, ...] | None:
+        versions = file_versions(self.samples)
+        return None if versions is None else tuple(versions[i] for i in self.index)
 
 
-def stamps_of(samples: Samples) -> tuple[str, ...] | None:
+def file_versions(samples: Samples) -> tuple[str, ...] | None:
     """A text for each sample that changes when its file does; None if that is not known."""
-    stamps = getattr(samples, "stamps", None)
-    return None if stamps is None else stamps()
+    versions = getattr(samples, "file_versions", None)
+    return None if versions is None else versions()
 
 
 def check_positions(name: str, index: ArrayLike, n: int) -> NDArray[np.intp]:
@@ -288,7 +288,7 @@ def match_labels(
     names = class_map.names
     used = [int(i) for i in np.unique(labels)]
     strange = [classes[i] for i in used if classes[i] not in names]
-    named = not (is_numbered(names) or is_numbered(classes))
+    named = not (is_unnamed(names) or is_unnamed(classes))
     target_of = np.full(len(classes), -1)
     if named and not strange:
         target_of[used] = [names.index(classes[i]) for i in used]
@@ -301,7 +301,7 @@ def match_labels(
     else:
         raise LamettaError(
             "class_map must have the classes of the labels as targets, "
-            f"got {some_of(names)} without {some_of(strange or classes)}"
+            f"got {abbreviate(names)} without {abbreviate(strange or classes)}"
         )
     targets: NDArray[np.int64] = target_of[np.asarray(labels)]
     return targets
@@ -315,7 +315,7 @@ def targets_of(class_map: ClassMap, n: int) -> NDArray[np.int64]:
     return target_of
 
 
-def is_numbered(names: Sequence[str]) -> bool:
+def is_unnamed(names: Sequence[str]) -> bool:
     """Whether the names are only the numbers from 0, as those of classes without names are."""
     return list(names) == [str(i) for i in range(len(names))]
 
@@ -326,7 +326,7 @@ def check_range(name: str, x: NDArray[np.integer], n: int) -> None:
         raise LamettaError(f"{name} must lie in 0..{n - 1}, got {x.min()}..{x.max()}")
 
 
-def some_of(names: Sequence[str], most: int = 3) -> str:
+def abbreviate(names: Sequence[str], most: int = 3) -> str:
     """The first few names, for a message."""
     return ", ".join(names[:most]) + ", ..." * (len(names) > most)
 

@@ -1,4 +1,4 @@
-"""Batches of a data set, decoded and prepared by worker processes ahead of their use."""
+"""Batches decoded by worker processes (PyTorch's DataLoader)."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized

@@ -31,7 +31,7 @@ class Rows:
 
     def __getitem__(self, i):
         if i in self.broken:
-            raise UnreadableImageError(f"image must be readable, got {i}")
+            raise UnreadableImageError(f"cannot read image {i}")
         return self.x[i]
 
 

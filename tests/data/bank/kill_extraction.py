@@ -138,7 +138,7 @@ def kill_from_outside():
 
 def main(folder):
     Now.root = Path(folder)
-    shards._SECONDS = 0  # a shard after every batch
+    shards._FLUSH_SECONDS = 0  # a shard after every batch
     light()
     for Now.broken in [(), (0, 1, 2, 3, 9)]:
         whole = fresh(f"whole{len(Now.broken)}")

@@ -32,7 +32,7 @@ class Rows:
     def __getitem__(self, i):
         return np.full(3, i + 100 * (i in self.changed), np.float32)
 
-    def stamps(self):
+    def file_versions(self):
         return tuple(f"{i in self.changed}" for i in range(N))
 
 
@@ -84,7 +84,7 @@ def race(folder, seed, expected):
 
 
 def main(folder, n):
-    shards._SECONDS = 0  # a shard after every batch
+    shards._FLUSH_SECONDS = 0  # a shard after every batch
     _files._POLL = 0.001
     light()
     whole = Path(folder, "whole")

@@ -84,7 +84,7 @@ def test_a_bank_that_is_open_while_it_changes_says_so(photos):
     bank, _ = again(photos)
     (photos / "a" / "0.png").unlink()
     again(photos)
-    with pytest.raises(LamettaError, match="bank.safetensors must stay as it is while it is read"):
+    with pytest.raises(LamettaError, match="bank.safetensors was changed while it was read"):
         bank([0])
 
 
@@ -102,7 +102,7 @@ def test_images_that_were_broken_are_tried_again_once_they_changed(photos):
     bank, _ = again(photos, on_error="report")
     assert bank.header["failed"] == ["a/2.png"]
     assert again(photos, on_error="report")[1] == 0
-    with pytest.raises(LamettaError, match="image must be readable, got a/2.png, which was not"):
+    with pytest.raises(LamettaError, match="cannot read image a/2.png$"):
         again(photos)
     (photos / "a" / "2.png").write_bytes(good)
     bank, seen = again(photos)
@@ -128,10 +128,10 @@ def test_changes_are_seen_in_archives(tmp_path):
 
 
 def test_a_change_between_a_stop_and_the_next_run(photos, monkeypatch):
-    monkeypatch.setattr("lametta.data.bank.shards._SECONDS", 0)
+    monkeypatch.setattr("lametta.data.bank.shards._FLUSH_SECONDS", 0)
     good = (photos / "b" / "5.png").read_bytes()
     (photos / "b" / "5.png").write_bytes(good[:40])
-    with pytest.raises(LamettaError, match="image must be readable"):
+    with pytest.raises(LamettaError, match="cannot read image"):
         again(photos, batch_size=2)
     (photos / "b" / "5.png").write_bytes(good)
     image(78).save(photos / "b" / "1.png")  # in the second of two shards
@@ -162,7 +162,7 @@ def test_a_bank_of_an_earlier_version_is_taken_as_it_is(photos):
     assert seen == 0
     assert np.array_equal(old.features, before)
     image(81).save(photos / "a" / "1.png")
-    with pytest.raises(LamettaError, match="must be of fingerprint .*: delete it, or restart"):
+    with pytest.raises(LamettaError, match="was made with fingerprint .*; delete it, or"):
         again(photos)
 
 
@@ -171,7 +171,7 @@ def test_another_folder_of_the_same_name_is_no_change(photos, tmp_path):
     other = tmp_path / "other" / "photos"
     (other / "z").mkdir(parents=True)
     image(0).save(other / "z" / "0.png")
-    with pytest.raises(LamettaError, match="must be of fingerprint .*: delete it, or restart"):
+    with pytest.raises(LamettaError, match="was made with fingerprint .*; delete it, or"):
         extract(Counting(), image_folder(other), pixels, tmp_path / "bank.safetensors",
                 batch_size=4, workers=0)  # fmt: skip
 
@@ -216,7 +216,7 @@ def test_who_holds_a_bank_is_named(model, tmp_path):
 
 
 def test_a_missing_folder_is_named_at_once(model, tmp_path):
-    with pytest.raises(LamettaError, match="path must lie in a folder, got .*No such file or dir"):
+    with pytest.raises(LamettaError, match="no such folder: "):
         run(model, make_data(), tmp_path / "none" / "bank.safetensors")
 
 

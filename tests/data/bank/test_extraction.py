@@ -40,13 +40,13 @@ def test_broken_images_shift_nothing(model, tmp_path):
     assert bank.groups.tolist() == data.groups[kept].tolist()
     output = model(torch.from_numpy(np.stack([data[i].x for i in (4, 5, 7)])))
     assert np.array_equal(bank([0, 1, 2]).logits, output.logits.numpy())
-    with pytest.raises(LamettaError, match=r"image must be readable, got ü/0.jpg, which was not"):
+    with pytest.raises(LamettaError, match=r"cannot read image ü/0.jpg$"):
         run(model, data, tmp_path / "bank.safetensors")
 
 
 def test_an_error_leaves_what_is_done(model, tmp_path):
     path, seen = tmp_path / "bank.safetensors", []
-    with pytest.raises(LamettaError, match="image must be readable, got 9"):
+    with pytest.raises(LamettaError, match="cannot read image 9"):
         run(model, make_data(broken=(9,)), path, progress=lambda *at: seen.append(at))
     assert seen == [(0, 11), (4, 11), (8, 11)]
     bank = run(model, make_data(broken=(9,)), path, on_error="report",
@@ -57,7 +57,7 @@ def test_an_error_leaves_what_is_done(model, tmp_path):
 
 
 def test_no_image_can_be_read(model, tmp_path):
-    with pytest.raises(LamettaError, match="dataset must hold a readable image, got none of 5"):
+    with pytest.raises(LamettaError, match="cannot read any of the 5 images"):
         run(model, make_data(5, broken=range(5)), tmp_path / "a.safetensors", on_error="report")
     with pytest.raises(LamettaError, match="dataset must not be empty"):
         run(model, make_data(0), tmp_path / "a.safetensors")
@@ -79,10 +79,10 @@ def test_what_is_there_is_not_done_again(model, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 5}, "batch_size 5, got 4"),
-        ({"dtype": "float16"}, "dtype 'float16', got 'float32'"),
-        ({"header": {"model": "b"}}, "model 'b', got 'a'"),
-        ({"header": {}}, "model None, got 'a'"),
+        ({"batch_size": 5}, "batch_size 4, not 5"),
+        ({"dtype": "float16"}, "dtype 'float32', not 'float16'"),
+        ({"header": {"model": "b"}}, "model 'a', not 'b'"),
+        ({"header": {}}, "model 'a', not None"),
     ],
 )
 def test_another_extraction_is_not_gone_on_with(model, tmp_path, finished, change, message):
@@ -91,9 +91,9 @@ def test_another_extraction_is_not_gone_on_with(model, tmp_path, finished, chang
     if finished:
         run(model, make_data(), path, **options)
     else:
-        with pytest.raises(LamettaError, match="image must be readable"):
+        with pytest.raises(LamettaError, match="cannot read image"):
             run(model, make_data(broken=(9,)), path, **options)
-    with pytest.raises(LamettaError, match=f"must be of {message}: delete it, or restart"):
+    with pytest.raises(LamettaError, match=f"was made with {message}; delete it, or use --restart"):
         run(model, make_data(), path, **(options | change))
     bank = run(model, make_data(), path, restart=True, **(options | change))
     assert len(bank) == 11
@@ -103,9 +103,9 @@ def test_another_data_set_or_transform_is_seen(model, tmp_path):
     path, prepare = tmp_path / "bank.safetensors", Preprocess(resize=None, crop=4)
     data = arrays([image(i) for i in range(3)], [0, 1, 2])
     extract(model, data, prepare, path, workers=0)
-    with pytest.raises(LamettaError, match="must be of fingerprint"):
+    with pytest.raises(LamettaError, match="was made with fingerprint"):
         extract(model, data.take([0, 2, 1]), prepare, path, workers=0)
-    with pytest.raises(LamettaError, match="must be of preprocess {'.*'crop': 5"):
+    with pytest.raises(LamettaError, match="was made with preprocess .*, not {'.*'crop': 5"):
         extract(model, data, Preprocess(resize=None, crop=5), path, workers=0)
 
 

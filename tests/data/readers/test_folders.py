@@ -60,9 +60,10 @@ def test_folder_of_a_wrong_layout(tmp_path):
     with pytest.raises(LamettaError, match="images in every folder, got none in .*ant"):
         image_folder(tmp_path)
     (tmp_path / "file").touch()
-    for path in (tmp_path / "none", tmp_path / "file"):
-        with pytest.raises(LamettaError, match=f"a folder or a .zip file, got '{path}'"):
-            image_folder(path)
+    with pytest.raises(LamettaError, match=f"a folder or a .zip file, got '{tmp_path}/file'"):
+        image_folder(tmp_path / "file")
+    with pytest.raises(LamettaError, match=f"no such file or folder: '{tmp_path}/none'"):
+        image_folder(tmp_path / "none")
 
 
 def test_zip_is_as_good_as_a_folder(tmp_path):
@@ -92,7 +93,7 @@ def test_a_damaged_zip(tmp_path):
         archive.writestr("cat/1.png", b"")
     content = file.read_bytes()
     file.write_bytes(content.replace(b"PK\x01\x02", b"PK\x00\x00"))
-    with pytest.raises(LamettaError, match="pets.zip must be a readable .zip file, got Bad magic"):
+    with pytest.raises(LamettaError, match="cannot read .*pets.zip as a .zip file: Bad magic"):
         image_folder(file)
 
 
@@ -154,8 +155,8 @@ def test_videos_of_a_wrong_layout(tmp_path):
     for labels, message in [
         (None, "must hold <class>/<video>/<frame>, or have labels, got cow/1.jpg"),
         ({"swan": 100}, "labels must name every video, got none for 'cow'"),
-        (tmp_path / "none.json", "labels must be a JSON file, got .*none.json"),
-        (tmp_path / "swan/1.jpg", "labels must be a JSON file, got .*1.jpg"),
+        (tmp_path / "none.json", "no such file: '.*none.json'"),
+        (tmp_path / "swan/1.jpg", "1.jpg' is not valid JSON: "),
         (tmp_path / "list.json", "labels must be a JSON object, got a list"),
         ({"swan": 100, "cow": None}, "labels must be names or numbers, got None for 'cow'"),
     ]:

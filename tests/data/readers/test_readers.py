@@ -47,7 +47,7 @@ def test_broken_image(planted, tmp_path):
     file = folder / rows[0][0]
     file.write_bytes(file.read_bytes()[:50])
     data = reader(tmp_path / "data")  # lazy: nobody looked into the file yet
-    with pytest.raises(UnreadableImageError, match=f"got {file}: "):
+    with pytest.raises(UnreadableImageError, match=f"cannot read image {file}: "):
         data[0]
     assert data[1].x.size == (8, 6)
 
@@ -66,5 +66,5 @@ def test_folder_without_images(name, tmp_path):
     for file in folder.rglob("*.*"):
         if file.is_file():
             file.unlink()
-    with pytest.raises(LamettaError, match=f"{folder}.* must hold images .*, found none"):
+    with pytest.raises(LamettaError, match=rf"no images \(.*\) in {folder}"):
         reader(tmp_path / "data")

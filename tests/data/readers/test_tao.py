@@ -59,7 +59,7 @@ def test_tao_synsets_that_imagenets_hierarchy_lacks(tmp_path):
 def test_tao_that_reading_refuses_is_not_found(tmp_path):
     plant_tao(tmp_path)
     (tmp_path / "TAO/annotations/train.json").unlink()
-    (row,) = (row for row in catalog.look(tmp_path) if row.name == "tao_lasot")
+    (row,) = (row for row in catalog.locate(tmp_path) if row.name == "tao_lasot")
     assert not row.found
     assert "got no train.json" in row.why
 
@@ -76,7 +76,9 @@ def test_tao_merged_already(tmp_path):
 def test_tao_with_missing_frames(tmp_path):
     _, folder, rows = plant_tao(tmp_path)
     (folder / rows[1][0]).unlink()
-    with pytest.raises(LamettaError, match=rf"got 1 broken \({rows[1][0]}: no such file\)"):
+    with pytest.raises(
+        LamettaError, match=rf"broken files in .*: 1 \({rows[1][0]}: no such file\)"
+    ):
         tao_lasot(tmp_path)
     data = tao_lasot(tmp_path, broken="skip")
     assert data.skipped == (rows[1][0],)
@@ -103,5 +105,5 @@ def test_tao_with_broken_annotations(tmp_path, content, message):
 def test_tao_without_lasot(tmp_path):
     (tmp_path / "TAO/frames").mkdir(parents=True)
     write_tao(tmp_path / "TAO/annotations/trainval.json", [], {"train/AVA/v/1.jpg": ["zebra.n.01"]})
-    with pytest.raises(LamettaError, match="must hold annotated frames from LaSOT, found none"):
+    with pytest.raises(LamettaError, match="no annotated frames from LaSOT in "):
         tao_lasot(tmp_path)

@@ -76,24 +76,22 @@ def test_workers_read_the_same(tmp_path):
 def test_a_changed_video_is_seen(tmp_path):
     film(tmp_path / "a.mp4", 4)
     frames = video_frames(tmp_path, ["a.mp4"])
-    before, first = frames.stamps(), level(frames[3])
+    before, first = frames.file_versions(), level(frames[3])
     film(tmp_path / "a.mp4", 9)
     assert first == 3
-    assert all(a != b for a, b in zip(before, frames.stamps(), strict=True))
+    assert all(a != b for a, b in zip(before, frames.file_versions(), strict=True))
     assert level(frames[3]) == 3
 
 
 def test_broken_videos_are_named(tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"no video")
-    with pytest.raises(LamettaError, match=r"video must be readable, got .*a\.mp4"):
+    with pytest.raises(LamettaError, match=r"video must be one that PyAV can read, got .*a\.mp4"):
         video_frames(tmp_path, ["a.mp4"])
     content = film(tmp_path / "b.mkv", 25).read_bytes()
     (tmp_path / "b.mkv").write_bytes(content[: len(content) // 2])
     frames = video_frames(tmp_path, ["b.mkv"])
     (tmp_path / "b.mkv").write_bytes(content[: len(content) // 3])
-    with pytest.raises(
-        UnreadableImageError, match=r"frame must be readable, got number \d+ of .*b"
-    ):
+    with pytest.raises(UnreadableImageError, match=r"cannot read frame \d+ of .*b"):
         frames[len(frames) - 1]
 
 
@@ -106,7 +104,7 @@ def test_images_and_videos_are_not_mixed(tmp_path):
     with pytest.raises(LamettaError, match="a folder, a .zip file, an image or a video, got .*txt"):
         open_path(tmp_path / "notes.txt")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LamettaError, match="empty must hold images or videos, found none"):
+    with pytest.raises(LamettaError, match="no images or videos in .*empty"):
         open_path(tmp_path / "empty")
-    with pytest.raises(LamettaError, match="got .*none, which does not exist"):
+    with pytest.raises(LamettaError, match="no such file or folder: '.*none'"):
         open_path(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Banks: what a network says of a data set, extracted once and replayed."""
+"""Banks: a network's outputs of a data set, extracted once and replayed."""
 
 from lametta.data.bank.bank import Bank
 from lametta.data.bank.extraction import extract

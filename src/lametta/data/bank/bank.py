@@ -19,12 +19,12 @@ from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.safetensors import Header, Rows, decode_columns, read_layout
 from lametta.data.dataset import (
+    abbreviate,
     check_positions,
     check_range,
     check_unmasked,
-    is_numbered,
+    is_unnamed,
     match_labels,
-    some_of,
 )
 from lametta.types import Array, LamettaError, Output
 
@@ -77,7 +77,7 @@ class Bank:
     keys: tuple[str, ...] = ()
     header: Header = field(default_factory=dict)
     classes: ClassMap | None = None
-    _whole: Self | None = field(default=None, repr=False)  # the bank that `mapped` was called on
+    _unmapped: Self | None = field(default=None, repr=False)  # the bank before `mapped`
 
     def __post_init__(self) -> None:
         arrays = {name: getattr(self, name) for name in ("features", "logits", "labels", "groups")}
@@ -158,12 +158,12 @@ class Bank:
         >>> bank.labels, bank([0, 1]).logits.argmax(axis=1)
         (array([1, 0]), array([1, 0]))
         """
-        whole = self if self._whole is None else self._whole
+        unmapped = self if self._unmapped is None else self._unmapped
         if classes is None:
-            return whole
-        labels = map_labels(whole.labels, whole.header, classes, whole.logits.shape[1])
-        header = whole.header | {"classes": list(classes.names)}
-        return replace(whole, labels=labels, header=header, classes=classes, _whole=whole)
+            return unmapped
+        labels = map_labels(unmapped.labels, unmapped.header, classes, unmapped.logits.shape[1])
+        header = unmapped.header | {"classes": list(classes.names)}
+        return replace(unmapped, labels=labels, header=header, classes=classes, _unmapped=unmapped)
 
 
 def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header, list[str]]:
@@ -179,7 +179,7 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
     if path.suffix not in (".npz", ".safetensors"):
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
     if not path.is_file():
-        raise LamettaError(f"{name} must be a file, got {path}, which does not exist")
+        raise LamettaError(f"no such file: {str(path)!r}")
     with raise_as(f"{name} must be a readable {path.suffix} file", str(path)):
         arrays, header, found = _load(path, name)
         check_header(header)
@@ -192,9 +192,9 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
 
 def _unused(path: Path, name: str, found: Sequence[str]) -> list[str]:
     """The names of arrays that are not read, unless one of them is misspelt."""
-    whole = dict.fromkeys(key.partition(".")[0] for key in found)  # texts are stored in parts
-    unused = [key for key in whole if key not in (*_NAMES, *_UNREAD)]
-    missing = [key for key in _OPTIONAL if key not in whole]
+    names = dict.fromkeys(key.partition(".")[0] for key in found)  # without the suffix of texts
+    unused = [key for key in names if key not in (*_NAMES, *_UNREAD)]
+    missing = [key for key in _OPTIONAL if key not in names]
     for key in unused:
         if near := get_close_matches(key.lower()[:100], missing, n=1, cutoff=_NEAR):
             raise LamettaError(
@@ -215,10 +215,10 @@ def map_labels(
     if labels is None:
         return None
     names = header.get("classes")
-    if names is None and not is_numbered(classes.names):
+    if names is None and not is_unnamed(classes.names):
         raise LamettaError(
             "labels must have names of classes beside them, which say what they are in "
-            f"{some_of(classes.names)}, got none"
+            f"{abbreviate(classes.names)}, got none"
         )
     check_range("labels", labels, len(classes if names is None else names))
     if names is None:
@@ -229,7 +229,7 @@ def map_labels(
         lost = [names[i] for i in np.unique(labels[targets < 0])]
         raise LamettaError(
             f"class_map must have a target for the class of every label, got none for "
-            f"{some_of(lost)} ({(targets < 0).sum()} of {len(labels)} labels)"
+            f"{abbreviate(lost)} ({(targets < 0).sum()} of {len(labels)} labels)"
         )
     return targets
 

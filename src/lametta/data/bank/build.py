@@ -1,4 +1,4 @@
-"""Making a file with a row for each sample of a data set, in a way that survives a kill."""
+"""Resumable build of a file with one row per sample."""
 
 import hashlib
 import json
@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from lametta._checks import check_integer
 from lametta._files import PathLike, file_lock
 from lametta.data.bank.safetensors import Arrays, Header, read_layout
-from lametta.data.bank.shards import Known, Shards
-from lametta.data.dataset import Dataset, stamps_of
+from lametta.data.bank.shards import ReusableRows, Shards
+from lametta.data.dataset import Dataset, file_versions
 from lametta.data.loader import Transform, load_batches
 from lametta.types import LamettaError
 
-Wait: TypeAlias = Callable[[], Arrays]
-"""Waits for the rows of each array, and gives them."""
+PendingRows: TypeAlias = Callable[[], Arrays]
+"""Rows that may still be computed: a call waits for them and gives them."""
 
 if TYPE_CHECKING:
     import torch
 
-    Compute: TypeAlias = Callable[[torch.Tensor], Wait]
+    Compute: TypeAlias = Callable[[torch.Tensor], PendingRows]
 
-_AHEAD = 8  # batches whose rows may wait while others are written
+_MAX_PENDING = 8  # batches that are computed but not yet written
 
 OnProgress: TypeAlias = Callable[[int, int], object]
-"""Told how many samples are done, and how many there are."""
+"""Called with the numbers of samples done and in all."""
 
 
 def build(
@@ -66,22 +66,22 @@ def build(
     if len(dataset) == 0:
         raise LamettaError("dataset must not be empty, got no samples")
     if not path.parent.is_dir():
-        raise LamettaError(f"path must lie in a folder, got {path}: No such file or directory")
-    described = header | _described(dataset, header.get("preprocess", name_of(transform)))
+        raise LamettaError(f"no such folder: {str(path.parent)!r}")
+    full = header | _header(dataset, header.get("preprocess", describe_transform(transform)))
     try:
-        header = json.loads(json.dumps(described))  # as it is read from a file
+        header = json.loads(json.dumps(full))  # as it is read from a file
     except (TypeError, ValueError) as error:
         raise LamettaError(f"header must be what JSON can hold, got {error}") from None
     with file_lock(path.with_name(f"{path.name}.lock"), wait):
-        shards = Shards(path.with_name(f"{path.name}.partial"), header, _stamps(dataset))
+        shards = Shards(path.with_name(f"{path.name}.partial"), header, _versions(dataset))
         if restart:
             path.unlink(missing_ok=True)
             shards.delete()
-        known = Known.find(path, header, dataset.keys, shards.stamps)
-        if not known.whole:
+        reusable = ReusableRows.find(path, header, dataset.keys, shards.versions)
+        if not reusable.complete:
             options = (batch_size, workers, pin, on_error, progress)
-            _fill(shards, known, dataset, transform, compute, *options)
-            _join(shards, path, dataset)
+            _fill(shards, reusable, dataset, transform, compute, *options)
+            _merge(shards, path, dataset)
         shards.delete()
         _check_failed(read_layout(path)[1]["failed"], on_error)
     return path
@@ -89,7 +89,7 @@ def build(
 
 def _fill(
     shards: Shards,
-    known: Known,
+    reusable: ReusableRows,
     dataset: Dataset,
     transform: Transform | None,
     compute: "Compute",
@@ -99,64 +99,64 @@ def _fill(
     on_error: str,
     progress: OnProgress | None,
 ) -> None:
-    """Compute the rows that are not known."""
+    """Compute the rows that cannot be reused."""
     shards.resume()
-    _check_failed([dataset.keys[i] for i in (*shards.failed, *known.failed)], on_error)
-    n, tell = len(dataset), progress or (lambda done, n: None)
+    _check_failed([dataset.keys[i] for i in (*shards.failed, *reusable.failed)], on_error)
+    n, report = len(dataset), progress or (lambda done, n: None)
     parts = [range(i, min(i + batch_size, n)) for i in range(shards.done, n, batch_size)]
-    asked = [known.missing(part) for part in parts]
+    asked = [reusable.missing(part) for part in parts]
     done = n - sum(map(len, asked))
-    tell(done, n)
+    report(done, n)
     batches = load_batches(dataset, asked, transform, workers=workers, pin=pin, on_error=on_error)
-    under_way = deque[tuple[int, Future[None]]]()
+    pending = deque[tuple[int, Future[None]]]()
     last: Future[None] | None = None
 
     def write(
-        before: Future[None] | None, part: range, index: NDArray[np.int64], rows: Wait
+        before: Future[None] | None, part: range, index: NDArray[np.int64], rows: PendingRows
     ) -> None:
         if before is not None:
             before.result()  # raises if it failed: a gap would look like unreadable images
-        shards.add(part.stop, *known.merged(part, index, rows()))
+        shards.add(part.stop, *reusable.merge(part, index, rows()))
 
-    def settle(most: int) -> None:
+    def drain(most: int) -> None:
         nonlocal done
-        while under_way and (len(under_way) > most or under_way[0][1].done()):
-            count, written = under_way.popleft()
+        while pending and (len(pending) > most or pending[0][1].done()):
+            count, written = pending.popleft()
             written.result()
             done += count
-            tell(done, n)
+            report(done, n)
 
     with closing(shards), ThreadPoolExecutor(1) as writer:
         try:
             for part, missing, batch in zip(parts, asked, batches, strict=True):
                 rows = compute(batch.x) if len(batch) else dict
                 last = writer.submit(write, last, part, batch.index, rows)
-                under_way.append((len(missing), last))
-                settle(_AHEAD)
+                pending.append((len(missing), last))
+                drain(_MAX_PENDING)
         finally:
-            settle(0)  # what was begun is kept, also after an error
+            drain(0)  # what was begun is kept, also after an error
 
 
-def _join(shards: Shards, path: Path, dataset: Dataset) -> None:
+def _merge(shards: Shards, path: Path, dataset: Dataset) -> None:
     if len(shards.failed) == len(dataset):
         shards.delete()
-        raise LamettaError(f"dataset must hold a readable image, got none of {len(dataset)}")
+        raise LamettaError(f"cannot read any of the {len(dataset)} images of {dataset.name}")
     labels = np.asarray(dataset.labels, np.int64) if dataset.classes else None
-    columns = {"labels": labels, "groups": dataset.groups, "stamps": shards.stamps}
-    shards.join(path, dataset.keys, columns)
+    columns = {"labels": labels, "groups": dataset.groups, "stamps": shards.versions}
+    shards.merge(path, dataset.keys, columns)
 
 
-def _stamps(dataset: Dataset) -> NDArray[np.uint64] | None:
+def _versions(dataset: Dataset) -> NDArray[np.uint64] | None:
     """A number for each sample that changes when its name or its file does."""
-    stamps = stamps_of(dataset.samples)
-    if stamps is None:
+    versions = file_versions(dataset.samples)
+    if versions is None:
         return None
-    texts = [f"{key}\0{stamp}" for key, stamp in zip(dataset.keys, stamps, strict=True)]
+    texts = [f"{key}\0{version}" for key, version in zip(dataset.keys, versions, strict=True)]
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
-def _described(dataset: Dataset, preprocess: object) -> Header:
+def _header(dataset: Dataset, preprocess: object) -> Header:
     class_map = dataset.class_map
     return {
         "preprocess": preprocess,
@@ -168,7 +168,7 @@ def _described(dataset: Dataset, preprocess: object) -> Header:
     }
 
 
-def name_of(transform: object) -> object:
+def describe_transform(transform: object) -> object:
     """A transform as a header can hold it: its fields, where it or its owner has any."""
     owner = getattr(transform, "__self__", transform)
     name = getattr(transform, "__qualname__", type(transform).__name__)
@@ -179,4 +179,4 @@ def name_of(transform: object) -> object:
 
 def _check_failed(keys: Sequence[str], on_error: str) -> None:
     if keys and on_error == "raise":
-        raise LamettaError(f"image must be readable, got {keys[0]}, which was not")
+        raise LamettaError(f"cannot read image {keys[0]}")

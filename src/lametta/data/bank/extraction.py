@@ -1,4 +1,4 @@
-"""Extraction: a network's features and logits of a data set, written to a bank."""
+"""Extraction: run a network over a data set into a bank, with CUDA graphs on a GPU."""
 
 import hashlib
 import warnings
@@ -12,7 +12,7 @@ from lametta._arrays import check_matrix, namespace, to_numpy, widen
 from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.data.bank.bank import Bank
-from lametta.data.bank.build import OnProgress, Wait, build, name_of
+from lametta.data.bank.build import OnProgress, PendingRows, build, describe_transform
 from lametta.data.dataset import Dataset
 from lametta.data.loader import Transform
 from lametta.types import Array, LamettaError, Model, Output
@@ -25,8 +25,8 @@ _FORMAT = "lametta.Bank/1"
 
 
 @runtime_checkable
-class _InTwo(Protocol):
-    """A transform such as ``Preprocess``, whose second half can run where the model does."""
+class SplitTransform(Protocol):
+    """A transform of two halves, such as ``Preprocess``: the second can run on the device."""
 
     def pixels(self, image: object, /) -> NDArray[np.uint8]: ...
     def standardize(self, pixels: "torch.Tensor", /) -> "torch.Tensor": ...
@@ -57,8 +57,8 @@ def extract(
 
     The bank keeps the size and the time of the last change of each image file, or the checksum of
     one in a ``.zip`` file. If some were changed, added or removed since, the same call runs the
-    model over the new and the changed ones alone. Banks without such stamps, made from arrays or by
-    an earlier version, are used as they are.
+    model over the new and the changed ones alone. Banks without such a record, made from
+    arrays or by an earlier version, are used as they are.
 
     Parameters
     ----------
@@ -115,29 +115,29 @@ def extract(
     """
     check_choice("dtype", dtype, ("float32", "float16"))
     on_gpu = device is not None and device.startswith("cuda")
-    said = {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype}
-    said.setdefault("preprocess", name_of(transform))
-    early: Transform | None = transform
-    late: Callable[[torch.Tensor], torch.Tensor] | None = None
-    if on_gpu and isinstance(transform, _InTwo):
-        early, late = transform.pixels, transform.standardize
+    fields = {"format": _FORMAT, **(header or {}), "batch_size": batch_size, "dtype": dtype}
+    fields.setdefault("preprocess", describe_transform(transform))
+    on_host: Transform | None = transform
+    on_device: Callable[[torch.Tensor], torch.Tensor] | None = None
+    if on_gpu and isinstance(transform, SplitTransform):
+        on_host, on_device = transform.pixels, transform.standardize
 
-    def whole(x: "torch.Tensor") -> Output:
-        return model(x if late is None else late(x))
+    def forward(x: "torch.Tensor") -> Output:
+        return model(x if on_device is None else on_device(x))
 
     # As a ``Classifier`` says of itself.
     is_replayable = on_gpu and getattr(model, "replayable", False) is True
-    forward = _Replayed(whole, batch_size) if is_replayable else whole
+    run = _CudaGraphModel(forward, batch_size) if is_replayable else forward
 
-    def begin(x: "torch.Tensor") -> Wait:
-        return _begin(forward, x if device is None else x.to(device, non_blocking=True), dtype)
+    def compute(x: "torch.Tensor") -> PendingRows:
+        return _compute_async(run, x if device is None else x.to(device, non_blocking=True), dtype)
 
     file = build(
         path,
         dataset,
-        early,
-        begin,
-        said,
+        on_host,
+        compute,
+        fields,
         batch_size=batch_size,
         workers=workers,
         pin=on_gpu,
@@ -163,8 +163,8 @@ def weights_hash(net: "nn.Module") -> str:
     return digest.hexdigest()
 
 
-class _Replayed:
-    """A model whose calls are recorded once and replayed, as a CUDA graph.
+class _CudaGraphModel:
+    """A model whose forward pass is captured once as a CUDA graph, and replayed.
 
     Launching the kernels of a deep network takes the host as long as running them takes the GPU,
     and longer while the same process receives images; a graph is one launch. For the first batch it
@@ -197,9 +197,9 @@ class _Replayed:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             first = self.model(x)  # also chooses kernels, and makes the checks that are made once
-            waits = _waits(lambda: self.model(x))
+            synchronizes = _synchronizes(lambda: self.model(x))
         current.wait_stream(side)
-        if waits:
+        if synchronizes:
             return first
         graph, self.x = torch.cuda.CUDAGraph(), x.clone()
         try:
@@ -219,8 +219,8 @@ class _Replayed:
         return first
 
 
-def _waits(work: Callable[[], object]) -> bool:
-    """Whether some work makes the host wait for the GPU, or may do so.
+def _synchronizes(work: Callable[[], object]) -> bool:
+    """Whether some work synchronizes: the host waits for the GPU, or may do so.
 
     Recording such work fails, and PyTorch's memory and random numbers do not recover from it.
     """
@@ -238,7 +238,7 @@ def _waits(work: Callable[[], object]) -> bool:
     return any("called a synchronizing" in str(warning.message) for warning in seen)
 
 
-def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Wait:
+def _compute_async(model: Model, x: "torch.Tensor", dtype: str) -> PendingRows:
     """Run the model on a batch, and give a function that waits for its rows."""
     output = model(x)
     if not isinstance(output, Output):
@@ -250,12 +250,12 @@ def _begin(model: Model, x: "torch.Tensor", dtype: str) -> Wait:
         check_matrix(xp, name, shape, value)
         if len(value) != len(x):
             raise LamettaError(f"{name} must have N = {len(x)} rows as the batch, got {len(value)}")
-        copies[name] = begin_copy(widen(xp, value))
+        copies[name] = copy_to_host_async(widen(xp, value))
     return lambda: {name: _stored(name, copy(), dtype) for name, copy in copies.items()}
 
 
-def begin_copy(array: Array) -> Callable[[], NDArray[np.floating]]:
-    """Begin to copy an array to the host, and give a function that waits for the copy."""
+def copy_to_host_async(array: Array) -> Callable[[], NDArray[np.floating]]:
+    """Start the copy of an array to the host, and give a function that waits for it."""
     if not getattr(array, "is_cuda", False):
         rows = to_numpy(array).copy()  # now: the next batch may use the same memory
         return lambda: rows

@@ -1,4 +1,4 @@
-"""Decoded images on disk, so that no image is decoded twice."""
+"""Cache of decoded images on disk."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -97,11 +97,11 @@ def open_images(path: PathLike) -> Dataset:
     --------
     >>> open_images("no/such.safetensors")
     Traceback (most recent call last):
-    lametta.types.LamettaError: path must be a file, got no/such.safetensors, which does not exist
+    lametta.types.LamettaError: no such file: 'no/such.safetensors'
     """
     path = Path(path)
     if not path.is_file():
-        raise LamettaError(f"path must be a file, got {path}, which does not exist")
+        raise LamettaError(f"no such file: {str(path)!r}")
     stored, header = read_layout(path)
     if header.get("format") != _FORMAT:
         raise LamettaError(f"path must be a file that cache_images wrote, got {path}")

@@ -61,7 +61,7 @@ class MappedArray:
     def __getitem__(self, index: Any, /) -> NDArray[np.generic]:
         """Read what the index asks for; what comes back is in memory and may be written to."""
         if self.changed not in (None, self.path.stat().st_mtime_ns):
-            raise LamettaError(f"{self.path} must stay as it is while it is read, got it changed")
+            raise LamettaError(f"{self.path} was changed while it was read")
         if self.nbytes == 0:  # which cannot be mapped
             return np.asarray(np.empty(self.shape, self.dtype)[index])
         if index is Ellipsis:

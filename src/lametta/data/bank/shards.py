@@ -25,39 +25,39 @@ from lametta.data.bank.safetensors import (
 )
 from lametta.types import LamettaError
 
-_SECONDS = 1.0  # of work that a kill may cost
-_BYTES = 2**25  # that may wait in memory
+_FLUSH_SECONDS = 1.0  # between two writes: the work that a kill may cost
+_FLUSH_BYTES = 2**25  # of rows in memory
 _INDEX = "index"  # the array of a shard that says which samples its rows are of
-_STAMPS = "stamps"  # the array of a shard with the stamps of all its samples, read or not
-# What a header says of the data set as a whole; stamps do so for each sample.
+_VERSIONS = "stamps"  # the array of a file with the versions of its samples' files
+# Fields of a header that change when any sample does; versions say which samples did.
 _DATA = ("fingerprint", "classes", "class_map")
-_COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", "stamps")  # that are no rows
-_FAILED, _MISSING = -1, -2  # a sample that could not be read, one that is not known
+_COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", _VERSIONS)  # that are no rows
+_FAILED, _MISSING = -1, -2  # a sample that could not be read, one without a reusable row
 
 
 class Shards:
-    """A folder of small files, each with the rows of some samples.
+    """A folder of checkpoints: small files, each with the rows of some samples.
 
     ``<start>-<stop>.safetensors`` holds the rows of those samples from start to stop that could be
     read. Each file is whole or not there, so that after a kill at any moment the folder says up to
-    which sample all work is done. `join` makes one file of all; until `delete`, the rows take up
+    which sample all work is done. `merge` makes one file of all; until `delete`, the rows take up
     twice their room on the disk.
 
-    The header says what the rows are of; shards with another one are an error. Stamps [N] tell
-    whether a sample is still what it was. With them, shards of a data set that was changed are no
-    error: those whose samples changed are deleted, and work continues from the first of them.
+    The header says what the rows are of; shards with another one are an error. Versions [N]
+    tell whether the file of a sample has changed. With them, shards of a data set that was changed
+    are no error: those whose samples changed are deleted, and work continues from the first.
     """
 
     def __init__(
-        self, folder: Path, header: Header, stamps: NDArray[np.uint64] | None = None
+        self, folder: Path, header: Header, versions: NDArray[np.uint64] | None = None
     ) -> None:
-        self.folder, self.header, self.stamps = folder, header, stamps
+        self.folder, self.header, self.versions = folder, header, versions
         self.done = 0
         self._written: list[dict[str, MappedArray]] = []
-        self._waiting: dict[str, list[NDArray[np.generic]]] = {}
+        self._buffer: dict[str, list[NDArray[np.generic]]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._stop = 0
-        self._since = time.monotonic()
+        self._last_flush = time.monotonic()
 
     @property
     def failed(self) -> NDArray[np.intp]:
@@ -66,17 +66,16 @@ class Shards:
 
     def resume(self) -> None:
         """Find what is done already, and make the folder if it is not there."""
-        if self.folder.is_file():  # an earlier version made one file, which began with zeros
-            with self.folder.open("rb") as file:
-                if any(file.read(8)):
-                    read_layout(self.folder)  # an error if it is someone else's
-            self.folder.unlink()
+        if self.folder.is_file():
+            raise LamettaError(
+                f"{self.folder} is in the way: rows are kept in a folder of that name"
+            )
         self.folder.mkdir(exist_ok=True)
         remove_temporary_files(self.folder)
         self._delete_changed()
         stops = dict(sorted((start, stop) for start, stop, _ in self._files()))
         while self.done in stops:
-            self._count_in(stops[self.done])
+            self._register(stops[self.done])
 
     def add(self, stop: int, index: NDArray[np.int64], rows: Arrays) -> None:
         """Take the next rows, of the samples from the last call up to ``stop``.
@@ -88,10 +87,10 @@ class Shards:
             _check_shape(name, x, self._shapes.setdefault(name, x.shape[1:]))
         for name, x in {_INDEX: index, **rows}.items():
             # A copy, since whoever computed the rows may use their memory again.
-            self._waiting.setdefault(name, []).append(x.copy())
+            self._buffer.setdefault(name, []).append(x.copy())
         self._stop = stop
-        size = sum(x.nbytes for blocks in self._waiting.values() for x in blocks)
-        if size > _BYTES or time.monotonic() - self._since > _SECONDS:
+        size = sum(x.nbytes for blocks in self._buffer.values() for x in blocks)
+        if size > _FLUSH_BYTES or time.monotonic() - self._last_flush > _FLUSH_SECONDS:
             self._flush()
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class Shards:
         self._flush()
         self._remove_if_empty()
 
-    def join(
+    def merge(
         self,
         path: Path,
         keys: Sequence[str],
@@ -111,17 +110,17 @@ class Shards:
         which has to be on the disk of the folder. ``columns`` say what else is known of samples.
         """
         kept = np.flatnonzero(self._present()).tolist()
-        known = {
+        kept_columns = {
             name: None if column is None else [column[i] for i in kept]
             for name, column in {"keys": keys, **columns}.items()
         }
         arrays: dict[str, Sequence[Rows]] = {
-            name: self._blocks(name) for name in self._shapes if name not in (_INDEX, _STAMPS)
+            name: self._blocks(name) for name in self._shapes if name not in (_INDEX, _VERSIONS)
         }
-        arrays |= {name: [column] for name, column in encode_columns(known).items()}
+        arrays |= {name: [column] for name, column in encode_columns(kept_columns).items()}
         header = self.header | {"failed": [keys[i] for i in self.failed]}
-        if self.stamps is not None and len(self.failed):
-            header |= {"failed_stamps": self.stamps[self.failed].tolist()}
+        if self.versions is not None and len(self.failed):
+            header |= {"failed_stamps": self.versions[self.failed].tolist()}
         with atomic_write(path, self.folder) as temporary:
             write_blocks(temporary, arrays, header)
 
@@ -139,30 +138,30 @@ class Shards:
 
     def _flush(self) -> None:
         if self._stop > self.done:
-            if self.stamps is not None:
-                self._waiting[_STAMPS] = [self.stamps[self.done : self._stop]]
+            if self.versions is not None:
+                self._buffer[_VERSIONS] = [self.versions[self.done : self._stop]]
             with atomic_write(self._file(self._stop)) as temporary:
-                write_blocks(temporary, self._waiting, self.header)
-            self._count_in(self._stop)
-        self._waiting, self._since = {}, time.monotonic()
+                write_blocks(temporary, self._buffer, self.header)
+            self._register(self._stop)
+        self._buffer, self._last_flush = {}, time.monotonic()
 
-    def _count_in(self, stop: int) -> None:
-        """Count the samples of the next shard, up to ``stop``, as done."""
+    def _register(self, stop: int) -> None:
+        """Register the next shard, whose samples up to ``stop`` are then done."""
         arrays, header = read_layout(self._file(stop))
-        _check_same(self.folder, header, self.header, () if self.stamps is None else _DATA)
+        _check_header(self.folder, header, self.header, () if self.versions is None else _DATA)
         self._written.append(arrays)
         self._shapes |= {name: x.shape[1:] for name, x in arrays.items()}
         self.done = stop
 
     def _delete_changed(self) -> None:
         """Delete the shards of samples that are no longer what they were."""
-        if self.stamps is None:
+        if self.versions is None:
             return
         for start, stop, file in self._files():
             arrays, header = read_layout(file)
-            _check_same(self.folder, header, self.header, _DATA)
-            stored = arrays.get(_STAMPS)
-            if stored is None or not np.array_equal(stored[...], self.stamps[start:stop]):
+            _check_header(self.folder, header, self.header, _DATA)
+            stored = arrays.get(_VERSIONS)
+            if stored is None or not np.array_equal(stored[...], self.versions[start:stop]):
                 file.unlink()
 
     def _file(self, stop: int) -> Path:
@@ -183,41 +182,41 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Known:
-    """The rows of a file whose samples have not changed."""
+class ReusableRows:
+    """The rows of an earlier file whose samples have not changed."""
 
-    rows: Mapping[str, Rows]  # all of the file
+    rows: Mapping[str, Rows]  # of the whole file
     row_of: NDArray[np.int64]  # [N], of each sample; _FAILED or _MISSING if it has none
-    whole: bool = False  # the file is exactly what is asked for
+    complete: bool = False  # the file is exactly what is asked for
 
     @classmethod
     def find(
-        cls, path: Path, header: Header, keys: Sequence[str], stamps: NDArray[np.uint64] | None
+        cls, path: Path, header: Header, keys: Sequence[str], versions: NDArray[np.uint64] | None
     ) -> Self:
         """Compare a file with what is asked for, or raise if it is of something else.
 
-        A file of a data set without stamps, or of a version of lametta that stored none, has to be
-        of the same samples; whether these were changed is not known.
+        A file without versions, of a data set in memory say, has to be of the same samples;
+        whether these were changed is not known.
         """
         row_of = np.full(len(keys), _MISSING)
         if not path.exists():
             return cls({}, row_of)
         arrays, stored = read_layout(path)
-        if stamps is None or "stamps" not in arrays:
-            _check_same(path, stored, header)
-            return cls({}, row_of, whole=True)
-        _check_same(path, stored, header, _DATA)
+        if versions is None or _VERSIONS not in arrays:
+            _check_header(path, stored, header)
+            return cls({}, row_of, complete=True)
+        _check_header(path, stored, header, _DATA)
         columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
         names = np.asarray(decode_columns(columns)["keys"]).tolist()
-        of_rows = zip(range(len(names)), columns["stamps"][...].tolist(), strict=True)
+        of_rows = zip(range(len(names)), columns[_VERSIONS][...].tolist(), strict=True)
         found = dict(zip(names, of_rows, strict=True))
         failed = zip(stored["failed"], stored.get("failed_stamps", []), strict=True)
-        found |= {key: (_FAILED, stamp) for key, stamp in failed}
+        found |= {key: (_FAILED, version) for key, version in failed}
         if not found.keys() & set(keys):  # not one: another data set altogether
-            _check_same(path, stored, header)
-        for i, (key, now) in enumerate(zip(keys, stamps.tolist(), strict=True)):
-            row, stamp = found.get(key, (_MISSING, None))
-            if stamp == now:
+            _check_header(path, stored, header)
+        for i, (key, now) in enumerate(zip(keys, versions.tolist(), strict=True)):
+            row, version = found.get(key, (_MISSING, None))
+            if version == now:
                 row_of[i] = row
         same = all(stored.get(name) == header[name] for name in _DATA)
         return cls(arrays, row_of, same and not (row_of == _MISSING).any())
@@ -228,13 +227,13 @@ class Known:
         return np.flatnonzero(self.row_of == _FAILED)
 
     def missing(self, positions: range) -> list[int]:
-        """The samples among these that are not known."""
+        """The samples among these without a reusable row."""
         return [i for i in positions if self.row_of[i] == _MISSING]
 
-    def merged(
+    def merge(
         self, positions: range, index: NDArray[np.int64], rows: Arrays
     ) -> tuple[NDArray[np.int64], Arrays]:
-        """The rows of the samples at these positions: new rows are put among the known ones."""
+        """The rows of the samples at these positions: new rows are put among the reusable ones."""
         kept = np.array([i for i in positions if self.row_of[i] >= 0], np.int64)
         if not len(kept):
             return index, rows
@@ -255,12 +254,12 @@ def _check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | Non
         raise LamettaError(f"{name} must have rows of shape {shape} as before, got {x.shape[1:]}")
 
 
-def _check_same(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
+def _check_header(path: Path, stored: Header, header: Header, but: Collection[str] = ()) -> None:
     """Raise unless a file's header is the one expected, but for what failed and some fields."""
     for name in header | stored:
         theirs, ours = stored.get(name), header.get(name)
         if name not in ("failed", "failed_stamps", *but) and theirs != ours:
             raise LamettaError(
-                f"{path} must be of {name} {reprlib.repr(ours)}, got {reprlib.repr(theirs)}: "
-                "delete it, or restart"
+                f"{path} was made with {name} {reprlib.repr(theirs)}, not {reprlib.repr(ours)}; "
+                "delete it, or use --restart (restart=True)"
             )

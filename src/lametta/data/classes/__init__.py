@@ -1,1 +1,1 @@
-"""Names of classes, and the hierarchy that leads from one set to another."""
+"""Class names and their hierarchy."""

@@ -1,4 +1,4 @@
-"""From ImageNet's classes to coarser ones along the nouns of WordNet: the paper's class mapping."""
+"""WordNet's nouns: class maps from ImageNet's classes onto their ancestors."""
 
 import difflib
 import lzma

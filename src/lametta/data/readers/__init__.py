@@ -1,1 +1,1 @@
-"""Readers: from files in their published layouts to a `Dataset`."""
+"""Readers: published layouts on disk to a `Dataset`."""

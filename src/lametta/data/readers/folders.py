@@ -5,11 +5,11 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from lametta._checks import check_choice, check_integer, raise_as
+from lametta._checks import check_choice, check_integer
 from lametta._files import PathLike
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import MOST_CLASSES, Dataset, Samples
@@ -206,14 +206,14 @@ def open_names(lines: Iterable[str]) -> Dataset:
     --------
     >>> open_names(["no/such.jpg"])
     Traceback (most recent call last):
-    lametta.types.LamettaError: standard input must name images, got 'no/such.jpg', which is no file
+    lametta.types.LamettaError: no such file: 'no/such.jpg', which standard input names
     """
     paths = [line for line in (line.rstrip("\r\n") for line in lines) if line]
     if not paths:
         raise LamettaError("standard input must name images, one a line, got none")
     for path in check_names(paths, Path("-")):
         if not Path(path).is_file():
-            raise LamettaError(f"standard input must name images, got {path!r}, which is no file")
+            raise LamettaError(f"no such file: {path!r}, which standard input names")
     folders = [Path(path).parent.as_posix() for path in paths]
     groups = folders if len(set(folders)) > 1 else None
     return _unlabeled("-", ImageFiles(Path(), tuple(paths)), tuple(paths), groups)
@@ -265,6 +265,8 @@ def number_classes(
 
 def _existing(path: PathLike) -> Path:
     root = Path(path)
+    if not root.exists():
+        raise LamettaError(f"no such file or folder: {str(path)!r}")
     if not root.is_dir() and not (root.is_file() and zipfile.is_zipfile(root)):
         raise LamettaError(f"path must be a folder or a .zip file, got {str(path)!r}")
     return root
@@ -289,6 +291,17 @@ def _check_filled(root: Path, found: Collection[str]) -> None:
                 raise LamettaError(f"{root} must hold images in every folder, got none in {folder}")
 
 
+def _read_json(file: Path) -> Any:
+    if not file.is_file():
+        raise LamettaError(f"no such file: {str(file)!r}")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LamettaError(f"cannot read {str(file)!r}: {error.strerror}") from None
+    except (RecursionError, ValueError) as error:
+        raise LamettaError(f"{str(file)!r} is not valid JSON: {error}") from None
+
+
 def _read_labels(
     root: Path, labels: Mapping[str, int | str] | PathLike | None
 ) -> Mapping[str, int | str] | None:
@@ -297,8 +310,7 @@ def _read_labels(
     if labels is None:
         return None
     if not isinstance(labels, Mapping):
-        with raise_as("labels must be a JSON file", str(labels)):
-            labels = json.loads(Path(labels).read_text(encoding="utf-8"))
+        labels = _read_json(Path(labels))
     if not isinstance(labels, Mapping):
         raise LamettaError(f"labels must be a JSON object, got a {type(labels).__name__}")
     for video, label in labels.items():
@@ -314,14 +326,14 @@ def _find(path: Path) -> tuple[Path, list[str]]:
             return path.parent, check_names([path.name], path.parent)
         raise LamettaError(f"path must be a folder, a .zip file, an image or a video, got {path}")
     if not path.exists():
-        raise LamettaError(f"path must be a folder or a file, got {path}, which does not exist")
+        raise LamettaError(f"no such file or folder: {str(path)!r}")
     images, videos = list_files(path, SUFFIXES), list_files(path, VIDEOS)
     if videos and path.is_file():
         raise LamettaError(f"{path} must hold images, got {videos[0]}: unpack it to read videos")
     if images and videos:
         raise LamettaError(f"{path} must hold images or videos, got {images[0]} and {videos[0]}")
     if not images and not videos:
-        raise LamettaError(f"{path} must hold images or videos, found none")
+        raise LamettaError(f"no images or videos in {path}")
     return path, images or videos
 
 

@@ -19,7 +19,7 @@ from lametta.data.corruption import SETS
 from lametta.data.dataset import Dataset
 from lametta.data.readers.folders import image_folder, number_classes
 from lametta.data.readers.images import ImageFiles, image_dataset, list_images, natural_key
-from lametta.data.readers.layout import Entry, Layout, difference, read_text
+from lametta.data.readers.layout import Entry, Layout, compare_counts, read_text
 from lametta.types import LamettaError
 
 # Files that may hold the labels, beside the folder of images.
@@ -79,7 +79,7 @@ def imagenet_val(root: PathLike) -> Dataset:
     --------
     >>> imagenet_val("photos")
     Traceback (most recent call last):
-    lametta.types.LamettaError: root must hold ilsvrc12/val, got 'photos', without
+    lametta.types.LamettaError: no ilsvrc12/val in 'photos': there is no
     photos/ilsvrc12/val
     """
     folder = VAL.find(root)
@@ -145,7 +145,7 @@ def imagenet_c16(
     --------
     >>> imagenet_c16("photos", corruptions=["fog"])
     Traceback (most recent call last):
-    lametta.types.LamettaError: root must hold imagenet_c/val, got 'photos', without
+    lametta.types.LamettaError: no imagenet_c/val in 'photos': there is no
     photos/imagenet_c/val or photos/imagenet_c
     """
     super_classes = dict(zip(c16().names, c16().groups, strict=True))
@@ -262,7 +262,7 @@ def _read_meta(file: Path) -> dict[int, str]:
 
 def _compared(data: Dataset, published: int) -> Dataset:
     """The data set, which says so if it does not have as many images as were published."""
-    return replace(data, differs=difference({"images": len(data)}, {"images": published}))
+    return replace(data, differs=compare_counts({"images": len(data)}, {"images": published}))
 
 
 def _read_c(

@@ -1,4 +1,4 @@
-"""Image files in a folder or an archive: their order, and their pixels when asked for."""
+"""Image files in folders and .zip archives: natural order, decoding."""
 
 import io
 import os
@@ -44,16 +44,16 @@ class ImageFiles:
                 return decoded
         except Exception as error:  # a broken file may raise anything
             raise UnreadableImageError(
-                f"image must be readable, got {self.root / path}: {_reason(error)}"
+                f"cannot read image {self.root / path}: {_reason(error)}"
             ) from error
 
-    def stamps(self) -> tuple[str, ...]:
+    def file_versions(self) -> tuple[str, ...]:
         """The size of each file and when it was changed; in an archive its size and checksum."""
         if not self.root.is_file():
-            return tuple(file_stamp(self.root / path) for path in self.paths)
+            return tuple(file_version(self.root / path) for path in self.paths)
         infos = _archive(self.root).infolist()
-        stamps = {info.filename: f"{info.file_size} {info.CRC}" for info in infos}
-        return tuple(stamps.get(path, "") for path in self.paths)
+        versions = {info.filename: f"{info.file_size} {info.CRC}" for info in infos}
+        return tuple(versions.get(path, "") for path in self.paths)
 
 
 def image_dataset(
@@ -77,7 +77,7 @@ def list_images(root: Path, below: str = "") -> list[str]:
     """
     found = list_files(root, SUFFIXES, below)
     if not found:
-        raise LamettaError(f"{root / below} must hold images ({', '.join(SUFFIXES)}), found none")
+        raise LamettaError(f"no images ({', '.join(SUFFIXES)}) in {root / below}")
     return found
 
 
@@ -140,7 +140,7 @@ def _in_zip(root: Path, below: str) -> Iterator[str]:
 
 
 def _fail(error: OSError) -> NoReturn:
-    raise LamettaError(f"folder must be readable, got {error.filename}: {error.strerror}")
+    raise LamettaError(f"cannot read folder {error.filename}: {error.strerror}")
 
 
 def _open(root: Path, path: str) -> BinaryIO:
@@ -154,18 +154,18 @@ def _open(root: Path, path: str) -> BinaryIO:
 
 def _archive(root: Path) -> zipfile.ZipFile:
     try:
-        return _opened(root, os.getpid(), file_stamp(root))
+        return _opened(root, os.getpid(), file_version(root))
     except (NotImplementedError, zipfile.BadZipFile) as error:
-        raise LamettaError(f"{root} must be a readable .zip file, got {error}") from None
+        raise LamettaError(f"cannot read {root} as a .zip file: {error}") from None
 
 
 @lru_cache(maxsize=8)
-def _opened(root: Path, process: int, stamp: str) -> zipfile.ZipFile:
+def _opened(root: Path, process: int, version: str) -> zipfile.ZipFile:
     """Open an archive once in each process: after a fork two would share one file position."""
     return zipfile.ZipFile(root)
 
 
-def file_stamp(path: Path) -> str:
+def file_version(path: Path) -> str:
     """The size of a file and when it was changed; empty where there is none."""
     try:
         status = path.stat()

@@ -1,4 +1,4 @@
-"""What a reader says of its data sets: a line about each, and where it lies on disk."""
+"""Layout and Entry: where a data set lies on disk, and what the catalog says of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Layout:
     --------
     >>> Layout(("ilsvrc12/val",)).find("photos")
     Traceback (most recent call last):
-    lametta.types.LamettaError: root must hold ilsvrc12/val, got 'photos', without
+    lametta.types.LamettaError: no ilsvrc12/val in 'photos': there is no
     photos/ilsvrc12/val
     """
 
@@ -47,8 +47,7 @@ class Layout:
                 return folder
             lacking.append(missing[0])
         raise LamettaError(
-            f"root must hold {self.places[0]}, got {str(root)!r}, "
-            f"without {' or '.join(map(str, lacking))}"
+            f"no {self.places[0]} in {str(root)!r}: there is no {' or '.join(map(str, lacking))}"
         )
 
 
@@ -78,12 +77,12 @@ class Entry:
     published: int | None = None
 
 
-def difference(found: Mapping[str, int], published: Mapping[str, int]) -> str:
+def compare_counts(found: Mapping[str, int], published: Mapping[str, int]) -> str:
     """Say which counts differ from the published ones; empty if none do.
 
     Examples
     --------
-    >>> difference({"videos": 2, "frames": 9}, {"videos": 2, "frames": 6558})
+    >>> compare_counts({"videos": 2, "frames": 9}, {"videos": 2, "frames": 6558})
     '9 frames where 6,558 were published'
     """
     return ", ".join(
@@ -101,12 +100,14 @@ def read_text(file: Path) -> str:
         raise LamettaError(f"{file} must be text in UTF-8, got {error}") from None
 
 
-def settle(broken: str, failures: Sequence[tuple[str, str]], folder: Path) -> tuple[str, ...]:
+def raise_or_skip(
+    broken: str, failures: Sequence[tuple[str, str]], folder: Path
+) -> tuple[str, ...]:
     """Raise for broken files, or give their names to be recorded."""
     if failures and broken == "raise":
         shown = "; ".join(f"{name}: {reason}" for name, reason in failures[:3])
         raise LamettaError(
-            f"{folder} must hold readable files, got {len(failures)} broken ({shown}"
+            f"broken files in {folder}: {len(failures)} ({shown}"
             f"{'; ...' if len(failures) > 3 else ''}); broken='skip' leaves them out"
         )
     return tuple(name for name, _ in failures)

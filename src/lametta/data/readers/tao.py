@@ -12,7 +12,7 @@ from lametta.classmap import ClassMap
 from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout, difference, settle
+from lametta.data.readers.layout import Entry, Layout, compare_counts, raise_or_skip
 from lametta.types import LamettaError
 
 _PUBLISHED = {"frames": 6_558, "classes": 76}  # by the paper
@@ -78,16 +78,16 @@ def tao_lasot(root: PathLike, *, broken: str = "raise") -> Dataset:
     folder = LAYOUT.find(root)
     objects = _merge([_read(file) for file in _files(folder / "annotations")])
     if not objects:
-        raise LamettaError(f"{folder} must hold annotated frames from LaSOT, found none")
+        raise LamettaError(f"no annotated frames from LaSOT in {folder}")
     class_map, labels = _label(objects)
     frames, classes = folder / "frames", class_map.names
     missing = [path for path in labels if not (frames / path).is_file()]
-    skipped = settle(broken, [(path, "no such file") for path in missing], frames)
+    skipped = raise_or_skip(broken, [(path, "no such file") for path in missing], frames)
     paths = sorted(labels.keys() - set(skipped), key=natural_key)
     numbers = [labels[path] for path in paths]
     groups = [path.rpartition("/")[0] for path in paths]
     data = image_dataset("tao_lasot", frames, paths, numbers, classes, groups)
-    differs = difference({"frames": len(paths), "classes": len(classes)}, _PUBLISHED)
+    differs = compare_counts({"frames": len(paths), "classes": len(classes)}, _PUBLISHED)
     return replace(data, class_map=class_map, skipped=skipped, differs=differs)
 
 

@@ -9,7 +9,7 @@ from lametta.classmap import ClassMap
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout, difference, read_text
+from lametta.data.readers.layout import Entry, Layout, compare_counts, read_text
 from lametta.types import LamettaError
 
 LAYOUT = Layout(("tiny-imagenet-200",), ("wnids.txt", "val/val_annotations.txt", "val/images"))
@@ -52,7 +52,7 @@ def tiny_imagenet(root: PathLike) -> Dataset:
     skipped = tuple(key for key, _ in rows if key not in labels)
     keys, numbers = list(labels), list(labels.values())
     data = image_dataset("tiny_imagenet", folder / "val", keys, numbers, class_map.names)
-    differs = difference({"images": len(rows)}, _PUBLISHED)
+    differs = compare_counts({"images": len(rows)}, _PUBLISHED)
     return replace(data, class_map=class_map, skipped=skipped, differs=differs)
 
 

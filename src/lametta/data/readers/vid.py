@@ -10,7 +10,7 @@ from lametta.data.classes.imagenet import VID, VID_ANNOTATIONS
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import image_dataset, natural_key
-from lametta.data.readers.layout import Entry, Layout, difference, settle
+from lametta.data.readers.layout import Entry, Layout, compare_counts, raise_or_skip
 from lametta.types import LamettaError
 
 LAYOUT = Layout(("ILSVRC2015",), ("Data/VID/val", "Annotations/VID/val"))
@@ -62,13 +62,13 @@ def imagenet_vid(root: PathLike, *, broken: str = "raise") -> Dataset:
             if label is not None:
                 paths.append(f"{frame}.JPEG")
                 labels.append(label)
-    skipped = settle(broken, failures, images)
+    skipped = raise_or_skip(broken, failures, images)
     videos = {frame.partition("/")[0] for frame in frames}
     if not paths:
-        raise LamettaError(f"{annotations} must hold <video>/<frame>.xml with objects, found none")
+        raise LamettaError(f"no <video>/<frame>.xml with objects in {annotations}")
     groups = [path.partition("/")[0] for path in paths]
     data = image_dataset("imagenet_vid", images, paths, labels, tuple(VID), groups)
-    differs = difference({"videos": len(videos), "frames": len(frames)}, _PUBLISHED)
+    differs = compare_counts({"videos": len(videos), "frames": len(frames)}, _PUBLISHED)
     return replace(data, class_map=ancestral_map(VID), skipped=skipped, differs=differs)
 
 

@@ -1,4 +1,4 @@
-"""The frames of video files, decoded when they are asked for."""
+"""Frames of video files, decoded on demand (PyAV)."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lametta._checks import check_number, extra, import_optional, raise_as
 from lametta.data.dataset import UnreadableImageError
-from lametta.data.readers.images import file_stamp
+from lametta.data.readers.images import file_version
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ class VideoFrames:
         """Give the frame as an image, turned as the video says."""
         path = self.root / self.paths[i]
         try:
-            frame = _decoder(path, os.getpid(), file_stamp(path)).at(int(self.times[i]))
+            frame = _decoder(path, os.getpid(), file_version(path)).at(int(self.times[i]))
         except Exception as error:  # a broken file may raise anything
             raise UnreadableImageError(
-                f"frame must be readable, got number {self.numbers[i]} of {path}: {error}"
+                f"cannot read frame {self.numbers[i]} of {path}: {error}"
             ) from error
         image: Image = frame.to_image(threads=1)
         return image.rotate(frame.rotation, expand=True) if frame.rotation else image
 
-    def stamps(self) -> tuple[str, ...]:
+    def file_versions(self) -> tuple[str, ...]:
         """The size of each video and when it was changed."""
-        of_file = {path: file_stamp(self.root / path) for path in set(self.paths)}
+        of_file = {path: file_version(self.root / path) for path in set(self.paths)}
         return tuple(of_file[path] for path in self.paths)
 
 
@@ -70,7 +70,7 @@ def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> 
 
 def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The times at which the chosen frames are shown, and their numbers."""
-    with raise_as("video must be readable", str(path)):
+    with raise_as("video must be one that PyAV can read", str(path)):
         with _open(path) as video:
             unit = float(video.streams.video[0].time_base)
             shown = [packet.pts for packet in video.demux(video=0) if packet.size]
@@ -80,7 +80,7 @@ def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[n
         times = np.unique(np.array(shown, np.int64))
     numbers = np.arange(len(times))
     if not len(times):
-        raise LamettaError(f"video must hold frames, got {path} without any")
+        raise LamettaError(f"no frames in video {path}")
     if fps is not None:
         ticks = np.floor((times - times[0]) * unit * fps + 1e-6)
         numbers = np.flatnonzero(np.diff(ticks, prepend=-1))
@@ -91,7 +91,7 @@ def _open(path: Path) -> Any:
     video = import_optional("av", extra("video"), "a video").open(str(path))
     if not video.streams.video:
         video.close()
-        raise LamettaError(f"video must have pictures, got {path}, which has none")
+        raise LamettaError(f"no pictures in video {path}")
     return video
 
 
@@ -103,7 +103,7 @@ class _Decoder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._begin()
+        self._reopen()
 
     def at(self, time: int) -> Any:
         """The frame that is shown at this time."""
@@ -112,13 +112,13 @@ class _Decoder:
         while self.frame is None or self.frame.pts < time:
             self.frame = next(self.frames, None)
             if self.frame is None:
-                self._begin()
+                self._reopen()
                 raise LamettaError("the video ends before it")
         if self.frame.pts != time:
             raise LamettaError("it cannot be decoded")
         return self.frame
 
-    def _begin(self) -> None:
+    def _reopen(self) -> None:
         self.video = _open(self.path)
         codec = self.video.streams.video[0].codec_context
         # No threads, as for `to_image`: a fork would have none of them, and wait forever.
@@ -131,10 +131,10 @@ class _Decoder:
         self.frames = self.video.decode(video=0)
         self.frame = next(self.frames, None)
         if self.frame is None or self.frame.pts > time:
-            self._begin()
+            self._reopen()
 
 
 @lru_cache(maxsize=2)
-def _decoder(path: Path, process: int, stamp: str) -> _Decoder:
+def _decoder(path: Path, process: int, version: str) -> _Decoder:
     """Open a video once in each process: after a fork two would share one file position."""
     return _Decoder(path)
