@@ -142,7 +142,7 @@ def test_the_command_on_broken_images(photos, tmp_path):
             ["--data", "imagenet_val"],
             "--root must be a folder, given or named by LAMETTA_DATA, got",
         ),
-        (["--weights", "none.pth"], "--weights must be a file"),
+        (["--weights", "none.pth"], "no such weights file: 'none.pth'"),
         (["--device", "toaster"], "--device must be one that torch can use"),
         (["--batch-size", "0"], "--batch-size must be an integer >= 1"),
         (["-o", "bank.npz"], "--output must end in .safetensors"),
