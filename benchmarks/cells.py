@@ -17,9 +17,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lametta.bench.experiment import load
-from lametta.bench.run import run
-from lametta.bench.workspace import Workspace
+from lametta.bench import Workspace, load, run
 from lametta.preprocess import Preprocess
 from lametta.torch.resnet import ResNet
 from networks import PlainTent

@@ -21,7 +21,7 @@ ALONE = {"array-api-compat", "lametta", "numpy"}
 MOST_BYTES = 3_000_000
 # By extra: what of lametta imports with it, and with nothing else.
 PROMISES = {
-    "bench": "lametta.bench.run",
+    "bench": "lametta.bench.running",
     "cli": "lametta.cli",
     "corruptions": "imagecorruptions",
     "data": "lametta.data.readers.digits",

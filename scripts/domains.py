@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from lametta.bench.metrics import gains
-from lametta.bench.results import read_cells
+from lametta.bench import read_cells
+from lametta.bench.analysis import gains
 
 STORED = Path(__file__).parents[1] / "docs" / "tables" / "domains.csv"
 NETWORKS = {

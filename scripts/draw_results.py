@@ -10,9 +10,9 @@ from pathlib import Path
 
 import polars as pl
 
+from lametta.bench import read_results
 from lametta.bench.figures import cross_shift
 from lametta.bench.report import make_report
-from lametta.bench.results import read_results
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SHOWN = ("main", "architectures", "batch_size", "kernels", "hybrid", "runtime", "curves")

@@ -11,8 +11,8 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from drawing import save
-from lametta.bench.metrics import gains
-from lametta.bench.results import read_cells
+from lametta.bench import read_cells
+from lametta.bench.analysis import gains
 
 HALVES = {
     "reported": ["lite1", "lite2", "resnet32", "resnet44"],

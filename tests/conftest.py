@@ -25,7 +25,11 @@ from lametta import registry
 from lametta._files import file_lock
 
 # Programs that tests start; each would be imported in the search for doctests, and Ray with it.
-collect_ignore = ["bench/ray_cluster.py", "data/bank/kill_extraction.py", "serve/ray_cluster.py"]
+collect_ignore = [
+    "bench/running/ray_cluster.py",
+    "data/bank/kill_extraction.py",
+    "serve/ray_cluster.py",
+]
 
 # Timing is for benchmarks; these machines are too noisy for deadlines.
 settings.register_profile("lametta", deadline=None, derandomize=True)

@@ -20,7 +20,7 @@ _FORKS.set_forkserver_preload(
     [
         # With PyTorch its compiler, which every program loads that makes an optimizer of PyTorch's.
         *("torch._dynamo", "scipy.ndimage", "matplotlib.pyplot", "PIL.Image"),
-        *("lametta.bench.report", "lametta.bench.run", "lametta.cli", "lametta.torch"),
+        *("lametta.bench.report", "lametta.bench.running", "lametta.cli", "lametta.torch"),
         *("lametta.serve.config", "lametta.serve.server"),
         *("lametta.serve.stores.folder", "lametta.serve.stores.redis"),
         *("encodings.idna", "uvicorn.lifespan.on", "uvloop"),  # of any server

@@ -12,7 +12,7 @@ from tests.conftest import DEBIAN
 
 pytestmark = pytest.mark.slow(2)
 WANTING = (
-    "tests/bench/test_page.py::test_a_browser_shows_the_page",
+    "tests/bench/report/test_page.py::test_a_browser_shows_the_page",
     "tests/data/classes/test_wordnet.py::test_asset_is_what_the_script_makes",
     "tests/serve/test_page.py::test_a_click_through_the_page",
     "tests/serve/test_ray.py::test_two_replicas",

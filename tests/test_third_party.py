@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lametta.bench.results import read_cells
+from lametta.bench.analysis.results import read_cells
 
 pytestmark = pytest.mark.slow(3)
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from lametta.bench import memory
+from lametta.bench.analysis.results import read_results
 from lametta.bench.experiment import load
 from lametta.bench.figures import Figure
 from lametta.bench.figures.style import RC
-from lametta.bench.report import make_report, write
-from lametta.bench.results import read_results
+from lametta.bench.report import make_report
+from lametta.bench.report.page import write
+from lametta.bench.running import cell
 from tests.bench.made_up import make_results
 from tests.bench.tiny import tiny
 from tests.bench.tiny import write as write_file
@@ -26,8 +27,8 @@ def measuring():
     """The process that measures memory, which gives back at once what is a megabyte or more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))
-        memory._loaded.cache_clear()
-        memory._loaded().submit(int).result()
+        cell._loaded.cache_clear()
+        cell._loaded().submit(int).result()
 
 
 @pytest.fixture(scope="session")

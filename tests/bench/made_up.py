@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from typer.testing import CliRunner
 
+from lametta.bench.analysis.selection import read_selection, select, write_selection
 from lametta.bench.experiment import load
-from lametta.bench.select import read_selection, select, write_selection
 from lametta.cli import app
 
 METHODS = {

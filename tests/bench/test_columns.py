@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.columns import CELL, COLUMNS, SCHEMA, STREAM, names
-from lametta.bench.tally import Tally
+from lametta.bench.running.scores import Tally
 
 
 def test_files_have_the_columns_that_they_always_had():

@@ -13,7 +13,7 @@ from PIL import Image
 from lametta import LamettaError
 from lametta.bench.dry_run import dry_run
 from lametta.bench.experiment import bundled, load
-from lametta.bench.workspace import Workspace
+from lametta.bench.running.workspace import Workspace
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.classes.wordnet import c16
 from lametta.data.corruption import TEST, VALIDATION

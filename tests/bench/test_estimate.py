@@ -11,14 +11,14 @@ from lametta import LamettaError
 from lametta.bench.dry_run import dry_run
 from lametta.bench.estimate import EXTRACTION, Estimate, estimate
 from lametta.bench.experiment import bundled, load
+from lametta.bench.experiment.schema import ModelSpec
 from lametta.bench.probe import Speed, probe
-from lametta.bench.run import run
-from lametta.bench.specs import ModelSpec
-from lametta.bench.workspace import Workspace
+from lametta.bench.running import run
+from lametta.bench.running.workspace import Workspace
 from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, losses
-from tests.bench.test_run import TINY
-from tests.bench.test_workspace import SHARED, paint
+from tests.bench.running.test_running import TINY
+from tests.bench.running.test_workspace import SHARED, paint
 from tests.bench.tiny import selected
 
 SPEED = Speed(2.0, 1.0, 3048, Preprocess(), 224 * 224)
@@ -43,7 +43,7 @@ def test_images_are_as_many_as_go_through_the_network(tmp_path, monkeypatch):
         Classifier, "forward", lambda self, x: (forward.append(len(x)), true_forward(self, x))[1]
     )
     monkeypatch.setattr(losses, "entropy", lambda p: (backward.append(len(p)), true_entropy(p))[1])
-    monkeypatch.setattr("lametta.bench.run.measure_peak", lambda *_: None)
+    monkeypatch.setattr("lametta.bench.running.measure_peak", lambda *_: None)
     workspace = Workspace(experiment, tmp_path / "results")
     assert run(workspace) == []
     (network,) = plan.cost.networks
@@ -69,7 +69,7 @@ def test_images_are_as_many_as_go_through_the_network(tmp_path, monkeypatch):
 
 
 def _selected(workspace):
-    from lametta.bench.select import read_selection
+    from lametta.bench.analysis.selection import read_selection
 
     return read_selection(workspace.folder / "selected.toml")
 

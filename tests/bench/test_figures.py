@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lametta import LamettaError
-from lametta.bench import figures, select
+from lametta.bench import figures
+from lametta.bench.analysis import selection
 from lametta.bench.figures import marks
 from lametta.bench.figures.style import apart, pick
 from tests.bench.made_up import METHODS, SIX, TEST, VALIDATION, mean_of_means
@@ -118,7 +119,7 @@ def test_matrices_share_one_linear_scale_with_a_bar(drawn, canvases):
     for ax in canvases["cross_shift"].axes:
         bar = ax.child_axes[0]
         assert bar.get_ylim() == pytest.approx((-most, most))
-        gains = select.matrix(figure.frame().filter(panel=ax.get_title(loc="left")))
+        gains = selection.matrix(figure.frame().filter(panel=ax.get_title(loc="left")))
         values = np.column_stack([gains, gains.mean(axis=1)]).ravel()
         for value, color in zip(values, ax.collections[0].get_facecolor(), strict=True):
             shades[value] = color[3] * (1 if color[2] > color[0] else -1)

@@ -6,10 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lametta.bench import figures, tables
-from lametta.bench.metrics import gains, risk
-from lametta.bench.report import make_report, write
-from lametta.bench.results import read_results
+from lametta.bench import figures
+from lametta.bench.analysis import gains, risk
+from lametta.bench.analysis.results import read_results
+from lametta.bench.report import make_report
+from lametta.bench.report.page import write
+from lametta.bench.tables import accuracy as tables
 from lametta.types import LamettaError
 from tests.bench.made_up import invoke, part_of
 

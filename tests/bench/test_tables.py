@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lametta.bench import tables
-from lametta.bench.report import make_report, write
-from lametta.bench.results import read_results
-from lametta.bench.tables import Entry, Table
+from lametta.bench.analysis.results import read_results
+from lametta.bench.report import make_report
+from lametta.bench.report.page import write
+from lametta.bench.tables import Entry, Table, as_table
+from lametta.bench.tables import accuracy as tables
 from tests.bench.made_up import SIX, TEST, mean_of_means, part_of
 
 RADAR = ["RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
@@ -144,7 +145,7 @@ ATTACKS = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "<script>x</scrip
 
 def test_names_do_nothing_in_a_spreadsheet_or_a_viewer():
     data = pl.DataFrame({"method": ATTACKS, "=gain": [-1.5] * len(ATTACKS)})
-    table = tables.as_table("t", "T", data.with_columns(number=pl.lit("-1.5e3")))
+    table = as_table("t", "T", data.with_columns(number=pl.lit("-1.5e3")))
     head, *lines = csv.reader(io.StringIO(table.csv(), newline=""))
     assert head == ["method", "'=gain", "number"]
     for attack, (text, gain, number) in zip(ATTACKS, lines, strict=True):

@@ -3,7 +3,7 @@
 import copy
 import tomllib
 
-from lametta.bench.toml import to_key, to_toml
+from lametta.bench.experiment.errors import to_key, to_toml
 
 TINY = """
 name = "tiny"

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from lametta.bench.analysis.results import read_cells
 from lametta.bench.figures.style import RC
 from lametta.bench.probe import Speed
-from lametta.bench.results import read_cells
 from lametta.cli import app
 from lametta.preprocess import Preprocess
 from tests import processes
-from tests.bench.test_run import OUTPUTS_ONLY, TINY, run_once
+from tests.bench.running.test_running import OUTPUTS_ONLY, TINY, run_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ def test_a_folder_of_other_classes_is_an_error_before_anything_runs(file, tmp_pa
     photos(tmp_path / "photos", "cat", "dog", "fox")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAMETTA_DATA", raising=False)
-    monkeypatch.setattr("lametta.bench.run.run_cell", None)
+    monkeypatch.setattr("lametta.bench.running.run_cell", None)
     test = '[datasets.test]\nreader = "folder:photos"\n[scenarios.T]\ndataset = "test"\n'
     study = OUTPUTS_ONLY.replace('scenarios = ["B"]', 'scenarios = ["T"]') + test
     file.write_text(study)
@@ -108,7 +108,7 @@ def test_a_folder_of_other_classes_is_an_error_before_anything_runs(file, tmp_pa
 
 
 def test_a_bad_path_of_a_study_is_found_before_validation(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("lametta.bench.run.run_cell", None)
+    monkeypatch.setattr("lametta.bench.running.run_cell", None)
     test = '[datasets.test]\nreader = "folder:photos"\n[scenarios.T]\ndataset = "test"\n'
     file.write_text(OUTPUTS_ONLY.replace('scenarios = ["B"]', 'scenarios = ["T"]') + test)
     result = invoke("run", file, "-o", tmp_path / "a", "--data", tmp_path)
@@ -158,7 +158,7 @@ def test_failed_cells_exit_with_1(file, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("no")
 
-    monkeypatch.setattr("lametta.bench.run.run_cell", fail)
+    monkeypatch.setattr("lametta.bench.running.run_cell", fail)
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 1
     assert "cells failed" in result.stderr
@@ -169,7 +169,7 @@ def test_an_interrupted_run_says_how_to_go_on(file, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lametta.bench.run.run_cell", interrupt)
+    monkeypatch.setattr("lametta.bench.running.run_cell", interrupt)
     result = invoke("run", file, "-o", tmp_path / "a")
     assert result.exit_code == 130
     assert "the same command goes on from here" in result.stderr
@@ -197,7 +197,7 @@ def test_runs_in_one_folder_wait_for_each_other(file, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_holds_nobody_up(file, tmp_path):
-    code = "import sys, time, lametta.bench.run as r; r.run_cell = lambda *_: time.sleep(600);"
+    code = "import sys, time, lametta.bench.running as r; r.run_cell = lambda *_: time.sleep(600);"
     code += "from lametta.cli import app; app(sys.argv[1:])"
     arguments = ["run", str(file), "-o", str(tmp_path / "a")]
     with processes.Program("-c", code, *arguments) as process:

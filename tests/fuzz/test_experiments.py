@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lametta.bench.experiment import bundled, load
-from lametta.bench.toml import to_key, to_toml
+from lametta.bench.experiment.errors import to_key, to_toml
 from tests.bench.tiny import TINY
 from tests.fuzz.hostile import NAMES, changed, damaged, one_of
 from tests.fuzz.outcomes import attempt, command

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lametta import LAME, ClassMap, LamettaError, knn, lame, lame_streams, methods
+from lametta.bench.analysis.results import read_results
 from lametta.bench.experiment import load
 from lametta.bench.figures.style import RC
-from lametta.bench.results import read_results
 from lametta.data.bank import Bank
 from lametta.stream import Scenario
 from lametta.torch import Classifier, wrap

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lametta.bench.analysis.results import read_results
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import load
 from lametta.bench.figures.style import RC
-from lametta.bench.results import read_results
 from tests.bench.tiny import tiny, write
 from tests.fuzz.hostile import damaged, one_of
 from tests.fuzz.outcomes import attempt, command

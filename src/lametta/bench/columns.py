@@ -81,8 +81,8 @@ COLUMNS = {
 }
 """All columns, in the order of the files.
 
-Another metric is a line here and a number of that name from `lametta.bench.tally.Tally`; another
-signal is a line here and a number of that name in the ``info`` of a method's predictions.
+Another metric is a line here and a number of that name from `lametta.bench.running.scores.Tally`;
+another signal is a line here and a number of that name in the ``info`` of a method's predictions.
 """
 
 SCHEMA = {name: column.type for name, column in COLUMNS.items()}

@@ -13,9 +13,9 @@ from lametta._checks import extra
 from lametta._files import PathLike
 from lametta.bench.estimate import Estimate, estimate
 from lametta.bench.experiment import Experiment
+from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
 from lametta.bench.probe import Speed, is_strange, probe
-from lametta.bench.specs import DatasetSpec, ModelSpec
-from lametta.bench.workspace import IMAGE_CACHE, as_specified
+from lametta.bench.running.workspace import IMAGE_CACHE, as_specified
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
 from lametta.registry import import_object

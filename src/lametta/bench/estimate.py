@@ -16,9 +16,9 @@ import polars as pl
 from lametta import methods
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
+from lametta.bench.experiment.schema import DatasetSpec
 from lametta.bench.probe import Speed
-from lametta.bench.specs import DatasetSpec
-from lametta.bench.workspace import pixels_of
+from lametta.bench.running.workspace import pixels_of
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
 from lametta.types import LamettaError

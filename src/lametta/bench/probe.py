@@ -10,7 +10,7 @@ import numpy as np
 
 from lametta import networks
 from lametta._checks import import_optional
-from lametta.bench.specs import ModelSpec
+from lametta.bench.experiment.schema import ModelSpec
 from lametta.data.dataset import Dataset
 from lametta.registry import import_object
 from lametta.types import LamettaError

@@ -37,13 +37,13 @@ class View:
 
 
 VIEWS = {
-    "boxes": View("Results", ("accuracy:boxes", "courses:widest")),
+    "boxes": View("Results", ("accuracy:boxes", "timeseries:widest")),
     "radar_architectures": View("Architectures", ("radars:radar",), "architecture", "model"),
     "radar_trainings": View("Trainings", ("radars:radar",), "training", "model"),
     "batch_size": View("Batch size", ("accuracy:batch_size",), columns="batch_size"),
     "runtime": View("Time and memory", ("cost:runtime",), columns=None, timed=True),
     "kernels": View("Kernels", ("radars:kernels",), "architecture", "model"),
-    "curves": View("Along the stream", ("courses:curves",)),
+    "curves": View("Along the stream", ("timeseries:curves",)),
 }
 """What ``figure`` of a study may say. Another figure is a function in `lametta.bench.figures` and a
 line here."""

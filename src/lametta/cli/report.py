@@ -52,9 +52,10 @@ def report(
     """
     with user_errors():
         require_bench()
-        from lametta.bench.report import make_report, write
-        from lametta.bench.results import read_results
-        from lametta.bench.tables import accuracies
+        from lametta.bench.analysis.results import read_results
+        from lametta.bench.report import make_report
+        from lametta.bench.report.page import write
+        from lametta.bench.tables.accuracy import accuracies
 
         with typed(results="RESULTS", frame="RESULTS", path="a file in RESULTS"):
             found = read_results(results)
@@ -90,8 +91,8 @@ def compare(
     """
     with user_errors():
         require_bench()
-        from lametta.bench.report import compare as compare_cells
-        from lametta.bench.results import read_cells
+        from lametta.bench.analysis.results import read_cells
+        from lametta.bench.report.comparison import compare as compare_cells
 
         with typed(results="A"):
             a = read_cells(first)

@@ -28,8 +28,8 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
     from lametta.bench.estimate import Estimate, Network
     from lametta.bench.experiment import Experiment
-    from lametta.bench.run import OnState, State
-    from lametta.bench.workspace import Workspace
+    from lametta.bench.running import OnState, State
+    from lametta.bench.running.workspace import Workspace
 
 Jobs = Annotated[int, typer.Option(min=1, help="How many cells run at once.")]
 Results = Annotated[
@@ -103,7 +103,7 @@ def run(
     with user_errors():
         require_bench()
         from lametta.bench.experiment import load
-        from lametta.bench.workspace import Workspace
+        from lametta.bench.running.workspace import Workspace
 
         path = _path(experiment)
         with typed(path="EXPERIMENT"):
@@ -136,7 +136,7 @@ def demo(
     with user_errors():
         require_bench()
         from lametta.bench.experiment import bundled, load
-        from lametta.bench.workspace import Workspace
+        from lametta.bench.running.workspace import Workspace
 
         path = bundled("demo_full" if full else "demo")
         loaded = load(path)
@@ -160,7 +160,7 @@ def _path(experiment: str) -> Path:
 
 
 def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None:
-    from lametta.bench.run import run as run_experiment
+    from lametta.bench.running import run as run_experiment
 
     text, chosen = file.read_text(encoding="utf-8"), "RESULTS/selected.toml"
     goes_on = resumable("interrupted: the same command goes on from here")

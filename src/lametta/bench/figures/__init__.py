@@ -1,13 +1,12 @@
 """Every figure of the paper from the rows of an experiment; each hands back what it drew."""
 
-from lametta.bench.figures.accuracy import batch_size, boxes
+from lametta.bench.figures.accuracy import batch_size, boxes, spread
 from lametta.bench.figures.cost import runtime
-from lametta.bench.figures.courses import curves
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.radars import kernels, radar
-from lametta.bench.figures.risk import spread
 from lametta.bench.figures.shifts import cross_shift
 from lametta.bench.figures.style import Mark, marks
+from lametta.bench.figures.timeseries import curves
 
 __all__ = [
     "Figure",

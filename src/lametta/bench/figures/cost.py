@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from lametta.bench.analysis.paper import differences
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import Mark, name_rows
-from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:

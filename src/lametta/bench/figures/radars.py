@@ -8,10 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.rows import MEANS, averages, heights, variants
+from lametta.bench.analysis.paper import differences
+from lametta.bench.figures.figure import MEANS, Figure, averages, heights, variants
 from lametta.bench.figures.style import GRID, Marks, apart, pick
-from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:

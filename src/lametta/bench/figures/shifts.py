@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from lametta.bench import select
+from lametta.bench.analysis import selection
+from lametta.bench.analysis.paper import differences
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.style import GAIN, INK, LOSS
-from lametta.bench.paper import differences
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def cross_shift(
     scenarios: Sequence[str] | None = None,
     source: str = "Source",
     *,
-    order: select.Order | None = None,
+    order: selection.Order | None = None,
 ) -> Figure:
     """A matrix for each method: tuned on the row's scenario, tested on the column's.
 
@@ -39,7 +39,7 @@ def cross_shift(
     source : str
         The baseline.
     order : mapping of str to sequence of str, optional
-        The configurations of each method, as `lametta.bench.select.select` takes them.
+        The configurations of each method, as `lametta.bench.analysis.selection.select` takes them.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def cross_shift(
     if not methods:
         raise LamettaError(f"frame must have rows of a method other than {source!r}, got none")
     data = pl.concat(
-        select.cross_shift(frame, method, scenarios, source, order=order).with_columns(
+        selection.cross_shift(frame, method, scenarios, source, order=order).with_columns(
             panel=pl.lit(method), method=pl.lit(method)
         )
         for method in methods
@@ -86,7 +86,7 @@ def _draw_matrix(axes: "Axes", rows: pl.DataFrame, most: float) -> None:
 
     scenarios = list(dict.fromkeys(rows["tuned_on"]))
     n = len(scenarios)
-    gains = select.matrix(rows)
+    gains = selection.matrix(rows)
     values = np.column_stack([gains, gains.mean(axis=1)])
     x, y = np.meshgrid([*range(n), n + 0.3], range(n))  # the mean stands apart
     # Transparent, so that they suit a white page and a black one.

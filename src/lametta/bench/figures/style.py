@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from lametta.bench.paper import plain
+from lametta.bench.analysis.paper import plain
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

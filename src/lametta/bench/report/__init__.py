@@ -1,16 +1,352 @@
-"""The report of an experiment: a page, figures and tables, from a folder of results."""
+"""Report: sections of figures and tables for each study."""
 
-from lametta.bench.report.comparison import Comparison, compare
-from lametta.bench.report.content import Report, Section, headline, make_report, sections
-from lametta.bench.report.page import write
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pkgutil import resolve_name
 
-__all__ = [
-    "Comparison",
-    "Report",
-    "Section",
-    "compare",
-    "headline",
-    "make_report",
-    "sections",
-    "write",
-]
+import numpy as np
+import polars as pl
+
+from lametta.bench import figures
+from lametta.bench.analysis.paper import with_ours
+from lametta.bench.analysis.results import Results, read_json
+from lametta.bench.analysis.selection import select
+from lametta.bench.experiment import canonical
+from lametta.bench.figures import Figure
+from lametta.bench.figures.style import Marks
+from lametta.bench.figures.timeseries import widest
+from lametta.bench.running.workspace import Workspace
+from lametta.bench.tables import Table, percent
+from lametta.bench.tables.accuracy import accuracies, ranking, risk
+from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
+from lametta.bench.views import VIEWS
+from lametta.data.bank.bank import Bank
+from lametta.types import Array, LamettaError
+
+# The names of sections, tables and figures that belong to no study.
+_OWN_NAMES = {
+    *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
+    *("risk", "spread"),
+}
+_APPROXIMATE = (
+    "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
+    "read off its figures, so they are approximate."
+)
+
+_SCHEMA = {
+    **dict.fromkeys(("dataset", "used_for", "description"), pl.String()),
+    **dict.fromkeys(("classes", "all_classes", "groups", "samples"), pl.Int64()),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """A part of the page: figures, tables, and what there is to know of them."""
+
+    name: str
+    title: str
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compact(self) -> bool:
+        """Whether there is room for the one table beside the one figure."""
+        return (
+            len(self.figures) == len(self.tables) == 1
+            and self.figures[0].frame()["panel"].n_unique() == 1
+            and len(self.tables[0].header) <= 5
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a report says of results.
+
+    Attributes
+    ----------
+    results : Results
+        What was run.
+    ranking : Table
+        What each method gains over the source, the best first.
+    sections : tuple of Section
+        What is shown, in order.
+    """
+
+    results: Results
+    ranking: Table
+    sections: tuple[Section, ...]
+
+    @property
+    def message(self) -> str:
+        """What the numbers say, in a sentence."""
+        return headline(self.ranking.data, self.results.source)
+
+
+def make_report(results: Results, *, paper: bool | None = None) -> Report:
+    """Make figures and tables of results.
+
+    Parameters
+    ----------
+    results : Results
+        What was run.
+    paper : bool, optional
+        Whether to show the paper's numbers beside ours; without it, if the experiment is called
+        "paper".
+    """
+    shown = list(sections(results))
+    if results.experiment.name == "paper" if paper is None else paper:
+        shown.append(_paper(results, shown))
+    return Report(results, ranking(results.headline_rows, results.source), tuple(shown))
+
+
+def headline(ranking: pl.DataFrame, source: str) -> str:
+    """What the numbers say, in a sentence, and no more than their intervals allow.
+
+    Methods lead together where each is above the source by more than the 95 % interval of its gain,
+    and behind the best by less than that of the difference. Both are paired by seed, and mean
+    nothing with fewer than three.
+
+    Parameters
+    ----------
+    ranking : DataFrame
+        As the table of `lametta.bench.tables.accuracy.ranking` has it.
+    source : str
+        The baseline.
+
+    Examples
+    --------
+    >>> rows = {"method": ["LAME", "Source"], "accuracy": [0.56, 0.52], "gain": [0.04, 0.0]}
+    >>> rows |= {"gain_ci": [0.01, None], "behind": [0.0, 0.04], "behind_ci": [0.0, 0.01]}
+    >>> headline(pl.DataFrame(rows | {"scenarios": 7, "runs": 5}), "Source")
+    'LAME is best: right in 56.0 % on average over 7 scenarios, +4.0 ± 1.0 points over Source.'
+    """
+    others = ranking.filter(pl.col("method") != source)
+    if others.is_empty():
+        return f"Only {source} was run."
+    best = others.row(0, named=True)
+    name, n, runs, sure = (best[key] for key in ("method", "scenarios", "runs", "gain_ci"))
+    where = f"on average over {n} scenarios" if n > 1 else "in the one scenario"
+    gain = f"{percent(best['gain'], sure if runs > 2 else None, signed=True)} points over {source}"
+    if best["gain"] <= 0:
+        return f"No method is better than {source} {where}; closest is {name}, {gain}."
+    right = f"right in {percent(best['accuracy'])} % {where}, {gain}"
+    if runs < 3:
+        few = "one run, which tells nothing" if runs == 1 else "two runs, which tell little"
+        return f"{name} is best: {right}, from {few} of chance."
+    if sure is None:
+        return f"{name} is best: {right}, from runs that are not complete."
+    if best["gain"] <= sure:
+        return f"{name} gains most: {right}, which may be chance."
+    near = others[1:].filter(pl.col("behind") <= pl.col("behind_ci"), pl.col("gain") > 0)
+    if rivals := near.filter(pl.col("gain") > pl.col("gain_ci"))["method"].to_list():
+        between = "the difference between them is" if len(rivals) == 1 else "what parts them is"
+        return f"{_joined([name, *rivals])} lead: {name} is {right}; {between} within the noise."
+    if unsure := near["method"].to_list():
+        return f"{name} gains most: {right}; {_joined(unsure)} may gain as much, or nothing."
+    return f"{name} is best: {right}."
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def sections(results: Results) -> Iterator[Section]:
+    """The studies in the order of the experiment file, the risks, and then the validation."""
+    style = figures.marks(results.experiment.methods)
+    names = set(_OWN_NAMES)
+    for name in results.experiment.studies:
+        yield _study(results, name, style, names)
+    rows = results.headline_rows
+    if rows["method"].n_unique() > 1:
+        figure = figures.spread(rows, results.source, style)
+        yield Section("risk", "Risk", (figure,), (risk(rows, results.source),))
+    if results.validation.total:
+        yield _validation(results, style, names)
+    counts = count_datasets(results)
+    unknown = ", ".join(counts.filter(pl.col("classes").is_null())["dataset"])
+    note = f"Classes and groups are not known for {unknown}, whose banks are not here"
+    shown = (datasets(counts),)
+    yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
+
+
+def _take(name: str, taken: set[str]) -> str:
+    """A name for files and URLs that is not taken; a number tells "a b" and "a/b" apart."""
+    stem = re.sub(r"[^\w-]+", "-", name)
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    free = next(name for name in names if name.casefold() not in taken)
+    taken.add(free.casefold())  # some file systems ignore case
+    return free
+
+
+def _study(results: Results, name: str, style: Marks, names: set[str]) -> Section:
+    study, part = results.experiment.studies[name], results.studies[name]
+    view = VIEWS[study.figure]
+    heading = view.title if study.title == name else study.title
+    notes = [part.lack] if part.lack else []
+    file, classes = _take(name, names), partial(stream_classes, results)
+    drawn: list[Figure] = []
+    shown: list[Table] = []
+    if not part.rows.is_empty():
+        rows = _with_models_by(view.models, part.rows)
+        for function in view.draws:
+            with _noted(notes):
+                figure = _draw(function, rows, source=results.source, style=style, classes=classes)
+                own = _take(f"{file}_{figure.name}", names) if drawn else file
+                drawn.append(replace(figure, name=own))
+        if view.columns:
+            few = view.columns == "model" and rows["model"].n_unique() == 1
+            columns = "scenario" if few else view.columns
+            by = view.models if columns == "model" else columns
+            with _noted(notes):
+                table = accuracies(rows, results.source, columns)
+                title = f"Accuracy (%) by {by.replace('_', ' ')}"
+                shown.append(replace(table, name=file, title=title))
+    return Section(file, heading, tuple(drawn), tuple(shown), tuple(notes))
+
+
+def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
+    """Call a function of `lametta.bench.figures` with those of the options that it takes."""
+    function: Callable[..., Figure] = resolve_name(f"lametta.bench.figures.{name}")
+    taken = inspect.signature(function).parameters
+    return function(rows, **{key: value for key, value in options.items() if key in taken})
+
+
+def _validation(results: Results, style: Marks, names: set[str]) -> Section:
+    experiment, part, source = results.experiment, results.validation, results.source
+    notes = [part.lack] if part.lack else []
+    table: pl.DataFrame | None = None
+    drawn: list[Figure] = []
+    if not part.rows.is_empty():
+        scenarios = list(dict.fromkeys(part.rows["scenario"]))
+        order = {name: experiment.configs(name) for name in experiment.methods}
+        with _noted(notes):
+            table = select(part.rows, scenarios, order, source=source).table
+            drawn.append(figures.cross_shift(part.rows, scenarios, source, order=order))
+            drawn += _rates(results, part.rows, style, names)
+    chosen = results.selected
+    params = {name: chosen[name] for name in experiment.methods if name in chosen}
+    shown = (selected(params, table),) if params else ()
+    return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
+
+
+def _rates(results: Results, rows: pl.DataFrame, style: Marks, names: set[str]) -> Iterator[Figure]:
+    """The paper's first figure: the same method at several learning rates."""
+    has_own = any(study.figure == "curves" for study in results.experiment.studies.values())
+    method = next((name for name, params in results.selected.items() if "lr" in params), None)
+    if has_own or method is None:
+        return
+    chosen = results.selected[method]
+    configs = [
+        canonical(params)
+        for params in results.experiment.configurations(method)
+        if params | {"lr": chosen["lr"]} == chosen
+    ]
+    if len(configs) > 1:
+        own = (pl.col("method") == method) & pl.col("config").is_in(configs)
+        shown = rows.filter(own | (pl.col("method") == results.source))
+        classes = partial(stream_classes, results)
+        figure = widest(shown, results.source, style, n=1, streams=classes)
+        title = f"{method} at several learning rates"
+        yield replace(figure, name=_take("rates", names), title=title)
+
+
+def _paper(results: Results, shown: Sequence[Section]) -> Section:
+    """The paper's numbers beside ours."""
+    studies, drawn = results.experiment.studies, [f for section in shown for f in section.figures]
+    rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
+    rows += [(figure.name, figure.frame()) for figure in drawn if figure.name == "cross_shift"]
+    both = with_ours((pair for pair in rows if len(pair[1])), results.source)
+    note = _APPROXIMATE if len(both) else "Nothing that was run has a number in the paper."
+    return Section("paper", "Beside the paper", tables=(ours_and_papers(both),), notes=(note,))
+
+
+def _with_models_by(column: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows whose models are named by another column, if that tells them apart."""
+    if rows["model"].n_unique() != rows[column].n_unique():
+        return rows
+    return rows.with_columns(model=pl.col(column))
+
+
+@contextmanager
+def _noted(notes: list[str]) -> Iterator[None]:
+    """Note on the page what cannot be shown, and go on with the rest."""
+    try:
+        yield
+    except LamettaError as error:
+        notes.append(str(error))
+
+
+def find_bank(results: Results, dataset: str) -> Bank | None:
+    """What some network said of a data set, if the run left it in the folder."""
+    workspace = Workspace(results.experiment, results.folder)
+    for model in results.experiment.models:
+        with suppress(LamettaError):
+            return workspace.bank(model, dataset)
+    return None
+
+
+def stream_classes(results: Results, fingerprint: str) -> Array | None:
+    """The class of each sample of a stream [M]; None without the bank that it was drawn from.
+
+    The stream is made anew; if its fingerprint is another, the data are no longer the same.
+    """
+    rows = results.frame.filter(fingerprint=fingerprint)
+    if rows.is_empty():
+        return None
+    row = rows.row(0, named=True)
+    scenario = results.experiment.scenarios[row["scenario"]]
+    bank = find_bank(results, scenario.dataset)
+    if bank is None or bank.labels is None:
+        return None
+    stream = scenario.scenario(row["batch_size"], row["seed"])(
+        bank.labels, bank.groups, keys=bank.keys
+    )
+    return bank.labels[stream.index] if stream.fingerprint == fingerprint else None
+
+
+def count_datasets(results: Results) -> pl.DataFrame:
+    """The data sets that were run, as `lametta.bench.tables.experiment.datasets` takes them.
+
+    Samples are counted in the banks or, without them, read from the manifests of the streams.
+    Classes and groups are in the banks alone.
+    """
+    experiment = results.experiment
+    validating = {*experiment.validation.scenarios}
+    rows = []
+    for name, spec in experiment.datasets.items():
+        scenarios = {
+            key for key, scenario in experiment.scenarios.items() if scenario.dataset == name
+        }
+        cells = results.frame.filter(pl.col("scenario").is_in([*scenarios]))
+        if cells.is_empty():
+            continue
+        ran = {*cells["scenario"]}
+        used = [("validation", ran & validating), ("test", ran - validating)]
+        bank = find_bank(results, name)
+        row = {
+            "dataset": name,
+            "used_for": ", ".join(phase for phase, some in used if some),
+            "description": describe(spec),
+            "samples": _n_samples(results, cells["fingerprint"][0]) if bank is None else len(bank),
+        }
+        if bank is not None and bank.labels is not None:
+            row |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
+        if bank is not None and bank.groups is not None:
+            row["groups"] = len(np.unique(bank.groups))
+        rows.append(row)
+    return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _n_samples(results: Results, fingerprint: str) -> int | None:
+    """The size of the data set that a stream was drawn from, as its manifest says."""
+    file = results.folder / "streams" / f"{fingerprint}.json"
+    with suppress(LamettaError):
+        n = read_json(file).get("n_samples")
+        return n if isinstance(n, int) else None
+    return None

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from lametta.bench.analysis import check_once
 from lametta.bench.columns import CELL
-from lametta.bench.metrics import check_once
 from lametta.bench.tables import Entry, Table
 from lametta.types import LamettaError
 
@@ -77,7 +77,7 @@ def compare(a: pl.DataFrame, b: pl.DataFrame, tolerance: float = 1e-6) -> Compar
     Parameters
     ----------
     a, b : DataFrame
-        One row a cell, as `lametta.bench.results.read_cells` gives them.
+        One row a cell, as `lametta.bench.analysis.results.read_cells` gives them.
     tolerance : float
         The difference of accuracies, from 0 to 1, up to which they count as equal.
 

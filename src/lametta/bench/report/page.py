@@ -13,13 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lametta._files import PathLike, write_text
-from lametta.bench import tables
+from lametta.bench.analysis.results import Results
 from lametta.bench.figures import marks
-from lametta.bench.report.content import Report
-from lametta.bench.results import Results
-from lametta.bench.spreadsheet import to_csv
-from lametta.bench.tables import Table, percent
-from lametta.bench.tables.ahead import looks_ahead
+from lametta.bench.report import Report
+from lametta.bench.tables import Table, as_table, percent, to_csv
+from lametta.bench.tables.accuracy import details, looks_ahead
 
 
 def write(report: Report, folder: PathLike) -> Path:
@@ -77,7 +75,7 @@ def _render(report: Report, streams: Table) -> str:
         ahead=looks_ahead(rows),
         marks=marks(results.experiment.methods),
         sections=report.sections,
-        details=[tables.details(rows, scenario) for scenario in scenarios],
+        details=[details(rows, scenario) for scenario in scenarios],
         environment=_flat(results.environment),
         commands=_commands(results),
         streams=streams,
@@ -91,7 +89,7 @@ def _streams(results: Results) -> Table:
     """The streams, by the fingerprints that two machines can compare."""
     columns = ("scenario", "seed", "batch_size", "n", "fingerprint")
     rows = results.frame.select(columns).unique().sort(columns)
-    return tables.as_table("streams", "Streams", rows.rename({"n": "samples"}))
+    return as_table("streams", "Streams", rows.rename({"n": "samples"}))
 
 
 def _commands(results: Results) -> list[str]:

@@ -1,14 +1,17 @@
-"""How often methods are right, alone and compared with the source."""
+"""Tables of accuracy, ranking, details and risk."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
+from lametta.bench import analysis
+from lametta.bench.analysis import COVERED, gains, summary, worst_drop
 from lametta.bench.columns import COLUMNS, STREAM, names
-from lametta.bench.metrics import COVERED, gains, summary, worst_drop
-from lametta.bench.tables.ahead import marked
-from lametta.bench.tables.table import Entry, Table, gain_entries, percent
+from lametta.bench.tables import Entry, Table, gain_entries, percent
+
+_AHEAD = {True: "yes", False: "no", None: ""}
+_FOOTNOTE = "† looks ahead: what it says of a sample may depend on later samples of the batch."
 
 
 def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scenario") -> Table:
@@ -159,3 +162,108 @@ def details(frame: pl.DataFrame, scenario: str) -> Table:
         for row in data.iter_rows(named=True)
     ]
     return Table("details", scenario, ["method", *(column.title for column in shown)], rows, data)
+
+
+def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
+    """What each method gains on average, and what it costs where it is wrong.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a cell, in the order to be shown. With a column ``iid``, streams that are i.i.d. and
+        those that are not also have rows of their own.
+    source : str
+        The baseline; changes of NLL and ECE are over it, on the same stream.
+
+    Examples
+    --------
+    >>> cells = {"config": "{}", "model": "net", "seed": 0, "batch_size": 64, "fingerprint": "5f1c"}
+    >>> runs = [("Source", "a", 0.5), ("Source", "b", 0.6), ("LAME", "a", 0.4), ("LAME", "b", 0.9)]
+    >>> rows = [cells | {"method": m, "scenario": s, "accuracy": a} for m, s, a in runs]
+    >>> print(risk(pl.DataFrame(rows)).markdown())
+    | streams | method | gain | worst gain | in | below Source | tail accuracy |
+    |---|---|---:|---:|---|---:|---:|
+    | all | Source |  |  |  |  | 55.0 |
+    | all | LAME | +10.0 | -10.0 | a | 1 of 2 | 65.0 |
+    <BLANKLINE>
+    Worst and below: single streams. Tail: the worst tenth of the runs of a scenario.
+    """
+    kinds = {"all": frame}
+    if "iid" in frame.columns and frame["iid"].n_unique() == 2:
+        kinds |= {"i.i.d.": frame.filter("iid"), "correlated": frame.filter(~pl.col("iid"))}
+    data = pl.concat(
+        analysis.risk(part, source).select(pl.lit(kind).alias("kind"), pl.all())
+        for kind, part in kinds.items()
+    )
+    ahead = looks_ahead(frame)
+    data = data.with_columns(
+        looks_ahead=pl.col("method").replace_strict(ahead, default=None, return_dtype=pl.Boolean)
+    )
+    header = ["streams", "method", "gain", "worst gain", "in", f"below {source}", "tail accuracy"]
+    optional = {"nll_change": "NLL", "ece_change": "ECE"}
+    shown = [name for name in optional if name in data.columns]
+    header += [optional[name] for name in shown]
+    header += ["looks ahead"] if ahead else []
+    rows = []
+    for row in data.iter_rows(named=True):
+        below = f"{round(row['below'] * row['streams'])} of {row['streams']}"
+        gained, changed = gain_entries(row, below), [_change(name, row[name]) for name in shown]
+        if row["method"] == source:
+            gained, changed = [Entry("")] * len(gained), [Entry("")] * len(changed)
+        tail = Entry(percent(row["tail_accuracy"]))
+        entries = [Entry(row["kind"]), Entry(row["method"]), *gained, tail, *changed]
+        rows.append(entries + [Entry(_AHEAD[row["looks_ahead"]])] * bool(ahead))
+    return Table("risk", "Gains and risks (%)", header, rows, data, _footnote(source, shown))
+
+
+def _footnote(source: str, shown: list[str]) -> str:
+    words = "Worst and below: single streams. Tail: the worst tenth of the runs of a scenario."
+    changes = f" NLL (nats) and ECE (points): changes over {source}, where less is better."
+    return words + (changes if shown else "")
+
+
+def _change(name: str, change: float | None) -> Entry:
+    """A change over the source: less is better."""
+    if change is None:
+        return Entry("")
+    if name == "ece_change":
+        return Entry(percent(change, signed=True), -100 * change)
+    return Entry(f"{round(change, 3) + 0.0:+.3f}", -20 * change)
+
+
+def looks_ahead(frame: pl.DataFrame) -> dict[str, bool]:
+    """Whether each method looks ahead, where that is known: older results do not say it.
+
+    In batches of one sample there is nothing ahead.
+
+    Examples
+    --------
+    >>> runs = {"method": ["Source", "LAME"], "causal": [True, False], "batch_size": 64}
+    >>> looks_ahead(pl.DataFrame(runs))
+    {'Source': False, 'LAME': True}
+    """
+    if "causal" not in frame.columns:
+        return {}
+    ahead = (~pl.col("causal") & (pl.col("batch_size") > 1)).any()
+    known = frame.filter(pl.col("causal").is_not_null())
+    return dict(known.group_by("method", maintain_order=True).agg(ahead.alias("ahead")).iter_rows())
+
+
+def marked(frame: pl.DataFrame, source: str) -> tuple[Mapping[str, Entry], str]:
+    """The entry that names each method, and the footnote that explains the marks in them.
+
+    Methods that look ahead have a mark where there are others, besides the source, that do not.
+
+    Examples
+    --------
+    >>> runs = {"method": ["Source", "LAME", "average"], "causal": [True, False, True]}
+    >>> entries, footnote = marked(pl.DataFrame(runs).with_columns(batch_size=64), "Source")
+    >>> [entry.text for entry in entries.values()], footnote[:13]
+    (['Source', 'LAME †', 'average'], '† looks ahead')
+    """
+    ahead = looks_ahead(frame)
+    tells_apart = len({x for name, x in ahead.items() if name != source}) == 2
+    names = dict.fromkeys(frame["method"])
+    shown = {name for name in names if tells_apart and ahead.get(name)}
+    entries = {name: Entry(f"{name} †" if name in shown else name) for name in names}
+    return entries, _FOOTNOTE if shown else ""

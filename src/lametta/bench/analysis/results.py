@@ -1,0 +1,269 @@
+"""Results folder: rows of cells, and which belong to each study."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from lametta._files import PathLike
+from lametta.bench.analysis.selection import read_selection
+from lametta.bench.columns import CELL, NEEDED, SCHEMA, STREAM, names
+from lametta.bench.experiment import Cell, Experiment, canonical, load
+from lametta.bench.experiment.schema import ModelSpec, ScenarioSpec
+from lametta.stream import as_is, iid
+from lametta.types import LamettaError
+
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The cells of the validation or of a study.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        One row a cell that is there, in the order of the experiment file and with its labels.
+        Streams on which the source was not run are left out, since there are no gains over it.
+    total : int
+        How many cells there should be.
+    lack : str
+        What was not run, or why that is not known, in words; empty if nothing.
+    """
+
+    rows: pl.DataFrame
+    total: int = 0
+    lack: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A folder of results: the experiment, the rows of its cells, and where it was run.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        What was run.
+    frame : DataFrame
+        One row a cell, with the ``id`` that names its file.
+    selected : mapping
+        The parameters that were chosen for each method.
+    environment : mapping
+        Where it was run.
+    failures : tuple of mapping
+        The cells that failed, each with its traceback.
+    """
+
+    folder: Path
+    experiment: Experiment
+    frame: pl.DataFrame = field(repr=False)
+    selected: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
+    failures: tuple[Mapping[str, object], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The name of the baseline."""
+        return self.experiment.source
+
+    @cached_property
+    def validation(self) -> Part:
+        """The cells that configurations are chosen by."""
+        return self._part(self.experiment.validation_cells())
+
+    @cached_property
+    def studies(self) -> dict[str, Part]:
+        """The cells of each study."""
+        return {name: self._study(name) for name in self.experiment.studies}
+
+    @cached_property
+    def headline_rows(self) -> pl.DataFrame:
+        """The rows that the headline is about: those of the first study with any, boxes first.
+
+        Without one, those of the validation with the chosen configurations.
+        """
+        studies = self.experiment.studies
+        for name in sorted(studies, key=lambda name: studies[name].figure != "boxes"):
+            if not (rows := self.studies[name].rows).is_empty():
+                return rows
+        single = pl.col("config").n_unique().over("method") == 1
+        chosen = {name: canonical(params) for name, params in self.selected.items()}
+        is_chosen = pl.col("config") == pl.col("method").replace(chosen)
+        return self.validation.rows.filter(single | is_chosen)
+
+    def _study(self, name: str) -> Part:
+        try:
+            cells = self.experiment.study_cells(name, self.selected)
+        except LamettaError as error:  # nothing is selected yet
+            return Part(self.frame.clear(), lack=str(error))
+        return self._part(cells)
+
+    def _part(self, cells: Sequence[Cell]) -> Part:
+        schema = {"id": pl.String(), **{name: SCHEMA[name] for name in CELL}}
+        wanted = pl.DataFrame(
+            [[getattr(cell, name) for name in schema] for cell in cells], schema, orient="row"
+        )
+        rows = wanted.select("id").join(self.frame, on="id", maintain_order="left")
+        strange = rows.join(wanted, on=list(schema), how="anti")
+        if not strange.is_empty():
+            file = self.folder / "cells" / f"{strange['id'][0]}.parquet"
+            raise LamettaError(f"results must have the cell that {file} is named by, got another")
+        sources = rows.filter(method=self.source)
+        paired = rows.join(sources, on=STREAM, how="semi", maintain_order="left")
+        lack = ""
+        if len(rows) < len(cells):
+            lack = f"{len(cells) - len(rows)} of {len(cells)} cells were not run"
+            if unpaired := len(rows) - len(paired):
+                lack += f"; {unpaired} more are left out, since their stream has no source"
+        return Part(self._labeled(paired), len(cells), lack)
+
+    def _labeled(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Put labels in the place of names, and add what is known of models and scenarios."""
+        models, scenarios = self.experiment.models, self.experiment.scenarios
+        architectures = {name: spec.architecture or spec.label for name, spec in models.items()}
+        trainings = {name: spec.training or spec.label for name, spec in models.items()}
+        arriving = {name: spec.scenario(1, 0) for name, spec in scenarios.items()}
+        shuffled = [name for name, x in arriving.items() if isinstance(x.order, iid)]
+        shifted = [name for name, x in arriving.items() if not isinstance(x.prior, as_is)]
+        return rows.with_columns(
+            pl.col("model").replace(_labels(models)),
+            pl.col("scenario").replace(_labels(scenarios)),
+            architecture=pl.col("model").replace(architectures),
+            training=pl.col("model").replace(trainings),
+            iid=pl.col("scenario").is_in(shuffled),
+            prior_shift=pl.col("scenario").is_in(shifted),
+        )
+
+
+def read_results(folder: PathLike) -> Results:
+    """Read a folder that ``lametta run`` wrote.
+
+    Examples
+    --------
+    >>> read_results("no/such/folder")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: results must be a folder, got no/such/folder
+    """
+    folder = Path(folder)
+    frame = read_cells(folder)
+    run, selected = folder / "run.json", folder / "selected.toml"
+    return Results(
+        folder,
+        load(folder / "experiment.toml", check="none"),
+        frame,
+        read_selection(selected) if selected.exists() else {},
+        read_json(run) if run.exists() else {},
+        tuple(_failure(path) for path in sorted(folder.glob("failed/*.json"))),
+    )
+
+
+def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.DataFrame:
+    """Read the rows of all cells in a folder, or of those given.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `lametta.bench.columns`, and the ``id`` that names the file of each cell,
+        sorted by method, configuration and stream.
+
+    Examples
+    --------
+    >>> read_cells(".")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: results must have files cells/*.parquet, got none in .
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise LamettaError(f"results must be a folder, got {folder}")
+    if cells is None:
+        files = sorted(folder.glob("cells/*.parquet"))
+    else:
+        files = [cell_file(folder, cell) for cell in cells]
+    if not files:
+        raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
+    found = _read_sound(files)
+    if found is None:
+        found = pl.concat([read_cell(file) for file in files], how="diagonal")
+    return found.sort(CELL)
+
+
+def _read_sound(files: list[Path]) -> pl.DataFrame | None:
+    """Read all files at once, as `read_cell` does; None if it would refuse or change one."""
+    try:
+        found = pl.read_parquet(files, glob=False, include_file_paths="id")
+    except _UNREADABLE:
+        return None
+    types, courses = found.drop("id").schema, names("course")
+    sound = (
+        found["id"].to_list() == [str(file) for file in files]
+        and types == {name: SCHEMA[name] for name in types if name in SCHEMA}
+        and {*NEEDED, *courses} <= types.keys()
+        and not any(found[name].has_nulls() for name in NEEDED)
+        and all(found[x].list.len().eq_missing(found[courses[0]].list.len()).all() for x in courses)
+    )
+    return found.with_columns(id=pl.Series([file.stem for file in files])) if sound else None
+
+
+def cell_file(folder: Path, cell: Cell) -> Path:
+    """The file with the row of a cell."""
+    return folder / "cells" / f"{cell.id}.parquet"
+
+
+def read_cell(path: Path) -> pl.DataFrame:
+    """The row in the file of a cell, and its ``id``; an error if the file is damaged."""
+    if not path.is_file():
+        raise LamettaError(f"results must have Parquet files, got {path}, which is none")
+    try:
+        found = pl.read_parquet(path, glob=False)
+    except _UNREADABLE as error:
+        raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
+    if len(found) != 1:
+        raise LamettaError(f"results must have one row a file, got {len(found)} in {path}")
+    row = found.row(0, named=True)
+    if absent := [name for name in NEEDED if row.get(name) is None]:
+        raise LamettaError(
+            f"results must have {', '.join(absent)} in each file, got none in {path}"
+        )
+    types, known = found.schema, {name: SCHEMA[name] for name in row if name in SCHEMA}
+    for name, expected in known.items():
+        got = types[name]
+        if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
+            raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
+    courses = [row.get(name) for name in names("course")]
+    if len({None if course is None else len(course) for course in courses}) > 1:
+        raise LamettaError(f"results must have courses of one length, got several in {path}")
+    if types != known:
+        found = found.select(pl.col(name).cast(known[name], strict=False) for name in known)
+    return found.hstack([pl.Series("id", [path.stem])])
+
+
+def _failure(path: Path) -> dict[str, object]:
+    """What is known of a cell that failed."""
+    content = read_json(path)
+    needed = {"method", "scenario", "seed", "traceback"}
+    if not content.keys() >= needed or not str(content["traceback"]).strip():
+        raise LamettaError(f"results must have a cell and its traceback in {path}, got {content}")
+    return content | {"traceback": str(content["traceback"])}
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a file of JSON; an error if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LamettaError(f"results must have JSON files, got {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise LamettaError(f"results must have a JSON object in {path}, got {content!r}")
+    return content
+
+
+def _labels(specs: Mapping[str, ModelSpec] | Mapping[str, ScenarioSpec]) -> dict[str, str]:
+    """What to show for each name: its label, with the name where several share that."""
+    labels = [spec.label for spec in specs.values()]
+    return {
+        name: spec.label if labels.count(spec.label) == 1 else f"{spec.label} ({name})"
+        for name, spec in specs.items()
+    }

@@ -1,0 +1,312 @@
+"""One cell: one method on one stream. The only module where labels meet predictions."""
+
+import itertools
+import multiprocessing
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from joblib.externals import loky
+
+from lametta._arrays import to_numpy
+from lametta.bench.columns import CELL, names
+from lametta.bench.experiment import Cell
+from lametta.bench.running.scores import Tally
+from lametta.bench.running.workspace import Workspace
+from lametta.data.bank.extraction import copy_to_host_async
+from lametta.methods import find
+from lametta.stream import Stream
+from lametta.types import Adapter, Array, Model, Output
+
+if TYPE_CHECKING:
+    import torch
+
+    from lametta.torch import Classifier
+
+_Step: TypeAlias = dict[str, float | None]
+"""The numbers of one batch."""
+_Wait: TypeAlias = Callable[[], tuple[Array, dict[str, float]]]
+"""Waits for the probabilities of a batch and its other numbers."""
+
+_READ = names("signal", "stage", "time", "memory")
+_AHEAD = 1  # steps that may be queued on a GPU behind the one that it works on
+
+_BATCHES = 2  # with the second, what a method keeps from batch to batch is there too
+
+
+def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Stream]:
+    """Run a cell, and give its row of the results and the stream that it saw.
+
+    Every method sees the identical stream, and begins anew for each id in it. Methods that need
+    only outputs replay a bank, unless the cell is *live*; the others run on the network.
+    """
+    experiment = workspace.experiment
+    method = find(cell.kind)
+    shared = method.needs_network or not method.stateful
+    with set_up(workspace, cell) as setup:
+        stream, tally = setup.stream, Tally(setup.n_classes)
+        make = partial(method.build, setup.model, cell.params)
+        with closing(adapters(make, stream.ids, shared=shared)) as own:
+            steps = list(_steps(own, setup, tally))
+    row = {
+        "experiment": experiment.name,
+        **{name: getattr(cell, name) for name in CELL},
+        "dataset": experiment.scenarios[cell.scenario].dataset,
+        "fingerprint": stream.fingerprint,
+        **tally.values(),
+        "causal": method.causal,
+        **_summary(steps),
+    }
+    return row, stream
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a cell runs on: the model, the stream, and the labels of all samples.
+
+    ``batches`` gives the model's inputs for each batch of the stream; where a bank is replayed,
+    these are its outputs. A method sees the model and these inputs, and nothing else.
+    """
+
+    model: Model
+    stream: Stream
+    labels: Array
+    n_classes: int
+    batches: Callable[[], Iterable[Any]]
+    ahead: str | None = None  # the GPU that works on a batch while the next is made and queued
+
+
+@contextmanager
+def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
+    """Make what a cell runs on; its adapter is built on the model."""
+    scenario = workspace.experiment.scenarios[cell.scenario]
+    arriving = scenario.scenario(cell.batch_size, cell.seed)
+    outputs_only = not find(cell.kind).needs_network
+    if outputs_only and not cell.live:
+        bank = workspace.bank(cell.model, scenario.dataset)
+        stream = arriving(bank.labels, bank.groups, keys=bank.keys)
+        # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
+        yield Setup(_replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
+        return
+    data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
+    stream = arriving(data.labels, data.groups, keys=data.keys)
+    with workspace.classifier(cell.model, data.class_map) as network:
+        yield Setup(
+            _Timed(network) if outputs_only else network,
+            stream,
+            np.asarray(data.labels),
+            len(data.classes),
+            partial(workspace.inputs, cell.model, data, stream),
+            ahead=workspace.device if on_gpu and not cell.live else None,
+        )
+
+
+def _replay(output: Output, /) -> Output:
+    """Stand in for the network where its outputs are the input: all that methods see of a bank."""
+    return output
+
+
+class _Timed:
+    """A model with a clock that starts when it is called, and times the call."""
+
+    def __init__(self, model: "Classifier") -> None:
+        self.model = model
+
+    def __call__(self, x: Array, /) -> Output:
+        from lametta.torch.profiling import StepTimer
+
+        self.clock = StepTimer(x.device)
+        with self.clock.stage("forward_time"):
+            return self.model(x)
+
+
+def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step]:
+    """One plain row a batch."""
+    under_way = deque[tuple[Array, _Wait]]()
+    begin, most = (_timed, 0) if setup.ahead is None else (_queued, _AHEAD)
+
+    def settled() -> _Step:
+        y, wait = under_way.popleft()
+        probs, info = wait()
+        found = {name: info.get(name) for name in _READ}
+        return found | {"n": len(y), "hits": tally.add(probs, y)}
+
+    for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
+        under_way.append((setup.labels[index], begin(adapter, x, setup)))
+        if len(under_way) > most:
+            yield settled()
+    while under_way:
+        yield settled()
+
+
+def _timed(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
+    """Take a step, wait for it, and time it."""
+    start = time.perf_counter()
+    prediction = adapter.step(x)
+    probs = to_numpy(prediction.probs)  # waits for the device
+    info = {"step_time": time.perf_counter() - start}
+    info |= {name: float(prediction.info[name]) for name in _READ if name in prediction.info}
+    if isinstance(setup.model, _Timed):
+        info |= {name: float(value) for name, value in setup.model.clock.info().items()}
+        info["optimization_time"] = info["step_time"] - info["forward_time"]
+    return lambda: (probs, info)
+
+
+def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
+    """Queue a step on the GPU, and give a function that waits for its numbers."""
+    import torch
+
+    from lametta.torch.adapt import skip_finite_check
+    from lametta.torch.profiling import StepTimer
+
+    clock, looked = StepTimer(x.device), skip_finite_check.set(True)
+    try:
+        with clock.stage("step_time"):
+            prediction = adapter.step(x)
+    finally:
+        skip_finite_check.reset(looked)
+    probs = copy_to_host_async(prediction.probs)
+    info = clock.seconds | {n: prediction.info[n] for n in _READ if n in prediction.info}
+    tensors = {
+        name: copy_to_host_async(x) for name, x in info.items() if isinstance(x, torch.Tensor)
+    }
+
+    def wait() -> tuple[Array, dict[str, float]]:
+        found = info | {name: copy() for name, copy in tensors.items()}
+        return probs(), {name: float(x) for name, x in found.items()}
+
+    return wait
+
+
+def _arriving(setup: Setup) -> Iterator[tuple[Array, Any]]:
+    """The positions of each batch, and its inputs."""
+    if setup.ahead is None:
+        yield from zip(setup.stream, setup.batches(), strict=True)
+        return
+    import torch
+
+    from lametta.torch.network import check_finite
+
+    batches, side = iter(setup.batches()), _side(setup.ahead)
+    for index in setup.stream:
+        with torch.cuda.stream(side):
+            x = next(batches)
+            check_finite(x)
+        steps = torch.cuda.current_stream(setup.ahead)
+        steps.wait_stream(side)
+        x.record_stream(steps)
+        yield index, x
+
+
+@lru_cache
+def _side(device: str) -> "torch.cuda.Stream":
+    """The CUDA stream of the inputs: in that of the steps, a copy would wait for their last one.
+
+    One for all cells, since each CUDA stream has memory of its own.
+    """
+    import torch
+
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _summary(steps: list[_Step]) -> dict[str, object]:
+    timed = steps[1:] or steps  # the first batch warms up
+    return {
+        **{name: _mean(steps, name) for name in names("signal")},
+        **{name: _mean(timed, name) for name in names("stage", "time", "memory")},
+        **{name: [step[name.removeprefix("step_")] for step in steps] for name in names("course")},
+    }
+
+
+def _mean(steps: list[_Step], name: str) -> float | None:
+    values = [value for step in steps if (value := step[name]) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def adapters(
+    make: Callable[[], Adapter], ids: Sequence[str], *, shared: bool = False
+) -> Generator[Adapter, None, None]:
+    """The adapter of each batch: one for each stream, from its first batch to its last.
+
+    Parameters
+    ----------
+    make : callable
+        Makes an adapter.
+    ids : sequence of str
+        The stream of each batch.
+    shared : bool
+        Whether streams that run side by side share one: there is one network to adapt, and
+        a method without state has nothing to keep apart. Streams that follow each other never do.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Own
+    >>> made = iter("abc")
+    >>> make = lambda: Own(name=next(made), reset=lambda: None)
+    >>> [adapter.name for adapter in adapters(make, ["left", "right", "left", "later"])]
+    ['a', 'b', 'a', 'c']
+    """
+    last = {name: i for i, name in enumerate(ids)}
+    kept: dict[str, Adapter] = {}
+    try:
+        for i, name in enumerate(ids):
+            if name not in kept:
+                kept[name] = next(iter(kept.values())) if shared and kept else make()
+            yield kept[name]
+            if last[name] == i:
+                adapter = kept.pop(name)
+                if not (shared and kept):
+                    adapter.reset()
+    finally:
+        for adapter in kept.values():
+            adapter.reset()
+
+
+def measure_peak(workspace: Workspace, cell: Cell) -> int | None:
+    """The most bytes that the first steps of a cell need on a CPU, above the loaded network.
+
+    In a process of its own: one that ran other cells has memory left over, which would hide what
+    this one needs. None where the system does not tell.
+    """
+    if sys.platform != "linux":
+        return None
+    found: int | None = _loaded().submit(_in_a_fork, workspace, cell).result()
+    return found
+
+
+@cache
+def _loaded() -> loky.ProcessPoolExecutor:
+    """A process that loads PyTorch, which takes seconds, and runs nothing but forks of itself."""
+    return loky.ProcessPoolExecutor(1, initializer=_load)
+
+
+def _load() -> None:
+    import torch
+    import torch._dynamo  # an optimizer's first step loads it: here once, and not in each fork
+
+    torch.set_num_threads(1)
+
+
+def _in_a_fork(workspace: Workspace, cell: Cell) -> int | None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as fork:
+        return fork.submit(_measure, workspace, cell).result()
+
+
+def _measure(workspace: Workspace, cell: Cell) -> int | None:
+    from lametta.torch.profiling import peak_memory_of
+
+    with set_up(workspace, cell) as setup:
+        batches = list(itertools.islice(setup.batches(), _BATCHES))
+        make = partial(find(cell.kind).build, setup.model, cell.params)
+        few = make()
+        few.step(batches[0][:2])  # loads what any first step loads, and needs little
+        few.reset()
+        adapter = make()
+        return peak_memory_of(lambda: [adapter.step(x) for x in batches])

@@ -1,0 +1,175 @@
+"""Tables of selected configurations, data sets and published numbers."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from lametta.bench.analysis.paper import BY_TRAINING
+from lametta.bench.experiment.schema import DatasetSpec
+from lametta.bench.tables import Entry, Table, number, percent
+
+
+def selected(
+    params: Mapping[str, Mapping[str, object]], table: pl.DataFrame | None = None
+) -> Table:
+    """The configuration that the validation scenarios chose for each method.
+
+    Parameters
+    ----------
+    params : mapping
+        The parameters of each method.
+    table : DataFrame, optional
+        As `lametta.bench.analysis.selection.Selection` has it.
+
+    Examples
+    --------
+    >>> print(selected({"LAME": {"k": 5}, "Source": {}}).markdown())
+    | method | configuration |
+    |---|---|
+    | LAME | k = 5 |
+    | Source | as it is |
+    """
+    known = {} if table is None else {row["method"]: row for row in table.iter_rows(named=True)}
+    rows = [
+        [Entry(method), Entry(words(config)), *(_validated(known.get(method)) if known else ())]
+        for method, config in params.items()
+    ]
+    extra = ["validation accuracy (%)", "gain", "runner-up", "its accuracy (%)"] if known else []
+    data = pl.DataFrame(
+        {"method": list(params), "config": [json.dumps(config) for config in params.values()]}
+    )
+    title = "Chosen on the validation scenarios"
+    return Table("selected", title, ["method", "configuration", *extra], rows, data)
+
+
+def _validated(row: Mapping[str, Any] | None) -> list[Entry]:
+    """Accuracy and gain of the chosen configuration, how the second best differs, its accuracy."""
+    entries = [Entry("")] * 4
+    if row is None:
+        return entries
+    entries[0] = Entry(percent(row["accuracy"]))
+    if (gain := row["gain"]) is not None:
+        entries[1] = Entry(percent(gain, signed=True), 100 * gain)
+    if row["runner_up"] is not None:
+        chosen, second = json.loads(row["config"]), json.loads(row["runner_up"])
+        other = {name: value for name, value in second.items() if chosen.get(name) != value}
+        entries[2:] = Entry(words(other)), Entry(percent(row["runner_up_accuracy"]))
+    return entries
+
+
+def words(params: Mapping[str, object]) -> str:
+    """Parameters as a reader sees them.
+
+    Examples
+    --------
+    >>> words({"affinity": "knn", "k": 5})
+    'affinity = knn, k = 5'
+    """
+    return ", ".join(f"{name} = {value}" for name, value in params.items()) or "as it is"
+
+
+def datasets(counts: pl.DataFrame) -> Table:
+    """The data sets and their counts: the paper's Table 2.
+
+    Parameters
+    ----------
+    counts : DataFrame
+        For each ``dataset`` what it is ``used_for``, its ``description``, and how many ``classes``
+        occur in it, of ``all_classes`` that are told apart, in how many ``groups`` (videos or
+        corruptions) and ``samples``; null where that is not known.
+
+    Examples
+    --------
+    >>> row = {"dataset": "videos", "used_for": "test", "description": "videos:video"}
+    >>> row |= {"classes": 7, "all_classes": 1000, "groups": 7, "samples": 427}
+    >>> print(datasets(pl.DataFrame([row])).markdown())
+    | data set | used for | what it is | classes | groups | samples |
+    |---|---|---|---:|---:|---:|
+    | videos | test | videos:video | 7 of 1,000 | 7 | 427 |
+    """
+    rows = [
+        [
+            Entry(row["dataset"]),
+            Entry(row["used_for"]),
+            Entry(row["description"]),
+            Entry(_classes(row["classes"], row["all_classes"])),
+            Entry(_count(row["groups"])),
+            Entry(_count(row["samples"])),
+        ]
+        for row in counts.iter_rows(named=True)
+    ]
+    header = ["data set", "used for", "what it is", "classes", "groups", "samples"]
+    return Table("datasets", "Data sets, with counts of what was read", header, rows, counts)
+
+
+def describe(spec: DatasetSpec) -> str:
+    """What a data set is made of, in words.
+
+    Examples
+    --------
+    >>> describe(DatasetSpec(reader="folder:photos", part=[1, 4], corruptions=["fog", "snow"]))
+    'folder:photos, every 4th from the 2nd, fog and snow at severity 5'
+    """
+    words = [spec.reader]
+    if spec.part is not None:
+        first, step = spec.part
+        words.append(f"every {_ordinal(step)} from the {_ordinal(first + 1)}")
+    if spec.most is not None:
+        words.append(f"at most {spec.most:,}")
+    if spec.corruptions is not None:
+        names = spec.corruptions
+        kinds = " and ".join(names) if len(names) < 3 else f"{len(names)} corruptions"
+        words.append(f"{kinds} at severity {spec.severity}")
+    if targets := spec.targets or spec.classes:
+        words.append(f"{len(targets)} super-classes")
+    return ", ".join(words)
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+def _count(n: int | None) -> str:
+    return "" if n is None else f"{n:,}"
+
+
+def _classes(n: int | None, of: int | None) -> str:
+    return _count(n) if n == of or of is None else f"{_count(n)} of {_count(of)}"
+
+
+def ours_and_papers(numbers: pl.DataFrame) -> Table:
+    """Our numbers and the paper's, one column a method.
+
+    Parameters
+    ----------
+    numbers : DataFrame
+        As `lametta.bench.analysis.paper.with_ours` gives them.
+
+    Examples
+    --------
+    >>> row = {"quantity": "accuracy (%)", "of": "RN-50", "method": "LAME", "ours": 50, "paper": 55}
+    >>> print(ours_and_papers(pl.DataFrame([row])).markdown())
+    | ours / the paper's | LAME |
+    |---|---:|
+    | accuracy (%), RN-50 | 50.0 / 55.0 |
+    """
+    entries = {
+        (quantity, of, method): _entry(quantity, ours, paper)
+        for quantity, of, method, ours, paper in numbers.iter_rows()
+    }
+    methods = [name for name in BY_TRAINING if name in set(numbers["method"])]
+    rows = [
+        [Entry(f"{quantity}, {of}"), *(entries.get((quantity, of, m), Entry("")) for m in methods)]
+        for quantity, of in dict.fromkeys(numbers.select("quantity", "of").iter_rows())
+    ]
+    header = ["ours / the paper's", *methods]
+    return Table("paper", "Our numbers and the paper's", header, rows, numbers)
+
+
+def _entry(quantity: str, ours: float, paper: float) -> Entry:
+    if quantity.startswith("seconds"):  # where less is better, and one decimal says nothing
+        return Entry(f"{ours:.3f} / {paper:.2f}")
+    return Entry(f"{number(ours)} / {number(paper)}", ours - paper)
