@@ -10,8 +10,19 @@ import torch
 from array_api_compat import array_namespace
 
 import lametta
-from lametta import LAME, Corrected, LamettaError, Output, Prediction, Prudent, Source
+from lametta import (
+    LAME,
+    Corrected,
+    LamettaError,
+    Output,
+    Prediction,
+    Prudent,
+    Source,
+    Streams,
+    Windowed,
+)
 from lametta._arrays import probabilities
+from lametta.correctors import Average, Chain
 from lametta.signals import signals
 from lametta.testing import check_adapter, check_corrector, yield_checks
 from tests.conftest import Library, make_batch, softmax
@@ -53,6 +64,61 @@ def test_our_adapters_keep_the_contract(corrector):
         check_adapter(Corrected(adapter, LAME()), INPUTS)
     net = Net()
     check_adapter(Corrected(net, corrector), torch.tensor(INPUTS, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("corrector", "traits"),
+    [
+        (Prudent(), (True, True, False)),
+        (Average(), (True, True, True)),
+        (Windowed(), (True, True, True)),
+        (Streams(Average()), (True, True, True)),
+        (Chain((Average(), LAME())), (True, True, False)),
+        (LAME(), (False, False, False)),
+    ],
+    ids=repr,
+)
+def test_traits_are_those_of_base_and_corrector(corrector, traits):
+    adapter = Corrected(model, corrector)
+    assert (adapter.ordered, adapter.stateful, adapter.causal) == traits
+    check_adapter(adapter, INPUTS)
+    above = Corrected(Corrected(Source(model), LAME()), corrector)
+    assert (above.ordered, above.stateful, above.causal) == (*traits[:2], False)
+    below = Corrected(adapter, LAME())
+    assert (below.ordered, below.stateful, below.causal) == (*traits[:2], False)
+    check_adapter(below, INPUTS)
+
+
+def test_streams_may_be_told_apart_above_what_has_no_memory():
+    adapter = Corrected(Corrected(model, LAME()), Average())
+    adapter.step(INPUTS[:2], stream="a")
+    with pytest.raises(LamettaError, match="Corrected under the corrector remembers all samples"):
+        Corrected(adapter, LAME()).step(INPUTS[:2], stream="a")
+
+
+class Bare:
+    """One that returns arrays alone, as a stranger may."""
+
+    def correct(self, features, probs):
+        return probs
+
+    def step(self, x):
+        return x
+
+    def reset(self): ...
+
+
+def test_a_bare_array_is_no_prediction():
+    with pytest.raises(
+        LamettaError, match=r"Bare\.correct must return lametta\.Prediction, got nd"
+    ):
+        Corrected(model, Bare()).step(INPUTS)
+
+    class Base(Bare):
+        correct = None
+
+    with pytest.raises(LamettaError, match=r"Base\.step must return lametta\.Prediction, got nd"):
+        Corrected(Base(), LAME()).step(INPUTS)
 
 
 def test_lame_corrects_as_the_function_does(library: Library):

@@ -1,4 +1,4 @@
-"""Adapters that change nothing in the model: the baseline, and a corrector on top of anything."""
+"""Source and Corrected: adapters that leave the network as it is, and pass on traits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from typing import Any, ClassVar, cast
 
 from lametta._arrays import check_classes, namespace_of, softmax, widen
 from lametta._locks import FairLock
+from lametta.correctors.base import Composite, checked_prediction, is_stateful
 from lametta.correctors.streams import Streams
 from lametta.signals import signals
 from lametta.types import (
@@ -61,7 +62,7 @@ class Source:
 
 
 @dataclass
-class Corrected:
+class Corrected(Composite):
     """A corrector on top of a frozen model, or of another adapter.
 
     Threads may share it. Forward passes run side by side; a corrector that remembers is then called
@@ -76,6 +77,9 @@ class Corrected:
 
     Notes
     -----
+    Its traits are those of base and corrector: it is ``ordered`` or ``stateful`` where either is,
+    ``causal`` where both are.
+
     The diagnostics of the base are kept in ``Prediction.info`` with ``base_`` before their names,
     and its probabilities in ``Prediction.source``.
 
@@ -97,6 +101,10 @@ class Corrected:
     _streams: Streams | None = field(default=None, init=False, repr=False, compare=False)
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
+    def _held(self) -> tuple[Corrector | Adapter, ...]:
+        corrector = cast(Corrector, self.corrector)
+        return (self.base, corrector) if isinstance(self.base, Adapter) else (corrector,)
+
     def step(self, x: Any, /, *, stream: Id | Sequence[Id] | Array | None = None) -> Prediction:
         """Predict one batch and correct the prediction.
 
@@ -113,16 +121,17 @@ class Corrected:
         corrector = cast(Corrector, self.corrector)
         with self._lock.queue() as turn:  # here, and not when a pass is done: passes may overtake
             before = self._before(x)
-            if getattr(corrector, "stateful", isinstance(corrector, Stateful)):
+            if is_stateful(corrector):
                 turn.wait()
-            return _joined(before, corrector.correct(before.features, before.probs))
+            after = corrector.correct(before.features, before.probs)
+            return _joined(before, checked_prediction(after, corrector))
 
     @property
     def streams(self) -> Streams:
         """The memories of streams by id, for calls that say whose samples they bring."""
         if isinstance(self.corrector, Streams):
             return self.corrector
-        if isinstance(self.base, Adapter) and getattr(self.base, "stateful", True):
+        if isinstance(self.base, Adapter) and is_stateful(self.base):
             raise LamettaError(
                 f"stream must be left out, since {type(self.base).__name__} under the corrector "
                 "remembers all samples together, got ids of streams"
@@ -171,7 +180,7 @@ class Corrected:
 
     def _before(self, x: Any) -> Prediction:
         base = self.base if isinstance(self.base, Adapter) else Source(self.base)
-        before = base.step(x)
+        before = checked_prediction(base.step(x), base)
         if before.features is None:
             raise LamettaError("base must give features with its predictions, got None")
         return before

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_integer, did_you_mean
 from lametta.correctors import LAME
-from lametta.correctors.base import clone
+from lametta.correctors.base import checked_prediction, clone
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
@@ -101,7 +101,8 @@ def _correct_stream(
         source = _source(columns, rows)
         own = clone(corrector)
         cuts = [slice(i, i + batch_size) for i in range(0, len(source), batch_size)]
-        parts = [to_numpy(own.correct(features[cut], source[cut]).probs) for cut in cuts]
+        found = [own.correct(features[cut], source[cut]) for cut in cuts]
+        parts = [to_numpy(checked_prediction(one, own).probs) for one in found]
     except LamettaError as error:
         raise LamettaError(f"stream {name}: {error}") from error
     probs = np.concatenate(parts)

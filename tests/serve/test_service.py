@@ -194,6 +194,22 @@ def test_a_corrector_that_answers_nan_costs_that_request_alone():
                 np.testing.assert_allclose(_outputs(answer)["probs"], expected)
 
 
+def test_a_corrector_that_returns_a_bare_array_is_named_as_the_cause():
+    class Bare:
+        def correct(self, features, probs):
+            return probs
+
+        def reset(self): ...
+
+    client = TestClient(Plan({"bare": Bare()}).app())
+    features, probs = make_batch(2, 5, 7)
+    head, tail = _binary({"features": features, "probs": probs}, 0)
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    answer = client.post("/v2/models/bare/infer", content=head + tail, headers=headers)
+    assert answer.status_code == 500
+    assert "the corrector gave ndarray, no Prediction" in answer.json()["error"]
+
+
 def _binary(inputs, stream):
     tensors = [
         {

@@ -25,6 +25,7 @@ from lametta.cli._console import (
     user_errors,
 )
 from lametta.cli._predictions import Predictions, check_target, read, write
+from lametta.correctors.base import checked_prediction
 from lametta.data.bank.bank import check_finite
 from lametta.types import Corrector, LamettaError
 
@@ -143,7 +144,7 @@ def _apply(
     check_finite("features", features, rows)
     probs, n_iter, converged = before, None, True
     for corrector in correctors:
-        prediction = corrector.correct(features, probs)
+        prediction = checked_prediction(corrector.correct(features, probs), corrector)
         probs, n_iter = np.asarray(prediction.probs), prediction.info.get("n_iter", n_iter)
         converged &= bool(prediction.info.get("converged", True))
     if probs.shape != before.shape:

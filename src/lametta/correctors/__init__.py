@@ -2,6 +2,7 @@
 
 from lametta.correctors.averages import Average, Majority, Product, Smoothing
 from lametta.correctors.base import Remembering, StatefulCorrector, advance
+from lametta.correctors.chain import Chain
 from lametta.correctors.cofa import COFA
 from lametta.correctors.label_shift import ROID, LabelShift
 from lametta.correctors.lame import LAME
@@ -17,6 +18,7 @@ __all__ = [
     "OATTA",
     "ROID",
     "Average",
+    "Chain",
     "LabelShift",
     "Majority",
     "Memory",

@@ -197,7 +197,7 @@ def advance(
     """
     own = copy.deepcopy(corrector)
     own.load_state_dict(state)
-    prediction = own.correct(features, probs)
+    prediction = checked_prediction(own.correct(features, probs), own)
     return own.state_dict(), prediction
 
 
@@ -230,6 +230,47 @@ def check_sizes(known: Iterable[int], sizes: Iterable[int], stream: str, hint: s
             raise LamettaError(
                 f"{name} must have {before} columns as before in {stream}, got {now}{hint}"
             )
+
+
+class Composite:
+    """What is made of other methods has their traits."""
+
+    def _held(self) -> tuple[Corrector | Adapter, ...]:
+        raise NotImplementedError
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order inside a batch is time to any of them."""
+        return any(getattr(one, "ordered", False) for one in self._held())
+
+    @property
+    def stateful(self) -> bool:
+        """Whether any of them has a state, so that a batch may change the next answers."""
+        return any(map(is_stateful, self._held()))
+
+    @property
+    def causal(self) -> bool:
+        """Whether answers depend on the past alone, not on later samples of a batch."""
+        return all(getattr(one, "causal", False) for one in self._held())
+
+
+def is_stateful(method: Corrector | Adapter) -> bool:
+    """Whether a method says that it has a state; one that does not say is taken by its methods."""
+    try:
+        return bool(method.stateful)  # type: ignore[union-attr]
+    except AttributeError:
+        return isinstance(method, Stateful | Adapter)
+
+
+def checked_prediction(prediction: object, method: Corrector | Adapter) -> Prediction:
+    """What a method returned, if it is a `Prediction`; the methods of others may be wrong."""
+    if isinstance(prediction, Prediction):
+        return prediction
+    call = "correct" if isinstance(method, Corrector) else "step"
+    raise LamettaError(
+        f"{type(method).__name__}.{call} must return lametta.Prediction, "
+        f"got {type(prediction).__name__}"
+    )
 
 
 def check_can_correct(corrector: object, argument: str = "corrector") -> None:

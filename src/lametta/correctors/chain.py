@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
-from lametta.correctors.base import check_can_correct
+from lametta.correctors.base import (
+    Composite,
+    check_can_correct,
+    checked_prediction,
+    clone,
+)
 from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
 
 @dataclass
-class Chain(Params):
+class Chain(Composite, Params):
     """Each corrector corrects what the one before it said; their memories are stored together.
 
     Where any of them remembers, threads take turns in the order in which they come.
@@ -34,22 +39,15 @@ class Chain(Params):
         for one in self.correctors:
             check_can_correct(one)
 
-    @property
-    def stateful(self) -> bool:
-        """Whether any of them remembers."""
-        return any(isinstance(one, Stateful) for one in self.correctors)
-
-    @property
-    def causal(self) -> bool:
-        """Whether answers depend on the past alone, not on later samples of a batch."""
-        return all(getattr(one, "causal", False) for one in self.correctors)
+    def _held(self) -> tuple[Corrector, ...]:
+        return self.correctors
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""
         prediction = Prediction(probs, features)
         with self._lock if self.stateful else nullcontext():
             for one in self.correctors:
-                prediction = one.correct(features, prediction.probs)
+                prediction = checked_prediction(one.correct(features, prediction.probs), one)
         return prediction
 
     def reset(self) -> None:
@@ -69,14 +67,22 @@ class Chain(Params):
             }
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
-        """Continue from what `state_dict` gave."""
+        """Continue from what `state_dict` gave; nothing changes if any of it is refused."""
+        if not isinstance(state, Mapping):
+            raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         parts: list[dict[str, Array]] = [{} for _ in self.correctors]
         for key, array in state.items():
             number, _, name = key.partition(".")
             if not number.isdecimal() or int(number) >= len(parts):
                 raise LamettaError(f"state must have names of {len(parts)} parts, got {key!r}")
             parts[int(number)][name] = array
+        held = [
+            (one, part)
+            for one, part in zip(self.correctors, parts, strict=True)
+            if isinstance(one, Stateful)
+        ]
+        for one, part in held:
+            clone(one).load_state_dict(part)
         with self._lock:
-            for one, part in zip(self.correctors, parts, strict=True):
-                if isinstance(one, Stateful):
-                    one.load_state_dict(part)
+            for one, part in held:
+                one.load_state_dict(part)

@@ -18,7 +18,13 @@ from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
 from lametta.correctors._lru import Shelf
 from lametta.correctors._params import Params
-from lametta.correctors.base import check_can_correct, check_sizes, clone
+from lametta.correctors.base import (
+    Composite,
+    check_can_correct,
+    check_sizes,
+    checked_prediction,
+    clone,
+)
 from lametta.signals import signals
 from lametta.types import (
     Array,
@@ -42,7 +48,7 @@ class _Own:
 
 
 @dataclass
-class Streams(Params):
+class Streams(Composite, Params):
     """One copy of a corrector for each stream: cameras, users or tracks are never mixed.
 
     Streams begin by themselves with their first samples. Threads may call at the same time:
@@ -89,6 +95,9 @@ class Streams(Params):
             if getattr(self, name) != math.inf:
                 check_number(name, getattr(self, name), above=0)
         self._shelf = Shelf(self._begin, _size, most=self.most, memory=self.memory, idle=self.idle)
+
+    def _held(self) -> tuple[Corrector]:
+        return (self.corrector,)
 
     def correct(
         self, features: Array, probs: Array, stream: Id | Sequence[Id] | Array, /
@@ -233,7 +242,8 @@ class Streams(Params):
 
     def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
         with self._shelf.held(stream) as own:
-            prediction = own.corrector.correct(features, probs)
+            corrector = own.corrector
+            prediction = checked_prediction(corrector.correct(features, probs), corrector)
             own.sizes = features.shape[1], probs.shape[1]
         return prediction
 

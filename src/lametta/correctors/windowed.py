@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from lametta._arrays import Floats, k_largest, unit_rows
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
-from lametta.correctors.base import State, StatefulCorrector, check_can_correct
+from lametta.correctors.base import (
+    State,
+    StatefulCorrector,
+    check_can_correct,
+    checked_prediction,
+    is_stateful,
+)
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError
 
@@ -60,7 +66,7 @@ class Windowed(StatefulCorrector):
     def __post_init__(self) -> None:
         check_integer("size", self.size, 1)
         check_can_correct(self.corrector)
-        if getattr(self.corrector, "stateful", False):
+        if is_stateful(self.corrector):
             raise LamettaError(
                 "corrector must have no memory of its own, since it is shown each sample in many "
                 f"windows, got {type(self.corrector).__name__}, which needs no window"
@@ -117,7 +123,7 @@ class Windowed(StatefulCorrector):
         for end in range(n + 1, n + len(probs) + 1):
             window = slice(max(0, end - self.size), end)
             answer = self.corrector.correct(joined["features"][window], joined["probs"][window])
-            rows.append(answer.probs[-1])
+            rows.append(checked_prediction(answer, self.corrector).probs[-1])
         for name, every in joined.items():
             last = every[-self.size :]
             state[name][self.size - len(last) :] = last

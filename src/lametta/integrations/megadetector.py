@@ -23,7 +23,7 @@ from lametta._checks import (
 )
 from lametta._files import PathLike, atomic_write
 from lametta.classmap import ClassMap
-from lametta.correctors.base import clone
+from lametta.correctors.base import checked_prediction, clone
 from lametta.integrations._json_spans import Span, Spans, between, parse, replaced
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
@@ -205,7 +205,8 @@ def _answers(
     corrector.reset()
     size = batch_size or len(votes)
     parts = [votes[start : start + size] for start in range(0, len(votes), size)]
-    answers = np.concatenate([corrector.correct(np.sqrt(part), part).probs for part in parts])
+    found = [corrector.correct(np.sqrt(part), part) for part in parts]
+    answers = np.concatenate([checked_prediction(one, corrector).probs for one in found])
     after = rows.copy()
     if as_one and getattr(corrector, "causal", False):  # it knows no more of the last than of all
         voting, answers = np.ones_like(voting), answers[-1:]

@@ -215,6 +215,8 @@ class Keeper:
 def _correct(corrector: Corrector, samples: Samples) -> Prediction:
     """The answer of a corrector, which may be anybody's and need not check what it is given."""
     prediction = corrector.correct(samples.features, samples.probs)
+    if not isinstance(prediction, Prediction):
+        raise BrokenAnswerError(f"the corrector gave {type(prediction).__name__}, no Prediction")
     if not np.isfinite(to_numpy(prediction.probs)).all():
         raise BrokenAnswerError("the corrector gave probabilities that are not finite")
     return prediction
