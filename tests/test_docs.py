@@ -382,3 +382,13 @@ def test_speed_is_that_of_the_code_shown_and_of_the_stored_run():
     assert f"{said} (literal: {literal[0]} and {literal[1]})" in readme
     ours, literal = large
     assert f"{ours[0]} and {ours[1]} ({literal[0]} and {literal[1]})" in readme
+
+
+@pytest.mark.parametrize(("road", "most"), [("image to report", 25), ("request to answer", 12)])
+def test_roads_lead_through_files(road, most):
+    """Those of docs/design.md: none twice, and all of them there."""
+    part = PAGES["docs/design.md"].partition(f"<!-- road: {road} -->")[2]
+    files = re.findall(r"`([\w/]+\.py)`", part.partition("<!-- end of road -->")[0])
+    assert len(files) == len(set(files))
+    assert most - 3 < len(files) <= most
+    assert [file for file in files if not (ROOT / "src" / "lametta" / file).is_file()] == []
