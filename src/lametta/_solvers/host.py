@@ -141,16 +141,18 @@ class _Iteration:
     ) -> None:
         self.q, self.w, self.tol, self.buffers = q, w, tol, buffers
         self.approximate = approximate
-        self.head = choose_head(q, w) if approximate else None
-        self.tail = None if self.head is None else Tail(q, w, self.head, buffers)
-        self.z = q.copy() if self.head is None else q.take(self.head, axis=1)
+        head = choose_head(q, w) if approximate else None
+        self.tail = None if head is None else Tail(q, w, head, buffers)
+        self.z = q.copy() if head is None else q.take(head, axis=1)
         self._activate_all()
 
     def _activate_all(self) -> None:
         """Make all samples active, in the classes of the head."""
-        q = self.q if self.head is None else self.q.take(self.head, axis=1)
+        q, tail = self.q, self.tail
+        if tail is not None:
+            q = q.take(tail.head, axis=1)
         n, n_classes = q.shape
-        mass = np.zeros(n, q.dtype) if self.tail is None else self.tail.mass
+        mass = np.zeros(n, q.dtype) if tail is None else tail.mass
         self.is_dense = n * n * max(n_classes, 1) <= _ONE_THREAD
         w = self.w.dense(q.dtype) if self.is_dense else self.w
         self.active = self.all_samples = _ActiveSet(w, q, mass, self.buffers)
@@ -203,7 +205,6 @@ class _Iteration:
     def _refresh(self, tail: "Tail") -> int:
         """Refresh the tail, and go on with all samples in a head that may have grown."""
         joining = tail.refresh(self.norm)
-        self.head = np.concatenate([cast(NDArray[np.intp], self.head), joining])
         joined = tail.scaled.take(joining, axis=1) / self.norm[:, None]
         self.z = np.concatenate([self.z, joined], axis=1)
         self._activate_all()
@@ -233,7 +234,7 @@ class _Iteration:
             return Solution(z, n_iter, converged, energy)
         energy += (np.vecdot(tail.exponents, tail.member) / norm).sum() / 2
         tail.scaled *= (1 / norm)[:, None]
-        tail.scaled[:, self.head] = z
+        tail.scaled[:, tail.head] = z
         return Solution(tail.scaled, n_iter, converged, energy)
 
 
@@ -289,7 +290,7 @@ class Tail:
     norm: Floats  # the norms that the last refresh was given
 
     def __init__(self, q: Floats, w: Neighbors, head: NDArray[np.intp], buffers: "Buffers") -> None:
-        self.q, self.w, self.buffers = q, w, buffers
+        self.q, self.w, self.head, self.buffers = q, w, head, buffers
         self.member = np.ones(q.shape[1], q.dtype)
         self.member[head] = 0
         self.mass = np.vecdot(q, self.member)
@@ -316,6 +317,7 @@ class Tail:
             self.scaled[rows] *= q[rows]
             np.multiply(self.scaled[rows], a, out=self.exponents[rows])
         joining = np.flatnonzero(self.member * self.top > self.limit)
+        self.head = np.concatenate([self.head, joining])
         self.member[joining] = 0
         self.limit /= 4
         self.mass = np.vecdot(self.scaled, self.member)
