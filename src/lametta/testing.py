@@ -1,21 +1,35 @@
-"""The contracts of `lametta.types` as code: run these on your own methods, too.
+"""Contract checks for correctors and adapters, open to third parties.
 
-Each check is a function of the method, works on a fresh copy of it, and raises `AssertionError`
-with what it found. A method may refuse an input instead of handling it, by a `LamettaError` whose
+Each check is a function of the method, works on a clone of it, and raises `AssertionError` with
+what it found. A method may refuse an input instead of handling it, by a `LamettaError` whose
 message names the argument.
 """
 
+import copy
+import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from lametta import _contract as contract
-from lametta import _contract_memory as memory
-from lametta._contract import Batch, Method
-from lametta.types import Adapter, Array, Corrector
+import numpy as np
+from array_api_compat import device
+from numpy.typing import NDArray
+
+from lametta._arrays import namespace_of, to_numpy
+from lametta.correctors.base import clone
+from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
 
 __all__ = ["check_adapter", "check_corrector", "yield_checks"]
+
+Method: TypeAlias = Corrector | Adapter
+Batch: TypeAlias = tuple[Array, ...]
+"""The arguments of one ``correct`` or ``step``."""
+
+_PASSES = 4  # passes over the stream, after which a memory has to be full
+_MUST = "must be refused by a LamettaError"
+_SLACK = 256  # bytes by which a pickle may grow, since numbers get longer
 
 
 def check_corrector(corrector: Corrector, /) -> None:
@@ -106,19 +120,19 @@ def yield_checks(
     --------
     >>> from lametta import LAME
     >>> [check.__name__ for check in yield_checks(LAME())][:3]
-    ['check_rows', 'check_inputs_are_kept', 'check_reset_is_exact']
+    ['check_rows', 'check_inputs_unchanged', 'check_reset_is_exact']
     """
-    checks = [*contract.ALONG_A_STREAM]
+    checks = [*_ALONG_A_STREAM]
     if not getattr(method, "ordered", False):
-        checks.append(contract.check_order_plays_no_part)
+        checks.append(check_permutation_equivariance)
     if isinstance(method, Corrector):
-        stream: list[Batch] = [contract.make_batch(24, seed) for seed in range(4)]
-        edges = [*contract.edges()]
+        stream: list[Batch] = [_make_batch(24, seed) for seed in range(4)]
+        edges = [*_edges()]
         libraries = [name for name in ("numpy", "torch", "jax") if name in sys.modules]
         if getattr(method, "stateful", False):
-            checks += memory.WITH_STATE
+            checks += _WITH_STATE
         if getattr(method, "causal", False):
-            checks.append(memory.check_cuts_play_no_part)
+            checks.append(check_batch_split_invariance)
     else:
         if x is None or len(x) < 2 * batch_size:
             given = 0 if x is None else len(x)
@@ -127,13 +141,13 @@ def yield_checks(
         stream = [(x[start : start + batch_size],) for start in starts]
         edges = [(f"batch_of_{n}", (x[:n],)) for n in (0, 1)]
         libraries = []
-        checks.append(contract.check_model_is_given_back)
+        checks.append(check_model_restored)
     for check in checks:
         yield _named(check.__name__, check, stream=stream)
     for edge, batch in edges:
-        yield _named(f"check_{edge}", contract.check_edge, edge=edge, batch=batch)
+        yield _named(f"check_{edge}", check_edge, edge=edge, batch=batch)
     for library in libraries:
-        yield _named(f"check_{library}_is_kept", contract.check_library, library=library)
+        yield _named(f"check_{library}_is_kept", check_library, library=library)
 
 
 def _named(name: str, check: Callable[..., None], **arguments: object) -> Callable[[Method], None]:
@@ -141,3 +155,332 @@ def _named(name: str, check: Callable[..., None], **arguments: object) -> Callab
     bound.__name__ = name
     bound.__doc__ = check.__doc__
     return bound  # type: ignore[no-any-return]
+
+
+def check_rows(method: Method, stream: Sequence[Batch]) -> None:
+    """Predictions must be rows of probabilities."""
+    method = clone(method)
+    for batch in stream:
+        _check_rows(_run(method, copy.deepcopy(batch)), len(batch[0]), "a batch")
+
+
+def check_inputs_unchanged(method: Method, stream: Sequence[Batch]) -> None:
+    """Inputs must not be changed."""
+    method = clone(method)
+    for batch in stream:
+        given = copy.deepcopy(batch)
+        _run(method, given)
+        _same(given, batch, "inputs must not be changed")
+
+
+def check_reset_is_exact(method: Method, stream: Sequence[Batch]) -> None:
+    """A reset and a replay must give the same bits."""
+    method = clone(method)
+    expected = _run_stream(method, stream)
+    method.reset()
+    _same(_run_stream(method, stream), expected, "reset() and a replay must give the same bits")
+
+
+def check_pickle_mid_stream(method: Method, stream: Sequence[Batch]) -> None:
+    """A copy in mid-stream must continue alike, whatever the original does meanwhile."""
+    half, one = len(stream) // 2, clone(method)
+    expected = _run_stream(clone(method), stream)[half:]
+    _run_stream(one, stream[:half])
+    resumed = pickle.loads(pickle.dumps(one)) if _is_picklable(one) else copy.deepcopy(one)
+    _run_stream(one, stream[::-1])
+    continued = _run_stream(resumed, stream[half:])
+    _same(continued, expected, "a copy in mid-stream must continue alike, on its own")
+
+
+def check_permutation_equivariance(method: Method, stream: Sequence[Batch]) -> None:
+    """Permuting a batch must permute its prediction, and no more."""
+    first = stream[0]
+    order = np.random.default_rng(0).permutation(len(first[0]))
+    permuted = tuple(_take(array, order) for array in first)
+    (expected,) = _run_stream(clone(method), [first])
+    (found,) = _run_stream(clone(method), [permuted])
+    gap = np.abs(found - expected[order]).max(initial=0)
+    _require(
+        np.allclose(found, expected[order], atol=1e-4),
+        "permuting a batch must permute the prediction, or the method say that it is ordered; "
+        f"it differs by up to {gap:.2g}",
+    )
+
+
+_ALONG_A_STREAM: tuple[Callable[..., None], ...] = (
+    check_rows,
+    check_inputs_unchanged,
+    check_reset_is_exact,
+    check_pickle_mid_stream,
+)
+"""What every method is checked for."""
+
+
+def check_edge(method: Method, edge: str, batch: Batch) -> None:
+    """An unusual batch must work, or be refused by an error that names the argument."""
+    what = edge.replace("_", " ")
+    with _expect_rejection(what, "features", "probs", "x ", "batch"):
+        prediction = _run(clone(method), batch)
+        if isinstance(method, Corrector):
+            wanted, got = batch[1].dtype, prediction.probs.dtype
+            _require(got == wanted, f"{what}: probs must stay {wanted}, got {got}")
+        _check_rows(prediction, len(batch[0]), what)
+
+
+def check_library(corrector: Corrector, library: str) -> None:
+    """Array library, dtype and device must come back as they went in."""
+    xp = sys.modules["jax.numpy" if library == "jax" else library]
+    for dtype in (xp.float16, xp.float32, xp.float64):
+        if library == "jax" and dtype == xp.float64 and xp.zeros(0, float).dtype != dtype:
+            continue  # JAX has float64 only where the user switched it on
+        features, probs = (xp.asarray(array.copy(), dtype=dtype) for array in _make_batch(16, 0))
+        found = clone(corrector).correct(features, probs).probs
+        _require(type(found) is type(probs), f"probs must stay {type(probs)}, got {type(found)}")
+        _require(found.dtype == dtype, f"probs must stay {probs.dtype}, got {found.dtype}")
+        _require(device(found) == device(probs), f"probs must stay on {device(probs)}")
+
+
+def check_model_restored(adapter: Adapter, stream: Sequence[Batch]) -> None:
+    """After a reset the model under the adapter must give the same bits as before."""
+    adapter = clone(adapter)
+    model: Any = adapter
+    while not callable(model):
+        model = getattr(model, "base", None) or getattr(model, "model", None)
+        if model is None:
+            return
+    before = model(*stream[0])
+    _run_stream(adapter, stream)
+    adapter.reset()
+    after = model(*stream[0])
+    for name in ("features", "logits"):
+        message = f"reset() must give back the model exactly, its {name} differ"
+        _same(getattr(after, name), getattr(before, name), message)
+
+
+def check_state_can_be_stored(corrector: Stateful, stream: Sequence[Batch]) -> None:
+    """What is remembered must be plain arrays, from which a fresh copy continues bit for bit."""
+    _require(
+        isinstance(corrector, Stateful),
+        "a corrector with state must have state_dict() and load_state_dict(state)",
+    )
+    half, one, other = len(stream) // 2, clone(corrector), clone(corrector)
+    expected = _run_stream(clone(corrector), stream)[half:]
+    _run_stream(one, stream[:half])
+    state = one.state_dict()
+    stored = {name: _through_bytes(name, array) for name, array in state.items()}
+    _run_stream(one, stream[::-1])
+    _same_state(state, stored, "state_dict() must give a copy")
+    given = {name: array.copy() for name, array in stored.items()}
+    try:
+        other.load_state_dict(given)
+    except LamettaError as error:
+        message = f"load_state_dict() must take what state_dict() gave, got {error}"
+        raise AssertionError(message) from error
+    for array in given.values():
+        array[...] = 0 if array.dtype.kind == "f" else array
+    message = "load_state_dict() must continue where state_dict() was, from a copy"
+    _same(_run_stream(other, stream[half:]), expected, message)
+    other.reset()
+    _same_state(other.state_dict(), clone(corrector).state_dict(), "reset() must forget all")
+
+
+def check_state_is_bounded(corrector: Stateful, stream: Sequence[Batch]) -> None:
+    """A stream twice as long must not have a larger state."""
+    one = clone(corrector)
+    sizes = []
+    for _ in range(2):
+        for _ in range(_PASSES):
+            _run_stream(one, stream)
+        # What is kept beside the arrays shows in the pickle.
+        pickled = len(pickle.dumps(one)) if _is_picklable(one) else 0
+        sizes.append((sum(_values(array).nbytes for array in one.state_dict().values()), pickled))
+    (arrays, pickled), (arrays_later, pickled_later) = sizes
+    _require(
+        arrays_later <= arrays and pickled_later <= pickled + _SLACK,
+        f"the state must not grow along the stream, got {arrays} bytes of arrays and then "
+        f"{arrays_later}, pickled {pickled} and then {pickled_later}",
+    )
+
+
+def check_rejected_input_keeps_state(corrector: Stateful, stream: Sequence[Batch]) -> None:
+    """NaN and batches of another stream must be refused, and leave the state as it was."""
+    one = clone(corrector)
+    _run_stream(one, stream[:1])
+    before = one.state_dict()
+    for what, batch in _bad_batches(*stream[1]):
+        with _expect_rejection(what, "features", "probs"):
+            one.correct(*batch)
+            raise AssertionError(f"{what}: {_MUST}")
+        _same_state(one.state_dict(), before, f"{what}: what is refused must change no state")
+    for what, state in _bad_states(before):
+        with _expect_rejection(what, "state"):
+            one.load_state_dict(state)
+            raise AssertionError(f"{what}: {_MUST}")
+        _same_state(one.state_dict(), before, f"{what}: what is refused must change no state")
+    _run_stream(one, [tuple(array[:0] for array in stream[1])])
+    _same_state(one.state_dict(), before, "a batch of 0 must change no state")
+
+
+def check_batch_split_invariance(corrector: Corrector, stream: Sequence[Batch]) -> None:
+    """Wherever the stream is cut into batches, the answers must be the same."""
+    whole = tuple(np.concatenate(arrays) for arrays in zip(*stream, strict=True))
+    n = len(whole[0])
+    (expected,) = _run_stream(clone(corrector), [whole])
+    for size in (1, 7, n // 2):
+        batches = [
+            tuple(array[start : start + size] for array in whole) for start in range(0, n, size)
+        ]
+        found = np.concatenate(_run_stream(clone(corrector), batches))
+        gap = np.abs(found - expected).max()
+        _require(
+            gap <= 1e-6,
+            f"batches of {size} must give the answers of one batch of {n}, or the method not say "
+            f"that it is causal; they differ by up to {gap:.2g}",
+        )
+
+
+_WITH_STATE: tuple[Callable[..., None], ...] = (
+    check_state_can_be_stored,
+    check_state_is_bounded,
+    check_rejected_input_keeps_state,
+)
+"""What correctors that say that they are ``stateful`` are checked for."""
+
+
+def _through_bytes(name: str, array: Array) -> Array:
+    """As a file of safetensors would give it back."""
+    found = to_numpy(array)
+    _require(
+        isinstance(found, np.ndarray) and found.dtype.kind in "biuf",
+        f"state_dict()[{name!r}] must be an array of numbers, got {type(array).__name__}",
+    )
+    return np.frombuffer(bytearray(found.tobytes()), found.dtype).reshape(found.shape)
+
+
+def _bad_batches(features: Array, probs: Array) -> Iterator[tuple[str, Batch]]:
+    for what, place in (("NaN features", 0), ("NaN probabilities", 1)):
+        batch = [features.copy(), probs.copy()]
+        batch[place][-1, -1] = np.nan  # the last, by when the others may have been taken in
+        yield what, tuple(batch)
+    yield "fewer classes", (features, probs[:, 1:] / probs[:, 1:].sum(axis=1, keepdims=True))
+    yield "fewer features", (features[:, 1:], probs)
+    yield "fewer rows of features", (features[1:], probs)
+
+
+def _bad_states(state: dict[str, Array]) -> Iterator[tuple[str, dict[str, Array]]]:
+    for name, array in state.items():
+        yield f"a state without {name!r}", {key: state[key] for key in state if key != name}
+        yield f"a larger {name!r}", {**state, name: np.stack([to_numpy(array)] * 2)}
+        if to_numpy(array).dtype.kind == "f" and array.size:
+            yield f"NaN in {name!r}", {**state, name: to_numpy(array) * np.nan}
+    yield "an entry too many in a state", {**state, "no such entry": np.zeros(1)}
+
+
+def _same_state(found: dict[str, Array], expected: dict[str, Array], message: str) -> None:
+    _require(
+        found.keys() == expected.keys(), f"{message}, got {sorted(found)} for {sorted(expected)}"
+    )
+    _same(list(found.values()), [expected[name] for name in found], message)
+
+
+def _check_rows(prediction: object, n: int, name: str) -> None:
+    if not isinstance(prediction, Prediction):
+        raise AssertionError(f"{name}: got {type(prediction)}, not a Prediction")
+    probs = _values(prediction.probs)
+    _require(probs.ndim == 2, f"{name}: probs must be 2-D [N, K], got shape {probs.shape}")
+    _require(len(probs) == n, f"{name}: probs must have {n} rows, got {len(probs)}")
+    _require(np.isfinite(probs).all(), f"{name}: probs must be finite")
+    _require((probs >= 0).all(), f"{name}: probs must be >= 0, got {probs.min(initial=0)}")
+    slack = 1e-2 if "16" in str(prediction.probs.dtype) else 1e-5
+    sums = probs.sum(axis=1)
+    _require((abs(sums - 1) < slack).all(), f"{name}: rows must sum to 1, got {sums}")
+    for key, value in prediction.info.items():
+        _require(np.isfinite(float(value)), f"{name}: info[{key!r}] must be a number, got {value}")
+
+
+def _make_batch(n: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Features [n, 6] and probabilities [n, 4] of four overlapping classes, not to be written."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(4, size=n)
+    features = np.abs(rng.normal(size=(4, 6))[labels] + 0.5 * rng.normal(size=(n, 6)))
+    logits = 2 * np.eye(4)[labels] + rng.normal(size=(n, 4))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for array in (features, probs):
+        array.flags.writeable = False
+    return features, probs
+
+
+def _edges() -> Iterator[tuple[str, Batch]]:
+    """Unusual batches of features and probabilities, by name."""
+    for n in (0, 1, 2):
+        yield f"batch_of_{n}", _make_batch(n, 0)
+    features, probs = _make_batch(12, 0)
+    yield "duplicate_samples", (np.ones_like(features), probs)
+    yield "zero_features", (features * (np.arange(12) % 3 > 0)[:, None], probs)
+    yield "one_hot_probabilities", (features, np.eye(4)[probs.argmax(axis=1)])
+    tiny = np.where(np.eye(4)[probs.argmin(axis=1)] > 0, 1e-30, probs)
+    yield "tiny_probabilities", (features, tiny / tiny.sum(axis=1, keepdims=True))
+    yield "half_precision", (features.astype(np.float16), probs.astype(np.float16))
+
+
+def _require(condition: object, message: str) -> None:
+    # Not an assert statement, which python -O would drop.
+    if not condition:
+        raise AssertionError(message)
+
+
+@contextmanager
+def _expect_rejection(what: str, *words: str) -> Iterator[None]:
+    """Let a `LamettaError` with one of these words, names of arguments, end the block; no other."""
+    try:
+        yield
+    except AssertionError:
+        raise
+    except LamettaError as error:
+        named = any(word in str(error) for word in words)
+        _require(named, f"{what}: the error must name the argument, got {error}")
+    except Exception as error:
+        raise AssertionError(f"{what}: raised {error!r}") from error
+
+
+def _run(method: Method, batch: Batch) -> Prediction:
+    return method.correct(*batch) if isinstance(method, Corrector) else method.step(*batch)
+
+
+def _run_stream(method: Method, stream: Sequence[Batch]) -> list[NDArray[Any]]:
+    """The answers to all batches."""
+    # On copies: only one check is meant to find a method that writes to its inputs.
+    return [_values(_run(method, copy.deepcopy(batch)).probs) for batch in stream]
+
+
+def _is_picklable(method: object) -> bool:
+    """Whether pickle can take it; a model that is a local function is no fault of the method."""
+    try:
+        pickle.dumps(method)
+    except (AttributeError, pickle.PicklingError, TypeError) as error:
+        model = getattr(method, "base", None) or getattr(method, "model", None)
+        _require(model is not None, f"must be picklable, got {error!r}")
+        return False
+    return True
+
+
+def _take(array: Array, order: NDArray[np.intp]) -> Array:
+    xp = namespace_of(array)
+    return xp.take(array, xp.asarray(order, device=device(array)), axis=0)
+
+
+def _values(array: Array) -> NDArray[Any]:
+    """The values as NumPy has them, wide enough to compare."""
+    found: NDArray[Any] = to_numpy(array)
+    return found.astype(np.result_type(found, np.float32), copy=False)
+
+
+def _same(found: Any, expected: Any, message: str) -> None:
+    """Raise unless these arrays, or sequences of arrays, are equal bit for bit."""
+    if isinstance(expected, list | tuple):
+        for one, other in zip(found, expected, strict=True):
+            _same(one, other, message)
+        return
+    one, other = _values(found), _values(expected)
+    gap = np.abs(one - other).max(initial=0) if one.shape == other.shape else np.inf
+    _require(np.array_equal(one, other), f"{message} (by up to {gap:.2g})")

@@ -96,7 +96,7 @@ def test_one_failure_hides_no_other():
     assert failed == [
         "check_state_can_be_stored",
         "check_state_is_bounded",
-        "check_what_is_refused_changes_nothing",
+        "check_rejected_input_keeps_state",
     ]
 
 
