@@ -107,7 +107,7 @@ def second_half(labels):
 
 @pytest.mark.parametrize("contrast", [1.0, 0.6])
 @pytest.mark.parametrize("shape", ["monotone", "square", "sinusoidal", "bernoulli"])
-def test_label_shift_follows_its_course(shape, contrast):
+def test_label_shift_follows_its_schedule(shape, contrast):
     n, period = 40_000, 4000
     labels = np.arange(n) % 10
     is_second = second_half(labels)

@@ -1,12 +1,11 @@
-"""Streams: which samples arrive, in which order and in which batches."""
+"""Streams: which samples arrive, in which order and batches."""
 
-from lametta.stream.apart import alone, few_classes, tracks
 from lametta.stream.chain import markov
 from lametta.stream.domains import gradual, mixed, recurring
 from lametta.stream.order import Order, by_class, by_group, dirichlet, iid, orders, recorded
-from lametta.stream.parallel import interleaved
 from lametta.stream.prior import Prior, as_is, effective_classes, long_tail, priors, ratios, zipf
 from lametta.stream.scenario import Scenario, Stream, options
+from lametta.stream.several import alone, few_classes, interleaved, tracks
 from lametta.stream.shift import label_shift
 
 __all__ = [

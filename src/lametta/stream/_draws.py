@@ -1,4 +1,4 @@
-"""Random draws that are the same on every machine and with every version of NumPy.
+"""Random draws that are stable across machines and NumPy versions.
 
 NumPy promises that the raw integers of a bit generator never change. It does not promise what its
 distributions make of them. So all draws here come from the raw integers, by arithmetic that is

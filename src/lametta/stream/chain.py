@@ -1,4 +1,4 @@
-"""Orders in which a sample tells something about the next: a Markov chain."""
+"""Markov order: the next class or domain depends on the last."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -6,8 +6,11 @@ import numpy as np
 
 from lametta._checks import is_number
 from lametta.stream._draws import Floats, Groups, Index, Rng, uniform, weighted
-from lametta.stream._groups import numbered, turns
-from lametta.stream._inputs import needed_groups
+from lametta.stream._groups import (
+    factorize,
+    needed_groups,
+    rank_in_group,
+)
 from lametta.types import LamettaError
 
 
@@ -54,16 +57,16 @@ class markov:  # noqa: N801 - read as a value: order=markov()
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
         classes = domains = np.zeros(len(labels), np.int64)
         if self.stay != "iid":
-            classes, _ = numbered(labels)
+            classes, _ = factorize(labels)
         if self.stay_domain != "iid":
-            domains, _ = numbered(needed_groups("markov", groups))
+            domains, _ = factorize(needed_groups("markov", groups))
         shape = int(domains.max()) + 1, int(classes.max()) + 1
         urns = domains * shape[1] + classes
         path = self._path(np.bincount(urns, minlength=shape[0] * shape[1]).reshape(shape), rng)
         # The t-th visit to a state takes the t-th of its samples, which are in random order.
-        visit, turn = turns(path, False, rng), turns(urns, True, rng)
+        visit, rank = rank_in_group(path, False, rng), rank_in_group(urns, True, rng)
         arrival = np.empty_like(path)
-        arrival[np.lexsort((visit, path))] = np.lexsort((turn, urns))
+        arrival[np.lexsort((visit, path))] = np.lexsort((rank, urns))
         return arrival
 
     def _path(self, left: Index, rng: Rng) -> Index:

@@ -1,4 +1,4 @@
-"""Orders of domains, one a group: mixed, fading into each other, or coming back."""
+"""Orders of domains, one a group: mixed, gradual, recurring."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -6,8 +6,15 @@ import numpy as np
 
 from lametta._checks import check_flag, check_number
 from lametta.stream._draws import Floats, Groups, Index, Rng, permutation, uniform
-from lametta.stream._groups import GroupOrder, check_count, check_grouping, numbered, places, turns
-from lametta.stream._inputs import needed_groups
+from lametta.stream._groups import (
+    GroupOrder,
+    check_count,
+    check_grouping,
+    factorize,
+    group_ranks,
+    needed_groups,
+    rank_in_group,
+)
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,9 @@ class mixed:  # noqa: N801 - read as a value: order=mixed()
         check_flag("shuffle_inside", self.shuffle_inside)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
-        codes, _ = numbered(needed_groups("mixed", groups))
+        codes, _ = factorize(needed_groups("mixed", groups))
         times = permutation(rng, len(codes)).astype(np.float64)
-        return _arrivals(times, codes, turns(codes, self.shuffle_inside, rng))
+        return _arrivals(times, codes, rank_in_group(codes, self.shuffle_inside, rng))
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,11 @@ class gradual:  # noqa: N801
         check_grouping(self.shuffle_inside, self.sequence)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
-        codes, names = numbered(needed_groups("gradual", groups))
-        place = places(codes, names, self.sequence, rng)
+        codes, names = factorize(needed_groups("gradual", groups))
+        group_rank = group_ranks(codes, names, self.sequence, rng)
         moved = self.overlap * (uniform(rng, len(codes)) - 0.5)
-        times = place[codes] + uniform(rng, len(codes)) + moved
-        return _arrivals(times, codes, turns(codes, self.shuffle_inside, rng))
+        times = group_rank[codes] + uniform(rng, len(codes)) + moved
+        return _arrivals(times, codes, rank_in_group(codes, self.shuffle_inside, rng))
 
 
 @dataclass(frozen=True)
@@ -113,18 +120,18 @@ class recurring:  # noqa: N801
         check_grouping(self.shuffle_inside, self.sequence)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
-        codes, names = numbered(needed_groups("recurring", groups))
-        place = places(codes, names, self.sequence, rng)
-        turn = turns(codes, self.shuffle_inside, rng)
-        visit = turn * self.rounds // np.bincount(codes)[codes]
-        return np.lexsort((turn, place[codes], visit))
+        codes, names = factorize(needed_groups("recurring", groups))
+        group_rank = group_ranks(codes, names, self.sequence, rng)
+        rank = rank_in_group(codes, self.shuffle_inside, rng)
+        visit = rank * self.rounds // np.bincount(codes)[codes]
+        return np.lexsort((rank, group_rank[codes], visit))
 
 
-def _arrivals(times: Floats, codes: Index, turn: Index) -> Index:
-    """Sort samples by time of arrival, after dealing out the times of each group by turn.
+def _arrivals(times: Floats, codes: Index, rank: Index) -> Index:
+    """Sort samples by time of arrival, after dealing out the times of each group by rank.
 
-    The sample with turn t in its group gets the t-th earliest of the times that its group has.
+    The sample of rank t in its group gets the t-th earliest of the times that its group has.
     """
     taken = np.empty_like(times)
-    taken[np.lexsort((turn, codes))] = times[np.lexsort((times, codes))]
+    taken[np.lexsort((rank, codes))] = times[np.lexsort((times, codes))]
     return np.argsort(taken, kind="stable")

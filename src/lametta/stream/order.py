@@ -1,4 +1,4 @@
-"""Orders: when each sample arrives.
+"""Orders of arrival: i.i.d., recorded, by class, by group, Dirichlet; the registry of orders.
 
 An order is a callable ``order(labels, groups, rng)`` that gives positions [N]; or, where several
 cameras arrive side by side, a dict with the positions of each; or, where several streams come one
@@ -19,12 +19,12 @@ from lametta.stream._groups import (
     GroupOrder,
     check_count,
     check_grouping,
-    members,
-    numbered,
-    places,
-    turns,
+    factorize,
+    group_index,
+    group_ranks,
+    needed_groups,
+    rank_in_group,
 )
-from lametta.stream._inputs import needed_groups
 
 Arrival: TypeAlias = Index | Mapping[str, Index] | Sequence[tuple[str, Index]]
 """The positions of one stream, of streams side by side, or of streams one after another."""
@@ -85,9 +85,9 @@ class Grouped:
 
     def in_groups(self, name: str, groups: Groups | None, rng: Rng) -> Index:
         """The positions of all samples, one group after another."""
-        codes, names = numbered(needed_groups(name, groups))
-        place = places(codes, names, self.sequence, rng)
-        return np.lexsort((turns(codes, self.shuffle_inside, rng), place[codes]))
+        codes, names = factorize(needed_groups(name, groups))
+        group_rank = group_ranks(codes, names, self.sequence, rng)
+        return np.lexsort((rank_in_group(codes, self.shuffle_inside, rng), group_rank[codes]))
 
 
 @dataclass(frozen=True)
@@ -185,16 +185,16 @@ class dirichlet:  # noqa: N801
         check_flag("within_groups", self.within_groups)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
-        classes, names = numbered(labels)
+        classes, names = factorize(labels)
         group = np.zeros_like(classes)
         if self.within_groups:
-            group, _ = numbered(needed_groups("dirichlet", groups))
+            group, _ = factorize(needed_groups("dirichlet", groups))
         slots = self.slots or min(len(names), 100)
-        urn, _ = numbered(group * len(names) + classes)
+        urn, _ = factorize(group * len(names) + classes)
         slot = group * slots + self._slots(urn, slots, rng)
-        burst, bursts = numbered(slot * len(names) + classes)
-        place = permutation(rng, len(bursts))[burst] if self.bursts else np.zeros_like(burst)
-        return np.lexsort((permutation(rng, len(labels)), place, slot))
+        burst, bursts = factorize(slot * len(names) + classes)
+        burst_rank = permutation(rng, len(bursts))[burst] if self.bursts else np.zeros_like(burst)
+        return np.lexsort((permutation(rng, len(labels)), burst_rank, slot))
 
     def _slots(self, codes: Index, n_slots: int, rng: Rng) -> Index:
         """The slot of each sample, by Polya's urn, one for each class.
@@ -203,12 +203,12 @@ class dirichlet:  # noqa: N801
         n_slots), and otherwise the slot of a random earlier one. The distribution is the same as if
         shares were drawn first, without gamma variates, whose logarithms differ between machines.
         """
-        grouped, begin, sizes = members(codes)
+        grouped, begin, sizes = group_index(codes)
         start = np.repeat(begin, sizes)
-        turn = np.arange(len(codes)) - start
+        rank = np.arange(len(codes)) - start
         any_slot = below(rng, np.full(len(codes), n_slots))
-        fresh = uniform(rng, len(codes)) < self.gamma / (self.gamma + turn / n_slots)
-        earlier = start + below(rng, np.maximum(turn, 1))
+        fresh = uniform(rng, len(codes)) < self.gamma / (self.gamma + rank / n_slots)
+        earlier = start + below(rng, np.maximum(rank, 1))
         origin = np.where(fresh, np.arange(len(codes)), earlier)
         while np.any(origin != origin[origin]):
             origin = origin[origin]

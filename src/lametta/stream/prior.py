@@ -1,4 +1,4 @@
-"""Priors: how often each class occurs.
+"""Class priors: Zipf, long tail, given ratios; the registry of priors.
 
 A prior is a callable ``prior(labels, rng)`` that gives the positions of the samples to stream, in
 the order of the data set; only `zipf` gives some more than once. One whose class says ``grouped =
@@ -16,8 +16,12 @@ import numpy as np
 from lametta._checks import check_choice, check_integer, check_number, is_number
 from lametta.registry import GROUPS, FactoryRegistry, summary_of
 from lametta.stream._draws import Floats, Groups, Index, Rng, below, permutation, uniform
-from lametta.stream._groups import members, numbered, turns
-from lametta.stream._inputs import needed_groups
+from lametta.stream._groups import (
+    factorize,
+    group_index,
+    needed_groups,
+    rank_in_group,
+)
 from lametta.types import LamettaError
 
 # How many percent of the classes have to hold less than how many percent of the samples.
@@ -88,7 +92,7 @@ class zipf:  # noqa: N801
 
     def __call__(self, labels: Index, rng: Rng, /) -> Index:
         _, codes = np.unique(labels, return_inverse=True)
-        grouped, begin, sizes = members(codes)
+        grouped, begin, sizes = group_index(codes)
         drawn = np.repeat(np.arange(len(sizes)), self._counts(len(sizes), len(labels), rng))
         return np.sort(grouped[begin[drawn] + below(rng, sizes[drawn])])
 
@@ -145,7 +149,7 @@ class ratios:  # noqa: N801
                 raise LamettaError(f"shares must be of classes in labels, got class {wanted}")
         scale = min(size[c] / share[c] for c in share)
         counts = np.array([math.floor(scale * share.get(c, 0)) for c in size])
-        return np.flatnonzero(turns(codes, True, rng) < counts[codes])
+        return np.flatnonzero(rank_in_group(codes, True, rng) < counts[codes])
 
 
 @dataclass(frozen=True)
@@ -211,24 +215,24 @@ class long_tail:  # noqa: N801
         check_number("domain_imbalance", self.domain_imbalance, 1)
 
     def __call__(self, labels: Index, rng: Rng, groups: Groups | None = None, /) -> Index:
-        classes, names = numbered(labels)
+        classes, names = factorize(labels)
         domains = np.zeros_like(classes)
         if self.domain_imbalance > 1:
-            domains, _ = numbered(needed_groups("long_tail", groups, what="prior"))
+            domains, _ = factorize(needed_groups("long_tail", groups, what="prior"))
         share = _tail(classes, self.imbalance, rng) * _tail(domains, self.domain_imbalance, rng)
-        urns, _ = numbered(domains * len(names) + classes)
+        urns, _ = factorize(domains * len(names) + classes)
         # A little more than the product, whose last bit may differ between machines.
         kept = np.floor(np.bincount(urns)[urns] * share + 1e-9)
         if not kept.any():
             raise LamettaError(f"labels must leave room for {self}, got {len(labels)} samples")
-        return np.flatnonzero(turns(urns, True, rng) < kept)
+        return np.flatnonzero(rank_in_group(urns, True, rng) < kept)
 
 
 def _tail(codes: Index, imbalance: float, rng: Rng) -> Floats:
-    """The share of the samples [N] to keep, by the place of their group in a random order."""
+    """The share of the samples [N] to keep, by the rank of their group in a random order."""
     last = max(int(codes.max()), 1)
-    place = permutation(rng, int(codes.max()) + 1)[codes]
-    return np.asarray(float(imbalance) ** (-place / last))
+    rank = permutation(rng, int(codes.max()) + 1)[codes]
+    return np.asarray(float(imbalance) ** (-rank / last))
 
 
 def _zipf_variates(a: float, n: int, rng: Rng) -> list[int]:

@@ -1,4 +1,4 @@
-"""Scenarios: pure functions of labels, groups and a seed that say which sample arrives when."""
+"""Scenario: a pure function from labels, groups and a seed to a Stream of batches."""
 
 import hashlib
 import itertools
@@ -14,7 +14,7 @@ import numpy as np
 from lametta._checks import check_flag, check_integer
 from lametta.registry import FactoryRegistry
 from lametta.stream._draws import Groups, Index, generator
-from lametta.stream._inputs import checked_groups, checked_keys, checked_labels
+from lametta.stream._groups import checked_groups, checked_keys, checked_labels
 from lametta.stream.order import ORDERS, Order
 from lametta.stream.prior import PRIORS, Prior
 from lametta.types import Array, LamettaError

@@ -1,4 +1,4 @@
-"""Online label shift: how often each class occurs changes along the stream."""
+"""Online label shift: class shares that change over time."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from lametta._checks import check_choice, check_number
 from lametta.stream._draws import Floats, Groups, Index, Rng, permutation, uniform
-from lametta.stream._groups import check_count, numbered
+from lametta.stream._groups import check_count, factorize
 
 _SHAPES = ("monotone", "square", "sinusoidal", "bernoulli")
 
@@ -60,9 +60,9 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
             check_count("period", self.period)
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
-        codes, names = numbered(labels)
+        codes, names = factorize(labels)
         is_second = 2 * permutation(rng, len(names))[codes] >= len(names)
-        share = 0.5 + self.contrast * (self._course(len(labels), rng) - 0.5)
+        share = 0.5 + self.contrast * (self._schedule(len(labels), rng) - 0.5)
         # The second half takes as many times as it has samples, each about as likely as its share.
         taken = np.argsort(uniform(rng, len(labels)) - share, kind="stable")
         time_of_second = np.zeros(len(labels), bool)
@@ -73,7 +73,7 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
             arrival[time_of_second == second] = shuffled[is_second[shuffled] == second]
         return arrival
 
-    def _course(self, n: int, rng: Rng) -> Floats:
+    def _schedule(self, n: int, rng: Rng) -> Floats:
         """The share [n] of the second distribution at each time.
 
         A sine may differ between machines in the last bit, which matters only where that bit

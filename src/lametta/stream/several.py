@@ -1,23 +1,82 @@
-"""Many short streams, one after another: a method begins each of them anew."""
+"""Orders of several streams: interleaved cameras, episodes one after another.
 
-from dataclasses import KW_ONLY, dataclass
+Each stream has an id of its own, and no batch holds samples of two.
+"""
+
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from lametta._checks import check_integer
 from lametta.stream._draws import Groups, Index, Rng, below, permutation, uniform, weighted
-from lametta.stream._groups import check_count, members, numbered, turns
-from lametta.stream._inputs import needed_groups
-from lametta.stream.order import Grouped
+from lametta.stream._groups import check_count, factorize, group_index, needed_groups, rank_in_group
+from lametta.stream.order import Grouped, Order, recorded
 from lametta.types import LamettaError
 
-_Streams: TypeAlias = list[tuple[str, Index]]
+_Episodes: TypeAlias = list[tuple[str, Index]]
 """The id of each stream and its positions, one stream after another."""
 
 
 @dataclass(frozen=True)
-class alone(Grouped):  # noqa: N801 - read as a value: order=alone()
+class interleaved:  # noqa: N801 - read as a value: order=interleaved()
+    """Several cameras side by side: their batches take turns, and no batch mixes them.
+
+    Parameters
+    ----------
+    sources : int, optional
+        How many cameras there are. The groups are dealt to them at random, or single samples where
+        there are no groups. By default each group is a camera, and its name the stream id.
+    inside : order
+        The order of the samples of each camera.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> cameras = ["left", "right", "left", "right", "left"]
+    >>> stream = Scenario(interleaved(), batch_size=2)([0, 0, 1, 1, 0], cameras)
+    >>> for name, batch in zip(stream.ids, stream):
+    ...     print(name, batch)
+    left [0 2]
+    right [1 3]
+    left [4]
+    """
+
+    sources: int | None = None  # how many cameras; fingerprints of streams hash this name
+    _: KW_ONLY
+    inside: Order = field(default_factory=recorded)
+
+    def __post_init__(self) -> None:
+        if self.sources is not None:
+            check_integer("sources", self.sources, 1)
+        if not callable(self.inside) or isinstance(self.inside, interleaved | type):
+            raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> dict[str, Index]:
+        codes, names = self._cameras(len(labels), groups, rng)
+        grouped, begin, _ = group_index(codes)
+        streams = {}
+        for name, own in zip(names, np.split(grouped, begin[1:]), strict=True):
+            inside = self.inside(labels[own], None if groups is None else groups[own], rng)
+            if not isinstance(inside, np.ndarray):
+                raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
+            streams[str(name)] = own[inside]
+        return streams
+
+    def _cameras(self, n: int, groups: Groups | None, rng: Rng) -> tuple[Index, Groups]:
+        """The camera of each sample, as a number [N], and the names of the cameras."""
+        if self.sources is None:
+            return factorize(needed_groups("interleaved", groups))
+        units, names = factorize(np.arange(n) if groups is None else groups)
+        if self.sources > len(names):
+            what = "samples" if groups is None else "groups"
+            raise LamettaError(f"sources must be <= {len(names)} {what}, got {self.sources}")
+        dealt = permutation(rng, len(names)) % self.sources
+        return dealt[units], np.arange(self.sources)
+
+
+@dataclass(frozen=True)
+class alone(Grouped):  # noqa: N801
     """A video at a time: each group is a stream of its own, one after another.
 
     Its samples are those of `by_group` in the same order. But no batch holds samples of two groups,
@@ -36,7 +95,7 @@ class alone(Grouped):  # noqa: N801 - read as a value: order=alone()
     [('a', [0, 2]), ('a', [4]), ('b', [1, 3])]
     """
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Episodes:
         groups = needed_groups("alone", groups)
         arrival = self.in_groups("alone", groups, rng)
         ends = np.flatnonzero(groups[arrival[1:]] != groups[arrival[:-1]]) + 1
@@ -69,13 +128,13 @@ class tracks:  # noqa: N801
     def __post_init__(self) -> None:
         check_count("length", self.length)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
-        codes, names = numbered(labels)
-        turn = turns(codes, True, rng)
-        track, found = numbered((turn // self.length) * len(names) + codes)
-        place = permutation(rng, len(found))[track]
-        _, begin, _ = members(place)
-        parts = np.split(np.lexsort((turn, place)), begin[1:])
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Episodes:
+        codes, names = factorize(labels)
+        rank = rank_in_group(codes, True, rng)
+        track, found = factorize((rank // self.length) * len(names) + codes)
+        track_rank = permutation(rng, len(found))[track]
+        _, begin, _ = group_index(track_rank)
+        parts = np.split(np.lexsort((rank, track_rank)), begin[1:])
         return [(str(i), part) for i, part in enumerate(parts)]
 
 
@@ -117,12 +176,12 @@ class few_classes:  # noqa: N801
             raise LamettaError(f"most must be >= least, {self.least}, got {self.most}")
         check_count("size", self.size)
 
-    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Streams:
-        codes, _ = numbered(labels)
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> _Episodes:
+        codes, _ = factorize(labels)
         order = np.lexsort((permutation(rng, len(labels)), codes))
         left = np.bincount(codes)
         queues = [own.tolist() for own in np.split(order, np.cumsum(left)[:-1])]
-        tasks: _Streams = []
+        tasks: _Episodes = []
         while left.any():
             chosen = self._classes(left.copy(), rng)
             own, positions = left[chosen], []
