@@ -76,7 +76,7 @@ def _methods() -> Iterator[tuple[str, ...]]:
         traits = ["network" if found.needs_network else "outputs"]
         traits += ["state"] * found.stateful + ["ordered"] * found.ordered
         traits += ["looks ahead"] * (not found.causal)
-        yield f"`{name}`", found.line, ", ".join(traits), _options(found.parameters())
+        yield f"`{name}`", found.summary, ", ".join(traits), _options(found.parameters())
 
 
 def _affinities() -> Iterator[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from torch import nn
 import lametta.torch
 from lametta import LAME, Corrected, LamettaError, Output, Source, knn, linear, methods, rbf
 from lametta.affinity import AFFINITIES
-from lametta.correctors import Average
+from lametta.correctors import ROID, Average, PriorCorrection
 from lametta.testing import check_corrector
 from lametta.torch import Classifier, select, wrap
 from tests.conftest import make_batch
@@ -82,7 +82,7 @@ def test_parameters_are_those_of_the_constructor(name):
     for key, parameter in own.items():
         default = "knn" if key == "affinity" else parameter.default
         assert found[key].default == default
-    assert methods.find(name).problems({}) == []
+    assert methods.find(name).param_errors({}) == []
 
 
 def test_the_options_of_an_affinity_stand_beside_it():
@@ -122,9 +122,9 @@ def test_parameters_find_their_owner():
     assert sharpen == Sharpen(3)
     _, sharpen = both.correctors({f"{SHARPEN}.weight": 0.5})
     assert sharpen == Sharpen(weight=0.5)
-    ((name, message),) = both.problems({"weight": 1})
+    ((name, message),) = both.param_errors({"weight": 1})
     assert name == "weight"
-    assert "must say whose it is, lame.weight or" in message
+    assert "is ambiguous: use lame.weight or" in message
     hybrid = methods.find("adabn+lame").build(object(), {"momentum": 0.3, "k": 2})
     assert hybrid.base.momentum == 0.3
     assert hybrid.corrector == LAME(knn(2))
@@ -234,7 +234,7 @@ def test_lame_on_top_of_a_network_method(kind):
     ],
 )
 def test_it_is_said_what_is_wrong(name, params, problems):
-    assert methods.find(name).problems(params) == problems
+    assert methods.find(name).param_errors(params) == problems
 
 
 WRONG = {"lr": -1, "bn_momentum": 2, "momentum": 1, "predict_first": "no"}
@@ -254,7 +254,7 @@ WRONG = {"lr": -1, "bn_momentum": 2, "momentum": 1, "predict_first": "no"}
     ],
 )
 def test_all_that_is_wrong_is_found(name, params, wrong):
-    assert [key for key, _ in methods.find(name).problems(params)] == wrong
+    assert [key for key, _ in methods.find(name).param_errors(params)] == wrong
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_all_that_is_wrong_is_found(name, params, wrong):
         (lambda: methods.find(3), "method must be one of"),
         (
             lambda: methods.find("lame").correctors({"affinity": "python:os:system"}),
-            "affinity must take {}, got system() missing",
+            "affinity 'python:os:system' must be given command, got none",
         ),
         (
             lambda: methods.find("python:math:tau"),
@@ -330,10 +330,69 @@ def test_a_corrector_that_is_made_already_has_a_name_too():
     MADE.correct(features, probs)
     method = methods.find(f"python:{__name__}:MADE")
     assert (method.stateful, method.ordered, method.needs_network) == (True, True, False)
-    assert method.line == methods.find("average").line
-    assert method.problems({"k": 3})[0][1].startswith("is no option of")
+    assert method.summary == methods.find("average").summary
+    assert method.param_errors({"k": 3})[0][1].startswith("is no option of")
     first, second = (method.correctors({})[0] for _ in range(2))
     expected = Average().correct(features, probs).probs  # without what it remembers
     for own in (first, second):
         np.testing.assert_array_equal(own.correct(features, probs).probs, expected)
     assert len(copy.deepcopy(method).correctors({})) == 1
+
+
+def test_roid_is_the_old_name_of_its_prior_correction():
+    old, new = methods.find("roid"), methods.find("prior_correction")
+    assert old.correctors({"size": 3}) == new.correctors({"size": 3}) == [ROID(3)]
+    assert ROID is PriorCorrection
+    assert "roid" not in methods.names()
+    assert methods.is_builtin("tent+roid")
+
+
+class Plain:
+    """A corrector whose author annotates nothing, and asks for one thing."""
+
+    def __init__(self, offset, power=2.0):
+        self.offset, self.power = offset, power
+
+    def correct(self, features, probs, /):
+        probs = (probs + self.offset) ** self.power
+        return lametta.Prediction(probs / probs.sum(axis=1, keepdims=True), features)
+
+    def reset(self):
+        pass
+
+
+PLAIN = f"python:{__name__}:Plain"
+
+
+def test_options_without_a_type_take_what_is_given():
+    features, probs = make_batch(6, 3)
+    method = methods.find(PLAIN)
+    assert [option.text for option in method.parameters().values()] == ["offset", "power=2.0"]
+    assert method.param_errors({"offset": 0, "power": 3}) == []
+    (corrector,) = method.correctors({"offset": 0, "power": 3})
+    expected = probs**3 / (probs**3).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(corrector.correct(features, probs).probs, expected)
+
+
+def test_required_options_are_asked_for(net):
+    message = "Plain must be given offset, got none"
+    method = methods.find(PLAIN)
+    for params in ({}, {"power": 3}):
+        ((name, found),) = method.param_errors(params)
+        assert (name, found.endswith(message)) == ("", True)
+        with pytest.raises(LamettaError, match=message):
+            method.correctors(params)
+    assert [name for name, _ in method.param_errors({"powr": 3})] == ["powr"]
+    with pytest.raises(LamettaError, match=message):
+        wrap(net, PLAIN)
+    with pytest.raises(LamettaError, match=message):
+        methods.as_corrector(f"lame+{PLAIN}", {"k": 3})
+
+
+def test_an_affinity_is_a_name_a_table_or_one_of_another_package(plug_in):
+    plug_in("lametta.affinities", acme="lametta.affinity:linear")
+    lame = methods.find("lame")
+    assert lame.correctors({"affinity": "acme", "row_sum": 5}) == [LAME(linear(row_sum=5))]
+    assert lame.correctors({"affinity": {"kind": "rbf", "k": 3}}) == [LAME(rbf(3))]
+    assert lame.param_errors({"affinity": "acme", "k": 5})[0][0] == "k"
+    assert lame.param_errors({"affinity": {"kind": "rbff"}})[0][0] == "affinity"

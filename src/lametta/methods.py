@@ -1,4 +1,4 @@
-"""The one table of methods: names, what they make, what they need.
+"""Registry of methods, and methods composed by ``+`` (``tent+lame``).
 
 `wrap`, experiments, ``lametta correct``, ``lametta list methods`` and the docs read it. A method is
 a `Corrector`, which sees outputs alone, or a callable from a model to an `Adapter`. Its parameters,
@@ -7,49 +7,88 @@ their defaults and types are read from its signature; its own constructor checks
 A name is one of the table's, one of an installed package's (entry points of the group
 ``lametta.methods``), or ``python:package.module:Name``: a class, a function, or a corrector that is
 made already and has its options. With ``+`` correctors go on top of anything: ``tent+lame``.
-Parameters are flat: those of all parts, and those of the affinity beside it. Where two parts have
-one of the same name, ``lame.weight`` tells which is meant.
+Parameters are flat: those of all components, and beside an option that is itself given by a name,
+as an affinity is, the options of what it names. Where two components have one of the same name,
+``lame.weight`` tells which is meant.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from lametta._checks import did_you_mean
-from lametta._parts import Part
 from lametta.adapters import Corrected
-from lametta.affinity import Affinity
 from lametta.correctors import Streams
 from lametta.correctors.base import check_can_correct, clone
 from lametta.correctors.chain import Chain
-from lametta.registry import Parameter, entry_points, import_object
+from lametta.registry import (
+    GROUPS,
+    FactoryRegistry,
+    Parameter,
+    Registry,
+    check_required,
+    import_object,
+    parameters_of,
+    summary_of,
+)
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
-GROUP = "lametta.methods"
-"""The entry points that a package declares its methods by."""
 
-METHODS = {
-    "source": "lametta.adapters:Source",
-    "lame": "lametta.correctors:LAME",
-    "tent": "lametta.torch:TENT",
-    "shot_im": "lametta.torch:SHOTIM",
-    "pseudo_label": "lametta.torch:PseudoLabel",
-    "adabn": "lametta.torch:AdaBN",
-    "prudent": "lametta.correctors:Prudent",
-    "memory": "lametta.correctors:Memory",
-    "windowed": "lametta.correctors:Windowed",
-    "average": "lametta.correctors:Average",
-    "majority": "lametta.correctors:Majority",
-    "smoothing": "lametta.correctors:Smoothing",
-    "product": "lametta.correctors:Product",
-    "track": "lametta.correctors:Track",
-    "label_shift": "lametta.correctors:LabelShift",
-    "roid": "lametta.correctors:ROID",
-    "cofa": "lametta.correctors:COFA",
-    "oatta": "lametta.correctors:OATTA",
-}
-"""The methods that come with lametta, and where they are; imported when they are used."""
+class _Clones:
+    """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
+
+    def __init__(self, corrector: Corrector) -> None:
+        self.corrector, self.__doc__ = corrector, type(corrector).__doc__
+
+    def __call__(self) -> Corrector:
+        return clone(self.corrector)
+
+    def __getattr__(self, trait: str) -> Any:  # stateful, ordered, causal, correct
+        if trait == "corrector":  # a copy without its attributes yet
+            raise AttributeError(trait)
+        return getattr(self.corrector, trait)
+
+
+def _load(target: str, argument: str, name: str) -> Callable[..., Any]:
+    found: object = import_object(target, argument, name)
+    if isinstance(found, Corrector) and not isinstance(found, type):
+        return _Clones(found)
+    if not callable(found):
+        raise LamettaError(
+            f"{argument} must be a class, a function or a corrector, got {found!r} for {name!r}"
+        )
+    return found
+
+
+METHODS: Registry[Callable[..., Any]] = Registry(
+    "method",
+    {
+        "source": "lametta.adapters:Source",
+        "lame": "lametta.correctors:LAME",
+        "tent": "lametta.torch:TENT",
+        "shot_im": "lametta.torch:SHOTIM",
+        "pseudo_label": "lametta.torch:PseudoLabel",
+        "adabn": "lametta.torch:AdaBN",
+        "prudent": "lametta.correctors:Prudent",
+        "memory": "lametta.correctors:Memory",
+        "windowed": "lametta.correctors:Windowed",
+        "average": "lametta.correctors:Average",
+        "majority": "lametta.correctors:Majority",
+        "smoothing": "lametta.correctors:Smoothing",
+        "product": "lametta.correctors:Product",
+        "track": "lametta.correctors:Track",
+        "label_shift": "lametta.correctors:LabelShift",
+        "prior_correction": "lametta.correctors:PriorCorrection",
+        "cofa": "lametta.correctors:COFA",
+        "oatta": "lametta.correctors:OATTA",
+    },
+    group=GROUPS["methods"],
+    aliases={"roid": "prior_correction"},
+    also="several with + between them",
+    load=_load,
+)
+"""The single methods by name, imported when they are used."""
 
 
 def names() -> list[str]:
@@ -60,7 +99,7 @@ def names() -> list[str]:
     >>> names()[:3]
     ['source', 'lame', 'tent']
     """
-    return [*METHODS, *(name for name in entry_points(GROUP) if name not in METHODS)]
+    return METHODS.names()
 
 
 def find(name: str, argument: str = "method") -> "Method":
@@ -75,7 +114,7 @@ def find(name: str, argument: str = "method") -> "Method":
 
     Examples
     --------
-    >>> find("lame").needs_network, [part.name for part in find("tent+lame").parts]
+    >>> find("lame").needs_network, [one.name for one in find("tent+lame").components]
     (False, ['tent', 'lame'])
     >>> find("tant")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -83,7 +122,8 @@ def find(name: str, argument: str = "method") -> "Method":
     them, or python:package.module:Name, got 'tant'; did you mean 'tent'?
     """
     check_name(name, argument)
-    return Method(name, tuple(Part(part, _load(part)) for part in name.split("+")))
+    parts = name.split("+")
+    return Method(name, tuple(Component(part, METHODS.find(part, argument)) for part in parts))
 
 
 def as_corrector(
@@ -134,19 +174,66 @@ def as_corrector(
 
 def check_name(name: str, argument: str = "method") -> None:
     """Raise unless a method may have this name; nothing is imported."""
-    known = names()
-    for part in name.split("+") if isinstance(name, str) else [None]:
-        if part is None or (part not in known and not part.startswith("python:")):
-            listed = ", ".join(map(repr, known))
-            raise LamettaError(
-                f"{argument} must be one of {listed}, several with + between them, or "
-                f"python:package.module:Name, got {name!r}{did_you_mean(part, known)}"
-            )
+    for part in name.split("+") if isinstance(name, str) else [name]:
+        METHODS.check(part, argument, within=name)
 
 
-def is_ours(name: str) -> bool:
-    """Whether all parts of a name come with lametta, so that finding it runs no other code."""
-    return all(part in METHODS for part in name.split("+"))
+def is_builtin(name: str) -> bool:
+    """Whether all of a name comes with lametta, so that to find it runs no other code."""
+    return all(METHODS.is_builtin(part) for part in name.split("+"))
+
+
+@dataclass(frozen=True)
+class Component:
+    """A single method of a name such as ``tent+lame``, and the class or function that makes it."""
+
+    name: str
+    factory: Callable[..., Any]
+
+    @property
+    def is_corrector(self) -> bool:
+        """Whether it makes a corrector, and not an adapter on a model."""
+        return callable(getattr(self.factory, "correct", None))
+
+    @cached_property
+    def own(self) -> dict[str, Parameter]:
+        """The parameters of the constructor, without the model of an adapter."""
+        found = list(parameters_of(self.factory).items())
+        return dict(found if self.is_corrector else found[1:])
+
+    @cached_property
+    def registries(self) -> dict[str, FactoryRegistry[Any]]:
+        """The parameters that may be given by a name, with the options of that beside them."""
+        found = {name: parameter.registry for name, parameter in self.own.items()}
+        return {name: registry for name, registry in found.items() if registry is not None}
+
+    def options(self, params: Mapping[str, object]) -> dict[str, Parameter]:
+        """All that may be given, with the options of what ``params`` choose by name."""
+        known = dict(self.own)
+        for name, registry in self.registries.items():
+            default, kind = self.own[name].default, cast(Any, self.own[name].kind)
+            chosen = params.get(f"{self.name}.{name}", params.get(name, default))
+            # The name says as much as the object.
+            known[name] = Parameter(name, registry.name_of(default) or default, kind | str)
+            if (named := registry.name_of(chosen)) is not None:
+                known |= registry.options(named, name)
+        return known
+
+    def arguments(self, given: Mapping[str, object]) -> dict[str, object]:
+        """What the constructor is called with: objects instead of their names and options."""
+        own = {name: value for name, value in given.items() if name in self.own}
+        for name, registry in self.registries.items():
+            chosen = own.get(name, self.own[name].default)
+            if (named := registry.name_of(chosen)) is None:
+                continue
+            known = registry.options(named, name)
+            beside = {key: x for key, x in given.items() if key in known and key not in self.own}
+            if isinstance(chosen, str | Mapping):
+                own[name] = registry.build(chosen, name, **beside)
+            elif beside:
+                own[name] = registry.build(named, name, **beside)
+        check_required(self.name, self.own, own)
+        return own
 
 
 @dataclass(frozen=True)
@@ -157,85 +244,86 @@ class Method:
     ----------
     name : str
         As it was asked for.
-    parts : tuple
+    components : tuple of Component
         The single methods that it joins, the lowest first.
 
     Examples
     --------
     >>> method = find("lame")
-    >>> method.ordered, method.problems({"k": 0, "wieght": 1})
+    >>> method.ordered, method.param_errors({"k": 0, "wieght": 1})
     (False, [('k', 'must be an integer >= 1, got 0'), ('wieght', "is no option of lame, which
     has affinity, weight, max_iter, tol, k, direction, symmetric, method; did you mean 'weight'?")])
     """
 
     name: str
-    parts: tuple[Part, ...]
+    components: tuple[Component, ...]
 
     def __post_init__(self) -> None:
-        for place, part in enumerate(self.parts):
+        for place, part in enumerate(self.components):
             if place and not part.is_corrector:
                 raise LamettaError(
                     f"method must have correctors after +, got {part.name!r} in {self.name!r}"
                 )
-            if part.name in [other.name for other in self.parts[:place]]:
+            if part.name in [other.name for other in self.components[:place]]:
                 raise LamettaError(f"method must name each part once, got {self.name!r}")
 
     @property
     def needs_network(self) -> bool:
         """Whether it needs the network itself, and not its outputs alone."""
-        first = self.parts[0]
-        return not first.is_corrector and bool(getattr(first.make, "needs_network", True))
+        first = self.components[0]
+        return not first.is_corrector and bool(getattr(first.factory, "needs_network", True))
 
     @property
     def ordered(self) -> bool:
         """Whether the order of samples inside a batch matters to it."""
-        return any(getattr(part.make, "ordered", False) for part in self.parts)
+        return any(getattr(part.factory, "ordered", False) for part in self.components)
 
     @property
     def stateful(self) -> bool:
         """Whether a batch changes how it predicts the next."""
-        return any(getattr(part.make, "stateful", not part.is_corrector) for part in self.parts)
+        return any(
+            getattr(part.factory, "stateful", not part.is_corrector) for part in self.components
+        )
 
     @property
     def causal(self) -> bool:
         """Whether a sample's answer depends on it and on the past alone, not on later ones."""
-        return all(getattr(part.make, "causal", False) for part in self.parts)
+        return all(getattr(part.factory, "causal", False) for part in self.components)
 
     @property
-    def line(self) -> str:
+    def summary(self) -> str:
         """What it is, in a line."""
-        lines = [(inspect.getdoc(part.make) or "").partition("\n")[0] for part in self.parts]
-        return " Then: ".join(lines)
+        return " Then: ".join(summary_of(part.factory) for part in self.components)
 
     def parameters(self, params: Mapping[str, object] | None = None) -> dict[str, Parameter]:
         """What may be given, by name, beside these parameters."""
         return {
             name: parameter
-            for part in self.parts
+            for part in self.components
             for name, parameter in part.options(params or {}).items()
         }
 
-    def problems(self, params: Mapping[str, object]) -> list[tuple[str, str]]:
+    def param_errors(self, params: Mapping[str, object]) -> list[tuple[str, str]]:
         """Find what is wrong with parameters: pairs of a name, empty for several, and a message."""
-        kinds = {name: parameter.kind for name, parameter in self.parameters().items()}
-        # Without the affinity that is chosen, its options mean nothing.
-        chosen = {name: x for name, x in params.items() if kinds.get(name) == Affinity | str}
+        by_name = {name for part in self.components for name in part.registries}
+        # Without what is chosen by its name, the options of that mean nothing.
+        chosen = {name: x for name, x in params.items() if name.rpartition(".")[2] in by_name}
         found = []
         for name, value in params.items():
-            beside = {} if name in chosen or _refuses(self, chosen) else chosen
-            if message := _refuses(self, beside | {name: value}):
+            beside = {} if name in chosen or _error(self, chosen) else chosen
+            if message := _error(self, beside | {name: value}):
                 found.append((name, message.removeprefix(f"{name} ")))
-        if not found and (message := _refuses(self, params)):
+        if not found and (message := _error(self, params, whole=True)):
             found.append(("", message))
         return found
 
     def correctors(self, params: Mapping[str, object], argument: str = "method") -> list[Corrector]:
         """Make the correctors, to be called one after another; for methods of outputs alone."""
-        if not all(part.is_corrector for part in self.parts):
+        if not all(part.is_corrector for part in self.components):
             raise LamettaError(
                 f"{argument} must see outputs alone, got {self.name!r}, which needs a model"
             )
-        return [part.make(**part.arguments(given)) for part, given in self.shares(params)]
+        return [part.factory(**part.arguments(given)) for part, given in self.split_params(params)]
 
     def build(self, model: Model | Adapter, params: Mapping[str, object]) -> Adapter:
         """Make the adapter on a model.
@@ -249,11 +337,11 @@ class Method:
         rbf(k=3, row_sum=None, symmetric=False)
         """
         adapter: Any = model
-        for part, given in self.shares(params):
+        for part, given in self.split_params(params):
             if part.is_corrector:
-                adapter = Corrected(adapter, part.make(**part.arguments(given)))
+                adapter = Corrected(adapter, part.factory(**part.arguments(given)))
             else:
-                adapter = part.make(adapter, **part.arguments(given))
+                adapter = part.factory(adapter, **part.arguments(given))
         if not isinstance(adapter, Adapter):
             raise LamettaError(
                 f"method must make an adapter with step and reset, got {type(adapter).__name__} "
@@ -261,9 +349,9 @@ class Method:
             )
         return adapter
 
-    def shares(self, params: Mapping[str, object]) -> list[tuple[Part, dict[str, Any]]]:
-        """Give each part its parameters, whose names and types are checked."""
-        shares = [(part, part.options(params), dict[str, Any]()) for part in self.parts]
+    def split_params(self, params: Mapping[str, object]) -> list[tuple[Component, dict[str, Any]]]:
+        """Give each component its parameters, whose names and types are checked."""
+        shares = [(part, part.options(params), dict[str, Any]()) for part in self.components]
         for name, value in params.items():
             qualifier, _, option = name.rpartition(".")
             asked = [share for share in shares if qualifier in ("", share[0].name)]
@@ -274,46 +362,23 @@ class Method:
                 raise LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
             if len(owners) > 1:
                 choices = " or ".join(f"{part.name}.{option}" for part, _, _ in owners)
-                raise LamettaError(f"{name} must say whose it is, {choices}, got {name!r}")
+                raise LamettaError(f"{name} is ambiguous: use {choices}")
             ((_, known, given),) = owners
             known[option].check(name, value)
             given[option] = value
         return [(part, given) for part, _, given in shares]
 
 
-def _refuses(method: Method, params: Mapping[str, object]) -> str:
-    """The error that these parameters raise, in constructors too; empty if none."""
+def _error(method: Method, params: Mapping[str, object], *, whole: bool = False) -> str:
+    """The error that these parameters raise, in constructors too; empty if none.
+
+    Where they are not the whole, a component that needs more is not made.
+    """
     try:
-        for part, given in method.shares(params):
-            part.make(*([] if part.is_corrector else [None]), **part.arguments(given))
+        for part, given in method.split_params(params):
+            needs_more = any(p.required and name not in given for name, p in part.own.items())
+            if whole or not needs_more:
+                part.factory(*([] if part.is_corrector else [None]), **part.arguments(given))
     except LamettaError as error:
         return str(error)
     return ""
-
-
-class _Copies:
-    """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
-
-    def __init__(self, corrector: Corrector) -> None:
-        self.corrector, self.__doc__ = corrector, type(corrector).__doc__
-
-    def __call__(self) -> Corrector:
-        return clone(self.corrector)
-
-    def __getattr__(self, trait: str) -> Any:  # stateful, ordered, causal, correct
-        if trait == "corrector":  # a copy without its attributes yet
-            raise AttributeError(trait)
-        return getattr(self.corrector, trait)
-
-
-def _load(name: str) -> Callable[..., Any]:
-    make: object = import_object(
-        METHODS.get(name) or entry_points(GROUP).get(name) or name, "method"
-    )
-    if isinstance(make, Corrector) and not isinstance(make, type):
-        return _Copies(make)
-    if not callable(make):
-        raise LamettaError(
-            f"method must be a class, a function or a corrector, got {make!r} for {name!r}"
-        )
-    return make

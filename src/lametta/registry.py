@@ -177,17 +177,16 @@ class FactoryRegistry(Registry[Callable[..., T]]):
         if makes is not None:
             _MADE_BY[makes] = self
 
-    def options(self, name: str) -> "dict[str, Parameter]":
+    def options(self, name: str, argument: str = "") -> "dict[str, Parameter]":
         """What a factory may be given, by name."""
-        return parameters_of(self.find(name))
+        return parameters_of(self.find(name, argument))
 
-    def factory_of(self, given: object, argument: str = "") -> Callable[..., T] | None:
-        """What makes the thing of a name, or more like a thing that is made; None if unknown."""
-        if isinstance(given, str):
-            return self.find(given, argument)
-        kind: object = type(given)
-        own = (entry for entry in self._entries.values() if not isinstance(entry, str))
-        return next((factory for factory in own if factory is kind), None)
+    def name_of(self, given: object) -> str | None:
+        """The name of what `build` would make, or of what is made already; None if unknown."""
+        if isinstance(given, str | Mapping):
+            name = given.get("kind") if isinstance(given, Mapping) else given
+            return name if isinstance(name, str) else None
+        return next((name for name, make in self._entries.items() if make is type(given)), None)
 
     def build(
         self, given: T | str | Mapping[str, object], argument: str = "", /, **options: object

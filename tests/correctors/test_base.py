@@ -234,7 +234,7 @@ def test_what_is_wrong_with_a_state_is_named(change, message):
 
 def test_the_base_class_says_what_it_is():
     assert isinstance(Average(), Stateful)
-    assert not isinstance(methods.find("lame").parts[0].make(), Stateful)
+    assert not isinstance(methods.find("lame").components[0].factory(), Stateful)
     method = methods.find("average")
     assert (method.ordered, method.stateful, method.causal) == (True, True, True)
     assert not methods.find("lame").causal

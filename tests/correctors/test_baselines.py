@@ -9,10 +9,10 @@ from lametta import LamettaError, methods
 from lametta.correctors import (
     COFA,
     OATTA,
-    ROID,
     Average,
     LabelShift,
     Majority,
+    PriorCorrection,
     Product,
     Smoothing,
     Windowed,
@@ -27,7 +27,7 @@ BASELINES = {
     "smoothing": Smoothing(),
     "product": Product(),
     "label_shift": LabelShift(),
-    "roid": ROID(),
+    "prior_correction": PriorCorrection(),
     "cofa": COFA(),
     "oatta": OATTA(),
 }
@@ -128,9 +128,9 @@ def test_label_shift_stops_where_the_frequencies_do():
 
 
 @pytest.mark.parametrize("size", [4, 64])
-def test_roid(size):
+def test_prior_correction_is_that_of_roid(size):
     probs = stream()
-    found = answers(ROID(size), probs)
+    found = answers(PriorCorrection(size), probs)
     for i, row in enumerate(found):
         window = probs[max(0, i + 1 - size) : i + 1]
         prior = window.mean(axis=0)
@@ -217,7 +217,7 @@ def test_all_libraries_give_the_same_answers(name, library: Library):
         (lambda: LabelShift(concentration=-1), "concentration must be a finite number >= 0"),
         (lambda: LabelShift(max_iter=1.5), "max_iter must be an integer >= 0, got 1.5"),
         (lambda: LabelShift(tol=-1), "tol must be a finite number >= 0, got -1"),
-        (lambda: ROID("all"), "size must be an integer >= 1, got 'all'"),
+        (lambda: PriorCorrection("all"), "size must be an integer >= 1, got 'all'"),
         (lambda: OATTA(smoothing=0), "smoothing must be a finite number > 0, got 0"),
         (lambda: OATTA(decay=1), "decay must be a finite number >= 0 and < 1, got 1"),
     ],

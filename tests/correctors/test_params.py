@@ -11,8 +11,8 @@ from lametta.correctors import LabelShift, Smoothing, Track
 from lametta.correctors.chain import Chain
 from tests.conftest import make_batch
 
-PARTS = [methods.find(name).parts[0] for name in methods.METHODS]
-CORRECTORS = [part.make for part in PARTS if part.is_corrector]
+PARTS = [methods.find(name).components[0] for name in methods.METHODS]
+CORRECTORS = [part.factory for part in PARTS if part.is_corrector]
 
 
 @pytest.mark.parametrize("make", [*CORRECTORS, lambda: Streams(Track()), lambda: Chain((LAME(),))])

@@ -207,16 +207,16 @@ def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
 
 def _passes(kind: str, config: str) -> tuple[int, int] | None:
     """How often an image goes through the network, both ways; None for third-party methods."""
-    if not methods.is_ours(kind):
+    if not methods.is_builtin(kind):
         return None
     method = methods.find(kind)
     if not method.needs_network:
         return 0, 0
     from lametta.torch import GradientMethod
 
-    first, options = method.shares(json.loads(config))[0]
+    first, options = method.split_params(json.loads(config))[0]
     steps = options.get("steps", 1)
-    learns = isinstance(first.make, type) and issubclass(first.make, GradientMethod)
+    learns = isinstance(first.factory, type) and issubclass(first.factory, GradientMethod)
     return steps + (not options.get("predict_first")), steps if learns else 0
 
 

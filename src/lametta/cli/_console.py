@@ -185,7 +185,7 @@ def find_method(
     Those among the shortcuts were typed as options of their own.
     """
     found = methods.find(name, "--method")
-    for param, message in found.problems(params):
+    for param, message in found.param_errors(params):
         option = f"--{param.replace('_', '-')}" if param in shortcuts else f"--set {param}"
         raise LamettaError(f"{option} {message}" if param else message)
     with typed(method="--method"):

@@ -62,7 +62,7 @@ def export(
         params |= {"symmetric": symmetric, "weight": weight}
         params = {name: value for name, value in params.items() if value is not None}
         lame = methods.find("lame")
-        for name, message in lame.problems(params):
+        for name, message in lame.param_errors(params):
             raise LamettaError(f"--{name.replace('_', '-')} {message}")
         (corrector,) = (cast(LAME, corrector) for corrector in lame.correctors(params))
         options = ("iterations", "model", "features", "logits", "probabilities")

@@ -84,7 +84,7 @@ def _methods() -> None:
             *([] if method.causal else ["looks ahead"]),
         )
         options = ", ".join(parameter.text for parameter in method.parameters().values())
-        rows.append((name, ", ".join(traits), _plain(method.line), _plain(options)))
+        rows.append((name, ", ".join(traits), _plain(method.summary), _plain(options)))
     show_table("name", "traits", "what it is", "options", rows=rows)
     say("+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own")
 

@@ -203,7 +203,7 @@ def _served(specs: Sequence[str]) -> "dict[str, Served]":
             )
         name, method, text = found["name"] or found["method"], found["method"], found["options"]
         options = parsed(text.split(","), "--corrector") if text else {}
-        for option, message in methods.find(method, "--corrector").problems(options):
+        for option, message in methods.find(method, "--corrector").param_errors(options):
             raise LamettaError(f"--corrector {spec}: {option} {message}")
         with typed(correctors="--corrector"):
             Served(method, options).make()

@@ -4,7 +4,7 @@ from lametta.correctors.averages import Average, Majority, Product, Smoothing
 from lametta.correctors.base import Remembering, StatefulCorrector, advance
 from lametta.correctors.chain import Chain
 from lametta.correctors.cofa import COFA
-from lametta.correctors.label_shift import ROID, LabelShift
+from lametta.correctors.label_shift import ROID, LabelShift, PriorCorrection
 from lametta.correctors.lame import LAME
 from lametta.correctors.oatta import OATTA
 from lametta.correctors.prudent import Memory, Prudent
@@ -22,6 +22,7 @@ __all__ = [
     "LabelShift",
     "Majority",
     "Memory",
+    "PriorCorrection",
     "Product",
     "Prudent",
     "Remembering",

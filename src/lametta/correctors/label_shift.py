@@ -85,7 +85,7 @@ class LabelShift(StatefulCorrector):
 
 
 @dataclass
-class ROID(StatefulCorrector):
+class PriorCorrection(StatefulCorrector):
     """Multiply probabilities by how frequent the classes are among the last samples, smoothed.
 
     The prior correction of ROID (Marsden, Döbler and Yang, WACV 2024): with p the mean of the last
@@ -117,7 +117,7 @@ class ROID(StatefulCorrector):
     --------
     >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.9, 0.1], [0.45, 0.55]])
-    >>> ROID().correct(np.ones((3, 1)), probs).probs.argmax(axis=1)
+    >>> PriorCorrection().correct(np.ones((3, 1)), probs).probs.argmax(axis=1)
     array([0, 0, 0])
     """
 
@@ -134,3 +134,6 @@ class ROID(StatefulCorrector):
         prior = rows.mean(axis=0)
         smooth = max(1 / len(rows), 1 / len(q)) / prior.max()
         return normalized(q * (prior + smooth))
+
+
+ROID = PriorCorrection  # the name that it had, although ROID is more than this

@@ -8,7 +8,6 @@ from safetensors.numpy import load, save
 from torch import nn
 
 from lametta import methods
-from lametta._parts import Part
 from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import Streams
@@ -213,13 +212,13 @@ def _maker(method: Any, options: dict[str, object]) -> Callable[[Classifier], Ad
         found = methods.find(method)
     elif isinstance(method, type) or (callable(method) and not isinstance(method, Corrector)):
         name = getattr(method, "__name__", type(method).__name__)
-        found = methods.Method(name, (Part(name, method),))
+        found = methods.Method(name, (methods.Component(name, method),))
     else:
         own = methods.as_corrector(method, options, argument="method")
         return lambda model: Corrected(model, own)
-    for option, message in found.problems(options):
+    for option, message in found.param_errors(options):
         raise LamettaError(f"{option} {message}".strip())
-    if all(part.is_corrector for part in found.parts):
+    if all(part.is_corrector for part in found.components):
         made = found.correctors(options)  # one of all, for streams to have copies of
         one = made[0] if len(made) == 1 else Chain(tuple(made))
         return lambda model: Corrected(model, one)

@@ -94,6 +94,13 @@ def ids(content):
     return {replace(cell, id=""): cell.id for cell in cells}
 
 
+def test_renamed_methods_keep_the_cells():
+    kinds = ("roid", "prior_correction", "adabn+prior_correction")
+    old, new, hybrid = (ids(tiny(methods__LAME={"kind": kind}, validation=None)) for kind in kinds)
+    assert old == new
+    assert {cell.kind for cell in hybrid} >= {"adabn+roid"}
+
+
 def test_renamed_layers_keep_the_cells():
     old, new = (
         ids(tiny(methods__TENT__params={"layers": name}, methods__TENT__grid={"lr": [0.01, 0.1]}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lametta import methods
 from lametta._checks import check_choice
 from lametta.bench.experiment.errors import Problem, expected
+from lametta.registry import is_third_party
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _sources(experiment: "Experiment") -> Iterator[Problem]:
 def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str, object]]) -> None:
     """Raise unless the methods take what was selected, perhaps by a person."""
     for name in selected.keys() & experiment.methods.keys():
-        for key, message in methods.find(experiment.methods[name].kind).problems(selected[name]):
+        method = methods.find(experiment.methods[name].kind)
+        for key, message in method.param_errors(selected[name]):
             raise LamettaError(f"selected must fit {name}, got {key}: {message}")
 
 
@@ -63,7 +65,7 @@ def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
         if check == "all" or (check == "ours" and _is_ours(method)):
             try:
                 found = methods.find(method.kind)
-                wrong = chain.from_iterable(map(found.problems, method.configurations()))
+                wrong = chain.from_iterable(map(found.param_errors, method.configurations()))
             except LamettaError as error:
                 yield Problem(("methods", name, "kind"), str(error).removeprefix("method "))
         in_grids = {key for grid in method.grid for key in grid}
@@ -83,8 +85,7 @@ def _is_ours(method: "MethodSpec") -> bool:
         *method.params.values(),
         *(x for grid in method.grid for xs in grid.values() for x in xs),
     ]
-    theirs = any(isinstance(value, str) and value.startswith("python:") for value in values)
-    return methods.is_ours(method.kind) and not theirs
+    return methods.is_builtin(method.kind) and not any(map(is_third_party, values))
 
 
 def _references(experiment: "Experiment") -> Iterator[Problem]:
