@@ -6,7 +6,13 @@ from typing import Any, ClassVar, cast
 
 from lametta._arrays import check_classes, namespace_of, softmax, widen
 from lametta._locks import FairLock
-from lametta.correctors.base import Composite, checked_prediction, is_stateful
+from lametta.correctors.base import (
+    Composite,
+    checked_prediction,
+    give_prototypes,
+    is_stateful,
+    lacks_prototypes,
+)
 from lametta.correctors.streams import Streams
 from lametta.signals import signals
 from lametta.types import (
@@ -19,6 +25,7 @@ from lametta.types import (
     Model,
     Output,
     Prediction,
+    Prototypes,
     Stateful,
 )
 
@@ -73,7 +80,7 @@ class Corrected(Composite):
     base : Model or Adapter
         What gives features and probabilities.
     corrector : Corrector or Streams
-        What corrects them.
+        What corrects them. One that needs prototypes and has none is given those of the model.
 
     Notes
     -----
@@ -100,6 +107,12 @@ class Corrected(Composite):
     corrector: Corrector | Streams
     _streams: Streams | None = field(default=None, init=False, repr=False, compare=False)
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if lacks_prototypes(self.corrector):
+            name = type(self.base).__name__
+            source = f"{name}, which has no prototypes; give the corrector some by its use()"
+            give_prototypes(self.corrector, prototypes_of(self.base), source)
 
     def _held(self) -> tuple[Corrector | Adapter, ...]:
         corrector = cast(Corrector, self.corrector)
@@ -184,6 +197,17 @@ class Corrected(Composite):
         if before.features is None:
             raise LamettaError("base must give features with its predictions, got None")
         return before
+
+
+def prototypes_of(base: object) -> Prototypes | None:
+    """The prototypes of a model, also under adapters; None where it has none to give."""
+    while True:
+        found = getattr(base, "prototypes", None)
+        if isinstance(found, Prototypes):
+            return found
+        if not isinstance(base, Adapter):
+            return None
+        base = getattr(base, "model", getattr(base, "base", None))
 
 
 def _joined(before: Prediction, after: Prediction) -> Prediction:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import check_matrix, log, namespace, widen
 from lametta._checks import check_choice, check_integer
-from lametta.types import Array, LamettaError
+from lametta.types import Array, LamettaError, Prototypes
 
 if TYPE_CHECKING:
     from lametta._files import PathLike
@@ -153,6 +153,28 @@ class ClassMap:
         pooled = xp.where(lost, xp.ones_like(pooled), pooled)
         pooled = pooled / xp.where(lost, xp.full_like(total, len(self)), total)
         return xp.astype(pooled, probs.dtype)
+
+    def pool_prototypes(self, prototypes: Prototypes, /) -> Prototypes:
+        """Pool prototypes [K, d] to [T, d]: those of a target are the mean of its members'.
+
+        No kind of pooling of logits is linear, so that the logits of pooled prototypes are not the
+        pooled logits, but for targets of one member: they are as near as one vector a class can be.
+
+        Examples
+        --------
+        >>> ClassMap([[0, 1], [2]]).pool_prototypes(Prototypes(np.eye(3))).weight
+        array([[0.5, 0.5, 0. ],
+               [0. , 0. , 1. ]])
+        """
+        bias = prototypes.bias
+        pooled = None if bias is None else self._mean("bias of prototypes", bias[None, :])[0, :]
+        return Prototypes(self._mean("weight of prototypes", prototypes.weight.T).T, pooled)
+
+    def _mean(self, name: str, x: Array) -> Array:
+        """The mean of each target's members [N, T]."""
+        xp, members, exists = self._members(name, x)
+        total = xp.sum(xp.where(exists, members, xp.zeros_like(members)), axis=2)
+        return xp.astype(total / self._counts(xp, total), x.dtype)
 
     __call__ = pool_logits
 

@@ -18,8 +18,8 @@ from array_api_compat import device
 from numpy.typing import NDArray
 
 from lametta._arrays import namespace_of, to_numpy
-from lametta.correctors.base import clone
-from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
+from lametta.correctors.base import clone, give_prototypes, lacks_prototypes
+from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Prototypes, Stateful
 
 __all__ = ["check_adapter", "check_corrector", "yield_checks"]
 
@@ -27,6 +27,7 @@ Method: TypeAlias = Corrector | Adapter
 Batch: TypeAlias = tuple[Array, ...]
 """The arguments of one ``correct`` or ``step``."""
 
+_SIZES = 4, 6  # K and d of all batches
 _PASSES = 4  # passes over the stream, after which a memory has to be full
 _MUST = "must be refused by a LamettaError"
 _SLACK = 256  # bytes by which a pickle may grow, since numbers get longer
@@ -45,7 +46,8 @@ def check_corrector(corrector: Corrector, /) -> None:
     One that says that it is ``stateful`` has to be a `lametta.types.Stateful`: a fresh copy that is
     given its state continues bit for bit, the state does not grow along the stream, and what is
     refused (NaN, other numbers of columns, an invalid state) leaves it as it was. One that says
-    that it is ``causal`` answers alike wherever the stream is cut into batches.
+    that it is ``causal`` answers alike wherever the stream is cut into batches. One that needs
+    prototypes is given some.
 
     Parameters
     ----------
@@ -150,11 +152,21 @@ def yield_checks(
         yield _named(f"check_{library}_is_kept", check_library, library=library)
 
 
-def _named(name: str, check: Callable[..., None], **arguments: object) -> Callable[[Method], None]:
-    bound: Any = partial(check, **arguments)
+def _named(name: str, check: Callable[..., None], **arguments: Any) -> Callable[[Method], None]:
+    bound: Any = partial(_with_prototypes, check, **arguments)
     bound.__name__ = name
     bound.__doc__ = check.__doc__
     return bound  # type: ignore[no-any-return]
+
+
+def _with_prototypes(check: Callable[..., None], method: Method, /, **arguments: Any) -> None:
+    """Make a check of a method, or of a copy with the prototypes that it lacks."""
+    if lacks_prototypes(method):
+        method = copy.deepcopy(method)
+        rng = np.random.default_rng(0)
+        given = Prototypes(rng.normal(size=_SIZES), rng.normal(size=_SIZES[0]))
+        give_prototypes(method, given, "the check")
+    check(method, **arguments)
 
 
 def check_rows(method: Method, stream: Sequence[Batch]) -> None:

@@ -1,6 +1,6 @@
 """What crosses a boundary: the error, the records and the three contracts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -93,6 +93,42 @@ class Prediction:
         return replace(self, info=numbers)
 
 
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """A vector for each class, by which features become logits: ``features @ weight.T + bias``.
+
+    They are the weights of a linear head, or the embeddings of texts in a zero-shot model. Nobody
+    changes them, so that copies of what holds them share them.
+
+    Attributes
+    ----------
+    weight : array [K, d]
+        A row for each class.
+    bias : array [K] or None
+        What is added to the logits, if anything is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Prototypes(np.eye(3, 5)).weight.shape
+    (3, 5)
+    """
+
+    weight: Array
+    bias: Array | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(getattr(self.weight, "shape", ()))
+        if len(shape) != 2 or 0 in shape:
+            raise LamettaError(f"weight of prototypes must have shape [K, d], got {shape}")
+        if self.bias is not None and tuple(getattr(self.bias, "shape", ())) != shape[:1]:
+            got = tuple(getattr(self.bias, "shape", ()))
+            raise LamettaError(f"bias of prototypes must have shape [{shape[0]}], got {got}")
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
 @dataclass(frozen=True)
 class StreamsPrediction(Prediction):
     """What `lametta.Streams` gives for one batch.
@@ -144,6 +180,35 @@ class Corrector(Protocol):
 
     def reset(self) -> None:
         """Return to exactly the state after construction."""
+        ...
+
+
+@runtime_checkable
+class UsesPrototypes(Corrector, Protocol):
+    """A corrector that may have to be given `Prototypes` before its first sample.
+
+    It does where ``"prototypes"`` is in its ``needs``. Whatever drives it calls `use` once, at the
+    start, unless ``prototypes`` is no longer None; ``reset`` keeps them.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> isinstance(lametta.Prudent(), UsesPrototypes), lametta.Prudent().needs
+    (True, frozenset())
+    """
+
+    @property
+    def needs(self) -> Collection[str]:
+        """What it has to be given, ``{"prototypes"}`` or nothing."""
+        ...
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """What it was given."""
+        ...
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Take the prototypes of the classes, and forget all samples."""
         ...
 
 

@@ -67,4 +67,7 @@ def _changed(holder: Any, params: Mapping[str, Any]) -> Any:
             own[name] = value
     for name, options in held.items():
         own[name] = _changed(own[name], options)
-    return type(holder)(**own)
+    changed = type(holder)(**own)
+    if (prototypes := getattr(holder, "prototypes", None)) is not None:  # which are no option
+        changed.use(prototypes)
+    return changed

@@ -1,9 +1,9 @@
 """Base of stateful correctors: input checks, state as plain arrays, ring buffer."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from array_api_compat import device
@@ -15,7 +15,16 @@ from lametta._locks import FairLock
 from lametta._solvers.problem import checked_probs
 from lametta.correctors._params import Params
 from lametta.signals import signals
-from lametta.types import Adapter, Array, Corrector, LamettaError, Prediction, Stateful
+from lametta.types import (
+    Adapter,
+    Array,
+    Corrector,
+    LamettaError,
+    Prediction,
+    Prototypes,
+    Stateful,
+    UsesPrototypes,
+)
 
 State: TypeAlias = dict[str, NDArray[Any]]
 Method = TypeVar("Method", bound=Corrector | Adapter)
@@ -31,6 +40,10 @@ class StatefulCorrector(Params):
     `update` a batch. The base checks inputs, converts them from and to any array library, and
     stores and loads the state; where a state that is loaded needs more checks than that of its
     shapes, `check_state` makes them.
+
+    A method that works with the prototypes of the classes, as `lametta.types.UsesPrototypes` says,
+    sets ``needs = frozenset({"prototypes"})`` and finds them in ``self.prototypes``, as NumPy
+    arrays that fit d and K, from `init_state` on.
 
     The state lives in host memory, whatever library and device the samples come from. Threads may
     share a corrector: its calls are answered one at a time, in the order in which they come.
@@ -54,6 +67,9 @@ class StatefulCorrector(Params):
     stateful: ClassVar[bool] = True
     causal: ClassVar[bool] = True  # wherever a stream is cut into batches, the answers are the same
 
+    needs: ClassVar[Collection[str]] = frozenset()
+
+    prototypes: Prototypes | None = field(default=None, init=False, repr=False, compare=False)
     _state: State = field(default_factory=dict, init=False, repr=False, compare=False)
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
@@ -80,6 +96,15 @@ class StatefulCorrector(Params):
         """Answer one sample, x [d] and q [K], by a row [K]; else as `update`, which calls it."""
         raise NotImplementedError(f"{type(self).__name__} must have update or update_one")
 
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Take the prototypes of the classes, where the method needs them; forget all samples."""
+        if "prototypes" not in self.needs:
+            raise LamettaError(f"prototypes must not be given to {type(self).__name__}")
+        weight = check_prototypes(prototypes).weight
+        bias = None if prototypes.bias is None else _plain("bias", prototypes.bias)
+        with self._lock:
+            self.prototypes, self._state = Prototypes(_plain("weight", weight), bias), {}
+
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct the next samples of the stream: features [N, d] and probs [N, K].
 
@@ -94,6 +119,8 @@ class StatefulCorrector(Params):
         sizes = features.shape[1], probs.shape[1]
         if self._state:
             check_sizes(self._state[_SIZES], sizes, "this stream", "; reset() begins another")
+        if lacks_prototypes(self):
+            give_prototypes(self, None, "nobody: call use(lametta.types.Prototypes(weight, bias))")
         if probs.shape[0] == 0:
             return Prediction(probs, features)
         x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
@@ -124,6 +151,8 @@ class StatefulCorrector(Params):
         if not isinstance(state, Mapping):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}
+        if loaded and lacks_prototypes(self):
+            give_prototypes(self, None, "nobody: call use before load_state_dict")
         if loaded:
             self.check_state(loaded)
         with self._lock:
@@ -133,6 +162,11 @@ class StatefulCorrector(Params):
         return {**vars(self), "_state": StatefulCorrector.state_dict(self)}  # never amid a call
 
     def _first(self, d: int, k: int) -> State:
+        if self.prototypes is not None and tuple(self.prototypes.weight.shape) != (k, d):
+            raise LamettaError(
+                f"features and probs must have the d and K of the prototypes, "
+                f"{self.prototypes.weight.shape[::-1]}, got {(d, k)}"
+            )
         return {_SIZES: np.array([d, k]), **self.init_state(d, k)}
 
     def check_state(self, state: State) -> None:
@@ -271,6 +305,42 @@ def checked_prediction(prediction: object, method: Corrector | Adapter) -> Predi
         f"{type(method).__name__}.{call} must return lametta.Prediction, "
         f"got {type(prediction).__name__}"
     )
+
+
+def lacks_prototypes(corrector: object) -> bool:
+    """Whether a corrector needs prototypes and has not been given them."""
+    needs: Collection[str] = getattr(corrector, "needs", ())
+    return "prototypes" in needs and getattr(corrector, "prototypes", None) is None
+
+
+def give_prototypes(corrector: object, found: Prototypes | None, source: str) -> None:
+    """Give a corrector the prototypes that it lacks, if it does; raise where there are none.
+
+    ``source`` says in the message who had none, and what to do about it.
+    """
+    if not lacks_prototypes(corrector):
+        return
+    if found is None:
+        raise LamettaError(
+            f"{type(corrector).__name__} needs prototypes, the weights [K, d] of a linear head, "
+            f"got none from {source}"
+        )
+    cast(UsesPrototypes, corrector).use(check_prototypes(found))
+
+
+def check_prototypes(given: object) -> Prototypes:
+    """The prototypes that are given; raise where it is something else."""
+    if not isinstance(given, Prototypes):
+        got = type(given).__name__
+        raise LamettaError(f"prototypes must be a lametta.types.Prototypes, got {got}")
+    return given
+
+
+def _plain(name: str, array: Array) -> Floats:
+    values: Floats = widen(np, _values(f"{name} of prototypes", array))
+    if not np.isfinite(values).all():
+        raise LamettaError(f"{name} of prototypes must be finite, got NaN or infinity")
+    return values
 
 
 def check_can_correct(corrector: object, argument: str = "corrector") -> None:

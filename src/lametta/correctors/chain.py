@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import cast
 
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
@@ -11,8 +12,17 @@ from lametta.correctors.base import (
     check_can_correct,
     checked_prediction,
     clone,
+    lacks_prototypes,
 )
-from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
+from lametta.types import (
+    Array,
+    Corrector,
+    LamettaError,
+    Prediction,
+    Prototypes,
+    Stateful,
+    UsesPrototypes,
+)
 
 
 @dataclass
@@ -41,6 +51,26 @@ class Chain(Composite, Params):
 
     def _held(self) -> tuple[Corrector, ...]:
         return self.correctors
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of them has to be given."""
+        return frozenset().union(*(getattr(one, "needs", ()) for one in self.correctors))
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """Those that were given; None as long as any of them lacks some."""
+        if any(map(lacks_prototypes, self.correctors)):
+            return None
+        users = (one for one in self.correctors if "prototypes" in getattr(one, "needs", ()))
+        return next((getattr(one, "prototypes", None) for one in users), None)
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Give prototypes to those that need them; forget all samples."""
+        self.reset()
+        for one in self.correctors:
+            if "prototypes" in getattr(one, "needs", ()):
+                cast(UsesPrototypes, one).use(prototypes)
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""

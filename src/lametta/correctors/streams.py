@@ -3,11 +3,11 @@
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import device
@@ -32,8 +32,10 @@ from lametta.types import (
     Id,
     LamettaError,
     Prediction,
+    Prototypes,
     Stateful,
     StreamsPrediction,
+    UsesPrototypes,
 )
 
 
@@ -167,6 +169,22 @@ class Streams(Composite, Params):
         else:
             info |= signals(joined, probs)
         return StreamsPrediction(joined, features, {**info, "streams": len(rows)}, errors=errors)
+
+    @property
+    def needs(self) -> Collection[str]:
+        """What the corrector has to be given."""
+        needs: Collection[str] = getattr(self.corrector, "needs", frozenset())
+        return needs
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """Those that the corrector was given, which all streams share."""
+        return getattr(self.corrector, "prototypes", None)
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Give prototypes to the corrector, and forget all streams."""
+        cast(UsesPrototypes, self.corrector).use(prototypes)
+        self.reset()
 
     def forget(self, stream: Id) -> None:
         """Forget a stream: its next samples begin it anew."""

@@ -17,7 +17,7 @@ from lametta.correctors.base import (
     is_stateful,
 )
 from lametta.correctors.lame import LAME
-from lametta.types import Corrector, LamettaError
+from lametta.types import Corrector, LamettaError, Prototypes, UsesPrototypes
 
 _FEW_CLASSES = 64  # too few for a tail to pay
 _SHARED = 10  # times tol, the largest second-order term of a class in the tail
@@ -71,6 +71,14 @@ class Windowed(StatefulCorrector):
                 "corrector must have no memory of its own, since it is shown each sample in many "
                 f"windows, got {type(self.corrector).__name__}, which needs no window"
             )
+
+        self.needs = getattr(self.corrector, "needs", frozenset())  # type: ignore[misc]
+        self.prototypes = getattr(self.corrector, "prototypes", None)
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Give prototypes to the corrector; forget all samples."""
+        super().use(prototypes)
+        cast(UsesPrototypes, self.corrector).use(prototypes)
 
     @property
     def _updates_neighbors(self) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 from lametta._checks import check_flag
 from lametta.classmap import ClassMap
 from lametta.preprocess import Preprocess
-from lametta.types import LamettaError, Output
+from lametta.types import LamettaError, Output, Prototypes
 
 OutputKey: TypeAlias = str | int | Callable[[Any], torch.Tensor] | None
 """Which part of what a network returns is the logits: a name, a place, or a function."""
@@ -174,6 +174,24 @@ class Classifier:
         ]
         return all(hook is _record_head_input for hooks in tables for hook in hooks.values())
 
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """A copy of the weights and biases of a linear head; None where the head is no such layer.
+
+        Layers that do nothing in eval mode, such as dropout, and those that reshape may be beside
+        it. With ``classes`` they are pooled, as `ClassMap.pool_prototypes` says.
+        """
+        linear = _linear_of(self.head)
+        if linear is None:
+            return None
+        weight = linear.weight.detach().clone().flatten(1)
+        bias = None if linear.bias is None else linear.bias.detach().clone()
+        if len(weight) == 1:  # of a binary classifier, whose other logit is 0
+            weight = torch.cat([torch.zeros_like(weight), weight])
+            bias = None if bias is None else torch.cat([torch.zeros_like(bias), bias])
+        found = Prototypes(weight, bias)
+        return found if self.classes is None else self.classes.pool_prototypes(found)
+
     def close(self) -> None:
         """Take the hook off the network, unless another classifier of it needs it."""
         self._release()
@@ -298,6 +316,19 @@ def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     raise LamettaError(
         f"head must be given for {type(net).__name__}, got none and found none; {_described(net)}"
     )
+
+
+_IDLE = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+
+
+def _linear_of(head: nn.Module) -> nn.Linear | nn.Conv2d | None:
+    """The layer that a head amounts to in eval mode, if that is linear."""
+    if type(head) is nn.Sequential:
+        working = [layer for layer in head if not isinstance(layer, _IDLE)]
+        return _linear_of(working[0]) if len(working) == 1 else None
+    if isinstance(head, nn.Conv2d):
+        return head if head.kernel_size == (1, 1) and head.groups == 1 else None
+    return head if isinstance(head, nn.Linear) else None
 
 
 def pooled(head: nn.Module, x: torch.Tensor, logits: torch.Tensor | None = None) -> torch.Tensor:
