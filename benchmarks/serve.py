@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_limits
 
 from lametta import Prudent
 from lametta.serve.protocol import encode
-from lametta.serve.server import protocol
+from lametta.serve.server import header_timeout_protocol
 
 D, K, N_STREAMS, N_FRAMES = 1280, 1000, 100, 64
 BINARY = "Inference-Header-Content-Length"
@@ -170,7 +170,7 @@ def echo() -> None:
 
     app = Starlette(routes=[Route("/v2/models/{model}/infer", infer, methods=["POST"])])
     config = uvicorn.Config(
-        app, port=0, http=protocol(10), log_config=None, access_log=False, ws="none"
+        app, port=0, http=header_timeout_protocol(10), log_config=None, access_log=False, ws="none"
     )
     threadpool_limits(1, "blas")
     server = uvicorn.Server(config)

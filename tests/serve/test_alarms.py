@@ -41,7 +41,7 @@ def _watch(features, probs, correct, size, stream="camera"):
         x, q = features[start : start + size], probs[start : start + size]
         answer = correct(x, q)
         evidence = float(getattr(answer, "info", {}).get("evidence", 0))
-        alarms.saw(float(start), stream, x, q, getattr(answer, "probs", answer), None, evidence)
+        alarms.observe(float(start), stream, x, q, getattr(answer, "probs", answer), None, evidence)
         for alarm in alarms.current(float(start)):
             began.setdefault(alarm.name, alarm)
     return began
@@ -233,7 +233,7 @@ def test_videos_raise_no_alarm(videos, make):
             for name, video in videos.items():
                 for x, q in _batches(*video, size)[turn : turn + 1]:
                     answer = answers[name][size][turn]
-                    alarms.saw(float(start), name, x, q, getattr(answer, "probs", answer))
+                    alarms.observe(float(start), name, x, q, getattr(answer, "probs", answer))
                     assert alarms.current(float(start)) == [], (name, size)
 
 
@@ -254,7 +254,7 @@ def test_an_alarm_ends_when_what_it_saw_does():
     alarms, on = Alarms(), []
     for i, (x, q) in enumerate(zip(features, probs, strict=True)):
         answer = stuck[i] if 1000 <= i < 2000 else q
-        alarms.saw(float(i), "camera", x[None], q[None], answer[None])
+        alarms.observe(float(i), "camera", x[None], q[None], answer[None])
         on.append({alarm.name for alarm in alarms.current(float(i))})
     assert not any(on[:1000])
     assert on[1999] == {CORRECTOR, NOT_HELPING}
@@ -264,11 +264,11 @@ def test_an_alarm_ends_when_what_it_saw_does():
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_heard_no_more_has_no_alarm():
+def test_a_stream_that_has_gone_silent_has_no_alarm():
     features, probs = _bank("cifar10_resnet20_clean")
     alarms, product = Alarms(), Product()
     for x, q in zip(features, probs, strict=True):
-        alarms.saw(0.0, "camera", x[None], q[None], product.correct(x[None], q[None]).probs)
+        alarms.observe(0.0, "camera", x[None], q[None], product.correct(x[None], q[None]).probs)
     assert CORRECTOR in {alarm.name for alarm in alarms.current(599.0)}
     assert CORRECTOR not in {alarm.name for alarm in alarms.current(601.0)}
 
@@ -277,10 +277,10 @@ def test_negative_evidence_is_enough():
     probs = np.full((16, 4), 0.25)
     alarms = Alarms()
     for i in range(100):
-        alarms.saw(float(i), None, None, probs, probs, None, -0.01)
+        alarms.observe(float(i), None, None, probs, probs, None, -0.01)
     assert alarms.current(100.0) == []
     for i in range(100):
-        alarms.saw(float(i), None, None, probs, probs, None, -0.2)
+        alarms.observe(float(i), None, None, probs, probs, None, -0.2)
     assert [alarm.name for alarm in alarms.current(100.0)] == [NOT_HELPING]
 
 
@@ -289,16 +289,16 @@ def test_a_stream_takes_a_few_kilobytes_and_streams_are_bounded():
     rng = np.random.default_rng(0)
     x, q = rng.normal(size=(1, 1280)), rng.dirichlet(np.ones(1000), size=1)
     alarms = Alarms()
-    alarms.saw(0.0, "first", x, q, q)
+    alarms.observe(0.0, "first", x, q, q)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for i in range(511):
-            alarms.saw(0.0, f"s{i}", x, q, q)
+            alarms.observe(0.0, f"s{i}", x, q, q)
         taken = tracemalloc.get_traced_memory()[0] - before
         assert taken < 511 * 6500
         for i in range(600):
-            alarms.saw(0.0, f"t{i}", x, q, q)
+            alarms.observe(0.0, f"t{i}", x, q, q)
         assert tracemalloc.get_traced_memory()[0] - before < 520 * 6500
     finally:
         tracemalloc.stop()
@@ -308,9 +308,11 @@ def test_sizes_may_change_and_features_may_be_missing():
     alarms = Alarms()
     for d, k in ((8, 3), (100, 5), (8, 3), (200, 2)):
         q = np.full((20, k), 1 / k)
-        alarms.saw(0.0, "camera", np.ones((20, d)), q, q)
-        alarms.saw(0.0, "camera", None, q, q)
-        alarms.saw(0.0, "camera", np.zeros((20, d), np.float16), q, q)
-        alarms.saw(0.0, "camera", np.full((20, d), 6e4, np.float16), q, q[:, ::-1])
-        alarms.saw(0.0, "camera", np.full((20, d), 1e300), np.eye(k)[[0] * 20], np.eye(k)[[1] * 20])
+        alarms.observe(0.0, "camera", np.ones((20, d)), q, q)
+        alarms.observe(0.0, "camera", None, q, q)
+        alarms.observe(0.0, "camera", np.zeros((20, d), np.float16), q, q)
+        alarms.observe(0.0, "camera", np.full((20, d), 6e4, np.float16), q, q[:, ::-1])
+        alarms.observe(
+            0.0, "camera", np.full((20, d), 1e300), np.eye(k)[[0] * 20], np.eye(k)[[1] * 20]
+        )
     assert alarms.current(0.0) == []

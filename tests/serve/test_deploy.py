@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from lametta import Prediction
 from lametta.cli import app
-from lametta.serve.config import Plan, Served
-from lametta.serve.middleware import Manners
+from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.middleware import ServerLimits
 from lametta.serve.monitoring import Monitor
 from lametta.serve.monitoring.alarms import ALARMS
 
@@ -59,8 +59,8 @@ def exported():
     gauges = {name: lambda: 1 for name in ("queue", "streams", "evictions")}
     monitor = Monitor(["lame"], gauges)
     info = dict.fromkeys(("entropy", "evidence", "trust", "novelty", "n_iter"), 0.5)
-    monitor.answered("lame", "s", np.eye(2), Prediction(np.eye(2), np.eye(2), info), 0.1)
-    monitor.finished("lame", 200, 0.1)
+    monitor.record_answer("lame", "s", np.eye(2), Prediction(np.eye(2), np.eye(2), info), 0.1)
+    monitor.record_request("lame", 200, 0.1)
     return {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(monitor.text().decode())
@@ -201,8 +201,8 @@ def test_probes_ask_for_paths_that_need_no_token():
         container[f"{name}Probe"]["httpGet"]["path"]
         for name in ("startup", "liveness", "readiness")
     ]
-    manners = Manners(tokens=("a-token-of-enough-letters",))
-    plan = Plan({"prudent": Served("prudent", {})}, manners=manners)
-    with TestClient(plan.app()) as client:
+    limits = ServerLimits(tokens=("a-token-of-enough-letters",))
+    config = ServerConfig({"prudent": CorrectorSpec("prudent", {})}, limits=limits)
+    with TestClient(config.app()) as client:
         assert [client.get(path).status_code for path in paths] == [200, 200, 200]
         assert client.get("/metrics").status_code == 401

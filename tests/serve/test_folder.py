@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lametta import LamettaError
 from lametta.serve.protocol import StoreError
-from lametta.serve.stores import NOTHING, Kept, folder
+from lametta.serve.stores import EMPTY, StoredState, folder
 from lametta.serve.stores.folder import FolderStore
 from tests import processes
 from tests.serve.test_stores import STREAM, put
@@ -51,10 +51,10 @@ def test_half_a_record_is_cut_off(in_folder, tmp_path):
         store = in_folder()
         assert store.load(STREAM) == before
         assert store.commit(STREAM, before.version, b"another") == before.version + 1
-        assert in_folder().load(STREAM) == Kept(3, b"state", [b"two", b"another"])
+        assert in_folder().load(STREAM) == StoredState(3, b"state", [b"two", b"another"])
     for junk in (bytes(40), b"\xff" * 40, whole, whole[n_whole:]):
         file.write_bytes(whole + junk)
-        assert in_folder().load(STREAM) == Kept(3, b"state", [b"two", b"the last request"])
+        assert in_folder().load(STREAM) == StoredState(3, b"state", [b"two", b"the last request"])
         assert file.read_bytes() == whole
 
 
@@ -65,17 +65,17 @@ def test_flipped_bits_never_give_another_state(in_folder, tmp_path, logged):
     put(store, b"three")
     file, log = only_file(tmp_path), [b"two", b"three"]
     whole = file.read_bytes()
-    states = [NOTHING, *(Kept(1 + n, b"state", log[:n]) for n in range(3))]
+    states = [EMPTY, *(StoredState(1 + n, b"state", log[:n]) for n in range(3))]
     for place in range(len(whole)):
         for bit in (0, 3, 7):
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit
             file.write_bytes(damaged)
             logged.truncate(logged.seek(0))
-            kept = store.load(STREAM)
-            assert kept in states[:-1]
+            stored = store.load(STREAM)
+            assert stored in states[:-1]
             assert "bytes of no use" in logged.getvalue()
-            assert store.commit(STREAM, kept.version, b"next") == kept.version + 1
+            assert store.commit(STREAM, stored.version, b"next") == stored.version + 1
 
 
 @contextmanager
@@ -98,12 +98,12 @@ def test_a_full_disk_loses_nothing(in_folder, tmp_path, room, logged):
         with full_disk(length + room), pytest.raises(StoreError, match=r"^[^/]*$") as error:
             store.commit(STREAM, version, b"y" * 1000, snapshot)
         assert error.value.status == 503
-        assert store.load(STREAM) == Kept(version, b"", [b"one", b"two"])
+        assert store.load(STREAM) == StoredState(version, b"", [b"one", b"two"])
         assert only_file(tmp_path).stat().st_size == length
     assert "File too large" in logged.getvalue() or "disk is full" in logged.getvalue()
     with full_disk(10), pytest.raises(StoreError):
         store.commit("new", 0, b"y" * 1000)
-    assert store.load("new") == NOTHING
+    assert store.load("new") == EMPTY
     assert store.commit(STREAM, version, b"three") == version + 1
     names = {path.name for path in (tmp_path / "store").iterdir()}
     assert names == {".lock", only_file(tmp_path).name}
@@ -164,7 +164,7 @@ def test_a_file_that_was_deleted_begins_anew(in_folder, tmp_path):
     only_file(tmp_path).unlink()
     with pytest.raises(StoreError):
         store.commit(STREAM, version, b"two")
-    assert store.load(STREAM) == NOTHING
+    assert store.load(STREAM) == EMPTY
     put(store, b"one again")
 
 
@@ -172,7 +172,7 @@ def test_old_files_are_forgotten_at_the_start(in_folder, tmp_path):
     put(in_folder(), b"one")
     os.utime(only_file(tmp_path), (0, 0))
     assert in_folder(idle=1e10).load(STREAM).log == [b"one"]
-    assert in_folder().load(STREAM) == NOTHING
+    assert in_folder().load(STREAM) == EMPTY
     assert not list((tmp_path / "store").glob("*.stream"))
 
 
@@ -190,20 +190,20 @@ class Kills(RuleBasedStateMachine):
 
     @rule(stream=streams, entry=contents, snapshot=st.none() | contents)
     def commit(self, stream, entry, snapshot):
-        kept = self.model.get(stream, NOTHING)
-        assert self.store.commit(stream, kept.version, entry, snapshot) == kept.version + 1
-        log = [*kept.log, entry] if snapshot is None else [entry]
-        begun = kept.snapshot if snapshot is None else snapshot
-        self.model[stream] = Kept(kept.version + 1, begun, log)
+        stored = self.model.get(stream, EMPTY)
+        assert self.store.commit(stream, stored.version, entry, snapshot) == stored.version + 1
+        log = [*stored.log, entry] if snapshot is None else [entry]
+        begun = stored.snapshot if snapshot is None else snapshot
+        self.model[stream] = StoredState(stored.version + 1, begun, log)
 
     @rule(stream=streams, entry=contents, ahead=st.integers(-3, 3).filter(bool))
     def commit_another_version(self, stream, entry, ahead):
-        version = self.model.get(stream, NOTHING).version + ahead
+        version = self.model.get(stream, EMPTY).version + ahead
         assert self.store.commit(stream, version, entry) is None
 
     @rule(stream=streams)
     def load(self, stream):
-        assert self.store.load(stream) == self.model.get(stream, NOTHING)
+        assert self.store.load(stream) == self.model.get(stream, EMPTY)
 
     @rule(stream=streams, entry=contents, share=st.floats(0, 1, exclude_max=True))
     def die_while_writing(self, stream, entry, share):
@@ -221,8 +221,8 @@ class Kills(RuleBasedStateMachine):
         assert len(list(self.folder.glob("*.stream"))) == len(self.model)
 
     def teardown(self):
-        for stream, kept in self.model.items():
-            assert self.store.load(stream) == kept
+        for stream, stored in self.model.items():
+            assert self.store.load(stream) == stored
         self.store.close()
 
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from starlette.testclient import TestClient
 
-from lametta.serve.config import Plan, Served
-from lametta.serve.middleware import Manners
-from lametta.serve.protocol import Limits
+from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.protocol import RequestLimits
 from tests.serve.server import serving
 
 PATH = "/v2/models/prudent/infer"
@@ -29,8 +29,8 @@ def api(request):
     import schemathesis  # here, since each process that collects tests would take seconds for it
 
     request.node._nodeid = request.node.nodeid  # schemathesis asks for what pytest 9.2 has no more
-    served = {"prudent": Served("prudent", {}), "lame": Served("lame", {})}
-    app = Plan(served, manners=Manners(limits=Limits(2**16, 64, 256))).app()
+    served = {"prudent": CorrectorSpec("prudent", {}), "lame": CorrectorSpec("lame", {})}
+    app = ServerConfig(served, limits=ServerLimits(request=RequestLimits(2**16, 64, 256))).app()
     # Not `from_asgi`, which leaves a thread behind that waits for the application.
     schema = schemathesis.openapi.from_dict(TestClient(app).get("/openapi.json").json())
     schema.app = app
@@ -97,7 +97,7 @@ def client(server):
 
 
 def _lies(rng):
-    """Bodies that are wrong in one way or several."""
+    """BodyReader that are wrong in one way or several."""
     header, tail = _good()
     tensors = header["inputs"]
     values = (0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1.5, True, None, "2", [], {}, [[2]])

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from lametta.serve.config import Plan, Served
+from lametta.serve.config import CorrectorSpec, ServerConfig
 from tests.integrations import graphs
 
 PATH = "/v2/models/prudent/infer"
@@ -24,7 +24,7 @@ def _file(level, kind="JPEG"):
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     path = graphs.brightness(tmp_path_factory.mktemp("model") / "net.onnx")
-    return TestClient(Plan({"prudent": Served("prudent", {})}, model=path).app())
+    return TestClient(ServerConfig({"prudent": CorrectorSpec("prudent", {})}, model=path).app())
 
 
 def _ask(client, data, shape=None, datatype="BYTES", path=PATH):
@@ -73,7 +73,7 @@ def test_errors_name_what_the_client_sent(client):
 
 
 def test_a_server_without_a_model_says_what_it_lacks():
-    client = TestClient(Plan({"prudent": Served("prudent", {})}).app())
+    client = TestClient(ServerConfig({"prudent": CorrectorSpec("prudent", {})}).app())
     answer = _ask(client, [base64.b64encode(_file(20)).decode()])
     assert answer.status_code == 400
     assert answer.json()["error"] == (

@@ -7,16 +7,16 @@ import httpx
 import numpy as np
 import pytest
 
-from lametta.serve.config import Plan, Served
-from lametta.serve.middleware import Manners
-from lametta.serve.protocol import Limits
+from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.protocol import RequestLimits
 
 TOKEN = "a-token-of-enough-letters"
 PATH = "/v2/models/prudent/infer"
 
 
-def _plan(**manners):
-    return Plan({"prudent": Served("prudent", {})}, manners=Manners(**manners))
+def _config(**limits):
+    return ServerConfig({"prudent": CorrectorSpec("prudent", {})}, limits=ServerLimits(**limits))
 
 
 def _body(n=1, d=4, k=3, **more):
@@ -33,20 +33,20 @@ def _body(n=1, d=4, k=3, **more):
     return json.dumps({"inputs": inputs, **more}).encode()
 
 
-def _play(play, plan):
+def _play(play, config):
     async def session():
-        transport = httpx.ASGITransport(plan.app(), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(config.app(), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await play(client)
 
     return asyncio.run(session())
 
 
-def _ask(plan, method="POST", path=PATH, **options):
+def _ask(config, method="POST", path=PATH, **options):
     async def play(client):
         return await client.request(method, path, **options)
 
-    return _play(play, plan)
+    return _play(play, config)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def _ask(plan, method="POST", path=PATH, **options):
 )
 def test_tokens(given, status):
     headers = {} if given is None else {"Authorization": given}
-    plan = _plan(tokens=(TOKEN, "another-token-too"))
-    answer = _ask(plan, content=_body(), headers=headers)
+    config = _config(tokens=(TOKEN, "another-token-too"))
+    answer = _ask(config, content=_body(), headers=headers)
     assert answer.status_code == status
     if status == 401:
         assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -75,14 +75,14 @@ def test_tokens(given, status):
 
 @pytest.mark.parametrize("path", ["/", "/v2/health/live", "/v2/health/ready"])
 def test_probes_and_the_page_need_no_token(path):
-    assert _ask(_plan(tokens=(TOKEN,)), "GET", path).status_code == 200
+    assert _ask(_config(tokens=(TOKEN,)), "GET", path).status_code == 200
 
 
 @pytest.mark.parametrize(
     "path", ["/v2", "/metrics", "/status.json", "/openapi.json", "/v2/models/prudent", "/nothing"]
 )
 def test_all_else_does(path):
-    assert _ask(_plan(tokens=(TOKEN,)), "GET", path).status_code == 401
+    assert _ask(_config(tokens=(TOKEN,)), "GET", path).status_code == 401
 
 
 def test_bodies_are_refused_by_their_length_before_they_are_read():
@@ -94,7 +94,7 @@ def test_bodies_are_refused_by_their_length_before_they_are_read():
         headers = {"Content-Length": "1001"}
         return await client.post(PATH, content=never(), headers=headers)
 
-    answer = _play(play, _plan(limits=Limits(1000, 10, 10)))
+    answer = _play(play, _config(request=RequestLimits(1000, 10, 10)))
     assert answer.status_code == 413
     assert answer.json() == {"error": "the body must have at most 1000 bytes"}
 
@@ -102,7 +102,7 @@ def test_bodies_are_refused_by_their_length_before_they_are_read():
 @pytest.mark.parametrize("length", ["9" * 5000, "1e3", "-1", "²", ""])
 def test_lengths_that_are_none(length):
     headers = {"Content-Length": length.encode()}
-    answer = _ask(_plan(limits=Limits(1000, 10, 10)), content=b"", headers=headers)
+    answer = _ask(_config(request=RequestLimits(1000, 10, 10)), content=b"", headers=headers)
     assert answer.status_code in (400, 413)
 
 
@@ -117,23 +117,23 @@ def test_bodies_without_a_length_are_cut_off():
 
         return await client.post(PATH, content=endless())
 
-    answer = _play(play, _plan(limits=Limits(1000, 10, 10)))
+    answer = _play(play, _config(request=RequestLimits(1000, 10, 10)))
     assert answer.status_code == 413
 
 
 def test_shapes_are_refused_before_data():
-    plan = _plan(limits=Limits(10**6, 8, 16))
+    config = _config(request=RequestLimits(10**6, 8, 16))
     for body, message in (
         (_body(n=9), "at most 8 rows"),
         (_body(d=17), "at most 16 columns"),
     ):
-        answer = _ask(plan, content=body)
+        answer = _ask(config, content=body)
         assert answer.status_code == 400
         assert message in answer.json()["error"]
 
 
 def test_compressed_bodies_are_not_read():
-    answer = _ask(_plan(), content=_body(), headers={"Content-Encoding": "gzip"})
+    answer = _ask(_config(), content=_body(), headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 415
 
 
@@ -146,9 +146,9 @@ def test_rates_are_each_clients_own():
         tokens = [TOKEN] * 5 + ["another-token-too"] * 3
         return [await ask(token) for token in tokens]
 
-    plan = _plan(tokens=(TOKEN, "another-token-too"), rate=1.0)
-    assert _play(play, plan) == [200, 200, 429, 429, 429, 200, 200, 429]
-    first, second = _play(_twice, _plan(rate=0.001))
+    config = _config(tokens=(TOKEN, "another-token-too"), rate=1.0)
+    assert _play(play, config) == [200, 200, 429, 429, 429, 200, 200, 429]
+    first, second = _play(_twice, _config(rate=0.001))
     assert first.status_code == 200
     assert (second.status_code, second.headers["Retry-After"]) == (429, "1")
 
@@ -163,7 +163,7 @@ def test_guessing_tokens_is_slow():
         right = await client.get("/v2", headers={"Authorization": f"Bearer {TOKEN}"})
         return [answer.status_code for answer in (*wrong, right)]
 
-    assert _play(play, _plan(tokens=(TOKEN,), rate=1.0)) == [401, 401, 429, 429, 200]
+    assert _play(play, _config(tokens=(TOKEN,), rate=1.0)) == [401, 401, 429, 429, 200]
 
 
 def test_a_full_queue_says_so():
@@ -184,7 +184,7 @@ def test_a_full_queue_says_so():
         answers = await asyncio.gather(*asked)
         return [task.result().status_code for task in done], answers
 
-    first, answers = _play(play, _plan(queue=2))
+    first, answers = _play(play, _config(queue=2))
     assert first == [429]
     assert sorted(answer.status_code for answer in answers) == [200, 200, 429]
     busy = next(answer for answer in answers if answer.status_code == 429)
@@ -205,8 +205,8 @@ def test_memory_for_bodies_is_shared():
         release.set()
         return (await first).status_code, second.status_code, second.json()
 
-    plan = _plan(limits=Limits(1000, 10, 10), pending=1200)
-    first, second, said = _play(play, plan)
+    config = _config(request=RequestLimits(1000, 10, 10), pending=1200)
+    first, second, said = _play(play, config)
     assert (first, second) == (200, 429)
     assert said == {"error": "the requests that are waiting are too large together"}
 
@@ -220,7 +220,7 @@ def test_slow_bodies_are_given_up():
 
         return await client.post(PATH, content=slow())
 
-    answer = _play(play, _plan(patience=0.05))
+    answer = _play(play, _config(patience=0.05))
     assert answer.status_code == 408
     assert answer.headers["Connection"] == "close"
 
@@ -232,7 +232,7 @@ def test_deadlines_leave_the_stream_as_it_was():
         good = await client.post(PATH, content=_body(parameters=stream))
         return late, good
 
-    late, good = _play(play, _plan())
+    late, good = _play(play, _config())
     assert late.status_code == 504
     assert good.status_code == 200
 
@@ -250,7 +250,7 @@ def test_deadlines_leave_the_stream_as_it_was():
     ],
 )
 def test_parameters_that_are_wrong(parameters, message):
-    answer = _ask(_plan(), content=_body(parameters=parameters))
+    answer = _ask(_config(), content=_body(parameters=parameters))
     assert answer.status_code == 400
     assert message in answer.json()["error"]
 
@@ -261,9 +261,9 @@ def test_what_fails_says_nothing_of_why(monkeypatch, logged):
     def fail(*_):
         raise RuntimeError("a secret of the server")
 
-    plan = _plan()
+    config = _config()
     monkeypatch.setattr(Service, "answer", fail)
-    answer = _ask(plan, content=_body())
+    answer = _ask(config, content=_body())
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal error"}
     assert "a secret of the server" in logged.getvalue()
@@ -283,13 +283,13 @@ def test_what_fails_says_nothing_of_why(monkeypatch, logged):
     ],
 )
 def test_what_there_is_not(method, path, status):
-    answer = _ask(_plan(), method, path)
+    answer = _ask(_config(), method, path)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
 
 
 def test_the_page_may_load_nothing_from_elsewhere():
-    policy = _ask(_plan(), "GET", "/").headers["Content-Security-Policy"]
+    policy = _ask(_config(), "GET", "/").headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'self'")
 
 
@@ -299,6 +299,6 @@ def test_metrics_count_every_request():
             await client.post(PATH, content=body)
         return (await client.get("/metrics")).text
 
-    text = _play(play, _plan())
+    text = _play(play, _config())
     assert 'lametta_requests_total{code="200",model="prudent"} 1.0' in text
     assert 'lametta_requests_total{code="400",model="prudent"} 1.0' in text

@@ -40,7 +40,7 @@ def _of(monitor, name, **labels):
 def _answer(monitor, source, corrected, stream="s", model="lame", seconds=0.001, **info):
     k = max(*source, *corrected) + 1
     q, p = (0.9 * np.eye(k)[labels] + 0.1 / k for labels in (source, corrected))
-    monitor.answered(model, stream, q, Prediction(p, None, info), seconds)
+    monitor.record_answer(model, stream, q, Prediction(p, None, info), seconds)
 
 
 def test_counts_add_up():
@@ -59,7 +59,7 @@ def test_counts_add_up():
 def test_requests_are_counted_by_model_and_code():
     monitor = Monitor(["lame"])
     for model, status in (("lame", 200), ("lame", 200), ("lame", 429), ("", 404), ("evil", 401)):
-        monitor.finished(model, status, 0.003)
+        monitor.record_request(model, status, 0.003)
     assert _of(monitor, "lametta_requests_total", model="lame", code="200") == 2
     assert _of(monitor, "lametta_requests_total", model="lame", code="429") == 1
     assert _of(monitor, "lametta_requests_total", model="", code="404") == 1
@@ -71,7 +71,7 @@ def test_requests_are_counted_by_model_and_code():
 def test_labels_are_bounded_whatever_comes():
     monitor = Monitor(["lame"])
     for i in range(500):
-        monitor.finished(f"model-{i}", i, 0.001)
+        monitor.record_request(f"model-{i}", i, 0.001)
         _answer(monitor, [0], [1], stream=f"stream-{i}", entropy=0.5, evidence=0.1)
     labels = {pair for _, found in _samples(monitor) for pair in found}
     assert {name for name, _ in labels} <= {"model", "code", "le", "alarm"}
@@ -83,7 +83,7 @@ def test_labels_are_bounded_whatever_comes():
 def test_names_follow_the_conventions():
     monitor = Monitor(["lame"], {name: lambda: 2 for name in ("queue", "streams", "evictions")})
     _answer(monitor, [0], [1], entropy=0.5, evidence=0.1, trust=0.3, novelty=1, n_iter=2)
-    monitor.finished("lame", 200, 0.1)
+    monitor.record_request("lame", 200, 0.1)
     for family in text_string_to_metric_families(monitor.text().decode()):
         assert family.name.startswith("lametta_")
         assert family.documentation.endswith(".")
@@ -123,8 +123,8 @@ def test_status_says_what_happened():
     for i in range(10):
         clock.now += 1
         _answer(monitor, [0, 1], [1, 1], stream=f"camera-{i % 2}", evidence=0.5)
-        monitor.finished("lame", 200, 0.001 * (i + 1))
-        monitor.finished("lame", 429, 9.0)
+        monitor.record_request("lame", 200, 0.001 * (i + 1))
+        monitor.record_request("lame", 429, 9.0)
     status = json.loads(json.dumps(monitor.status(), allow_nan=False))
     assert status["gauges"] == {"queue": 5}
     assert status["classes"] == ["cat", "dog", "cow"]
@@ -161,7 +161,7 @@ def test_history_and_streams_are_bounded():
         clock.now += 1
         labels = rng.integers(1000, size=50).tolist()
         _answer(monitor, labels, labels, stream=f"{i}" * 100)
-        monitor.finished("lame", 200, 0.1)
+        monitor.record_request("lame", 200, 0.1)
     (model,) = monitor.status()["models"]
     history = model["history"]
     assert len(history["time"]) == 150
@@ -185,7 +185,7 @@ def test_requests_without_a_stream_are_counted_but_are_no_stream():
 def test_an_empty_batch_is_nothing():
     monitor = Monitor(["lame"])
     empty = np.zeros((0, 3))
-    monitor.answered("lame", "s", empty, LAME().correct(np.zeros((0, 2)), empty), 0.001)
+    monitor.record_answer("lame", "s", empty, LAME().correct(np.zeros((0, 2)), empty), 0.001)
     assert monitor.status()["models"][0]["samples"] == 0
 
 
@@ -212,8 +212,8 @@ def test_threads_lose_nothing():
     def work(name):
         prudent = Prudent()
         for _ in range(50):
-            monitor.answered("prudent", name, probs, prudent.correct(features, probs), 0.001)
-            monitor.finished("prudent", 200, 0.001)
+            monitor.record_answer("prudent", name, probs, prudent.correct(features, probs), 0.001)
+            monitor.record_request("prudent", 200, 0.001)
             monitor.status()
 
     threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(8)]

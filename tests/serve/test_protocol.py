@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lametta import LamettaError
-from lametta.serve.protocol import BadRequest, InferRequest, Limits, decode, encode
+from lametta.serve.protocol import BadRequest, InferRequest, RequestLimits, decode, encode
 from tests.fuzz.hostile import changed, damaged, json_leaves
 
 client = pytest.importorskip("tritonclient.http")
@@ -23,7 +23,7 @@ from tritonclient.utils import (  # noqa: E402
     triton_to_np_dtype,
 )
 
-LIMITS = Limits(body=2_000_000, rows=64, columns=2000)
+LIMITS = RequestLimits(body=2_000_000, rows=64, columns=2000)
 NUMBERS = {
     "BOOL": [True, False, True],
     "INT8": [-128, 0, 127],
@@ -216,7 +216,7 @@ def test_any_layout_is_sent_in_row_major_order(binary):
 
 def test_binary_tensors_are_views_unless_they_lie_askew():
     frame = np.random.default_rng(0).random((4, 25_000), dtype=np.float32)
-    limits = Limits(body=10**6, rows=4, columns=25_000)
+    limits = RequestLimits(body=10**6, rows=4, columns=25_000)
     views = 0
     for padding in range(4):
         body, length = ask({"x": frame}, request_id="i" * (padding + 1))
@@ -489,7 +489,7 @@ def test_a_whole_body_is_right():
 )
 def test_a_claim_costs_no_memory(tensor):
     body = sent(tensor)
-    for limits in (LIMITS, Limits(10**18, 10**12, 10**12)):
+    for limits in (LIMITS, RequestLimits(10**18, 10**12, 10**12)):
         assert peak(body, limits) < 100_000
 
 

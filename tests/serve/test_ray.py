@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from lametta import LAME, Prudent, Streams
 from lametta.cli import app
-from lametta.serve.config import Plan, Served
-from lametta.serve.middleware import Manners
+from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.middleware import ServerLimits
 from tests.conftest import make_batch
 from tests.processes import Program
 from tests.serve.load import MODELS, Load
@@ -188,8 +188,10 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
         return b"{}", None
 
     monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
-    plan = Plan({"average": Served("average", {})}, "memory", threads=1, manners=Manners(queue=1))
-    transport = httpx.ASGITransport(plan.app())
+    config = ServerConfig(
+        {"average": CorrectorSpec("average", {})}, "memory", threads=1, limits=ServerLimits(queue=1)
+    )
+    transport = httpx.ASGITransport(config.app())
 
     async def ask():
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from lametta import LAME, Prediction, Prudent, Streams, knn
 from lametta.correctors import Average
-from lametta.serve.config import Plan, Served
+from lametta.serve.config import CorrectorSpec, ServerConfig
 from lametta.types import LamettaError
 from tests.conftest import make_batch
 from tests.integrations import graphs
@@ -38,8 +38,10 @@ def _outputs(answer):
 
 def test_correctors_come_by_name_or_as_objects():
     mine = Average()
-    plan = Plan({"prudent": "prudent", "fast": Served("lame", {"k": 3}), "mine": mine})
-    client = TestClient(plan.app())
+    config = ServerConfig(
+        {"prudent": "prudent", "fast": CorrectorSpec("lame", {"k": 3}), "mine": mine}
+    )
+    client = TestClient(config.app())
     features, probs = make_batch(6, 5, 7)
     for model, own in {"prudent": Prudent(), "fast": LAME(knn(3)), "mine": Average()}.items():
         for _ in range(2):
@@ -55,16 +57,16 @@ def test_correctors_come_by_name_or_as_objects():
         ("lama", "correctors must be one of .* did you mean 'lame'"),
         (LAME, "correctors must have correct and reset, got the class LAME"),
         (Streams(Prudent()), "correctors must be for one stream"),
-        (Served(Prudent(), {"k": 3}), "options must be those of a method given by its name"),
+        (CorrectorSpec(Prudent(), {"k": 3}), "options must be those of a method given by its name"),
     ],
 )
 def test_what_is_no_corrector(corrector, message):
     with pytest.raises(LamettaError, match=message):
-        Plan({"it": corrector}).app()
+        ServerConfig({"it": corrector}).app()
 
 
 def test_names_of_classes_are_in_answers_metadata_and_status():
-    client = TestClient(Plan({"prudent": "prudent"}, names=NAMES).app())
+    client = TestClient(ServerConfig({"prudent": "prudent"}, names=NAMES).app())
     features, probs = make_batch(4, 5, 7)
     answer = _outputs(_ask(client, features, probs, sequence_id="door"))
     assert answer["label_name"] == [NAMES[label] for label in answer["label"]]
@@ -82,7 +84,7 @@ def test_names_of_classes_are_in_answers_metadata_and_status():
 
 
 def test_without_names_there_are_none():
-    client = TestClient(Plan({"prudent": "prudent"}).app())
+    client = TestClient(ServerConfig({"prudent": "prudent"}).app())
     features, probs = make_batch(4, 5, 7)
     assert "label_name" not in _outputs(_ask(client, features, probs))
     assert _ask(client, features, probs, wanted=["label_name"]).status_code == 400
@@ -91,16 +93,16 @@ def test_without_names_there_are_none():
 def test_names_are_those_of_the_model_unless_others_are_given(tmp_path):
     path = graphs.linear(tmp_path / "net.onnx", classes='["a", "b", "c", "d"]')
     for given, expected in ((None, ["a", "b", "c", "d"]), (("e", "f", "g", "h"), [*"efgh"])):
-        client = TestClient(Plan({"prudent": "prudent"}, model=path, names=given).app())
+        client = TestClient(ServerConfig({"prudent": "prudent"}, model=path, names=given).app())
         assert client.get("/status.json").json()["classes"] == expected
     with pytest.raises(LamettaError, match="names must be those of the model's 4 classes, got 2"):
-        Plan({"prudent": "prudent"}, model=path, names=["a", "b"]).app()
+        ServerConfig({"prudent": "prudent"}, model=path, names=["a", "b"]).app()
     with pytest.raises(LamettaError, match="names must be a sequence of text, got 'abcd'"):
-        Plan({"prudent": "prudent"}, names="abcd").app()
+        ServerConfig({"prudent": "prudent"}, names="abcd").app()
 
 
 def test_lame_with_one_sample_at_a_time_is_logged_once(logged):
-    client = TestClient(Plan({"lame": "lame", "prudent": "prudent"}).app())
+    client = TestClient(ServerConfig({"lame": "lame", "prudent": "prudent"}).app())
     features, probs = make_batch(4, 5, 7)
     _ask(client, features, probs, "lame")
     assert logged.getvalue() == ""
@@ -128,7 +130,7 @@ def test_warnings_are_lines_of_the_log():
 
 def test_a_sample_that_is_not_finite_costs_its_own_stream_alone():
     """Streams that come at once: one of them sends NaN now and then, which it is told."""
-    client = TestClient(Plan({"prudent": "prudent"}).app())
+    client = TestClient(ServerConfig({"prudent": "prudent"}).app())
     streams = {name: [make_batch(1, 5, 7, 31 * i + name) for i in range(6)] for name in range(4)}
     alone = {name: Prudent() for name in streams}
 
@@ -176,7 +178,7 @@ class Trusting:
 
 
 def test_a_corrector_that_answers_nan_costs_that_request_alone():
-    client = TestClient(Plan({"prudent": Trusting()}).app())
+    client = TestClient(ServerConfig({"prudent": Trusting()}).app())
     features, probs = make_batch(2, 5, 7)
     own = Trusting()
     for i in range(4):

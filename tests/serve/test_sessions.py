@@ -1,4 +1,4 @@
-"""A keeper answers what each stream gives alone, whatever is evicted, loaded or sent again."""
+"""Sessions answer what each stream gives alone, whatever is evicted, loaded or sent again."""
 
 import threading
 import time
@@ -13,9 +13,9 @@ from lametta import LAME, LamettaError, Prediction, Prudent, Windowed
 from lametta.correctors import Average, Memory
 from lametta.correctors.chain import Chain
 from lametta.serve import sessions as module
-from lametta.serve.config import Served
-from lametta.serve.protocol import BusyError, DeadlineError, StoreError
-from lametta.serve.sessions import Keeper, Samples
+from lametta.serve.config import CorrectorSpec
+from lametta.serve.protocol import DeadlineError, StoreError, TooManyRequestsError
+from lametta.serve.sessions import Samples, SessionManager
 from lametta.serve.stores.memory import MemoryStore
 from tests.conftest import make_batch
 
@@ -88,32 +88,34 @@ def same(found, expected):
 
 @pytest.fixture
 def keep():
-    """Makes keepers of one store, as replicas are."""
+    """Makes session managers of one store, as replicas are."""
     store = Counting()
-    return lambda corrector=None, **options: Keeper(corrector or Prudent(), "it", store, **options)
+    return lambda corrector=None, **options: SessionManager(
+        corrector or Prudent(), "it", store, **options
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("method", METHODS)
 def test_each_stream_is_as_alone(method, dtype):
-    corrector = Served(*METHODS[method]).make()
-    keeper = Keeper(corrector, method, MemoryStore())
+    corrector = CorrectorSpec(*METHODS[method]).make()
+    manager = SessionManager(corrector, method, MemoryStore())
     streams = {name: batches(12, dtype, seed) for seed, name in enumerate("abc")}
     found = {name: [] for name in streams}
     for i in range(12):
         for name, requests in streams.items():
-            found[name].append(keeper.correct(Samples(*requests[i]), name))
+            found[name].append(manager.correct(Samples(*requests[i]), name))
     for name, requests in streams.items():
         same(found[name], alone(corrector, requests))
-    assert len(keeper) == (0 if method == "lame" else 3)
+    assert len(manager) == (0 if method == "lame" else 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lame"])
 def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
-    corrector = Served(*METHODS[method]).make()
-    keeper = keep(corrector, memory=1)
+    corrector = CorrectorSpec(*METHODS[method]).make()
+    manager = keep(corrector, memory=1)
     dtypes = np.random.default_rng(0).choice(["float16", "float32", "float64"], size=16)
     requests = [
         tuple(part.astype(dtype) for part in request)
@@ -121,14 +123,14 @@ def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
     ]
     found = []
     for i, request in enumerate(requests):
-        found.append(keeper.correct(Samples(*request), "a"))
-        keeper.correct(Samples(*request), "b")  # which takes the memory that there is
+        found.append(manager.correct(Samples(*request), "a"))
+        manager.correct(Samples(*request), "b")  # which takes the memory that there is
         if i == 7:  # the server is started again
-            keeper = keep(corrector, memory=1)
+            manager = keep(corrector, memory=1)
     same(found, alone(corrector, requests))
-    assert keeper.evicted == 15
-    assert keeper.store.n_loads == 32
-    assert len([size for size in keeper.store.snapshots if size]) >= 4
+    assert manager.evicted == 15
+    assert manager.store.n_loads == 32
+    assert len([size for size in manager.store.snapshots if size]) >= 4
 
 
 def test_arrays_in_another_order_are_replayed_to_the_same_bits(keep):
@@ -136,40 +138,40 @@ def test_arrays_in_another_order_are_replayed_to_the_same_bits(keep):
         (np.asfortranarray(features), np.asfortranarray(probs))
         for features, probs in batches(5, "float32", rows=(40,), d=50, k=30)
     ]
-    keeper = keep()
-    first = [keeper.correct(Samples(*request), "a") for request in requests]
+    manager = keep()
+    first = [manager.correct(Samples(*request), "a") for request in requests]
     again = [keep().correct(Samples(*request), "b") for request in requests]
     same(again, first)
 
 
 def test_without_a_stream_a_batch_stands_alone(keep):
-    keeper = keep()
+    manager = keep()
     for request in batches(4):
-        same([keeper.correct(Samples(*request))], alone(Prudent(), [request]))
-    assert len(keeper) == keeper.store.n_loads == 0
+        same([manager.correct(Samples(*request))], alone(Prudent(), [request]))
+    assert len(manager) == manager.store.n_loads == 0
 
 
 def test_models_have_streams_of_their_own():
     store, (request, *_) = MemoryStore(), batches(1)
     for name, corrector in (("a", Average()), ("b", Average()), ("a", Prudent())):
-        keeper = Keeper(corrector, name, store)
-        same([keeper.correct(Samples(*request), "s")], alone(corrector, [request]))
+        manager = SessionManager(corrector, name, store)
+        same([manager.correct(Samples(*request), "s")], alone(corrector, [request]))
     for size in (2, 3):  # of one name, with other options
-        keeper = Keeper(Windowed(size=size), "w", store)
-        assert keeper.correct(Samples(*request), "s").info["window"] == 1
+        manager = SessionManager(Windowed(size=size), "w", store)
+        assert manager.correct(Samples(*request), "s").info["window"] == 1
 
 
 def test_a_request_that_comes_again_counts_once(keep):
     requests = batches(9)
     expected = alone(Prudent(), requests)
-    found, keeper = [], keep()
+    found, manager = [], keep()
     for i, request in enumerate(requests):
         samples = Samples(*request, id=f"request {i}", start=i == 0, end=i == 8)
-        found.append(keeper.correct(samples, "s"))
-        for other in (keeper, keep(), keep(memory=1)):  # here, at another replica, from the store
+        found.append(manager.correct(samples, "s"))
+        for other in (manager, keep(), keep(memory=1)):  # here, at another replica, from the store
             same([other.correct(samples, "s")], found[-1:])
     same(found, expected)
-    assert len(keeper.store.entries) == 9
+    assert len(manager.store.entries) == 9
 
 
 def test_only_the_same_request_is_the_same(keep):
@@ -186,24 +188,24 @@ def test_only_the_same_request_is_the_same(keep):
         Samples(two[0].astype("float64"), two[1], id="2"),
         Samples(*one, id="1"),  # long ago
     ]
-    keeper, corrector, expected, ended = keep(), Prudent(), [], False
+    manager, corrector, expected, ended = keep(), Prudent(), [], False
     for samples in given:
         if samples.start or ended:
             corrector.reset()
         ended = samples.end
         expected.append(corrector.correct(samples.features, samples.probs))
-    same([keeper.correct(samples, "s") for samples in given], expected)
-    assert len(keeper.store.entries) == len(given)
+    same([manager.correct(samples, "s") for samples in given], expected)
+    assert len(manager.store.entries) == len(given)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_streams_begin_and_end(keep, fresh):
-    requests, keeper = batches(12), keep()
+    requests, manager = batches(12), keep()
     found = []
     for i, request in enumerate(requests):
         if fresh:
-            keeper = keep()
-        found.append(keeper.correct(Samples(*request, start=i == 3, end=i == 6), "s"))
+            manager = keep()
+        found.append(manager.correct(Samples(*request, start=i == 3, end=i == 6), "s"))
     expected = [
         answer
         for part in (requests[:3], requests[3:7], requests[7:])
@@ -213,16 +215,16 @@ def test_streams_begin_and_end(keep, fresh):
 
 
 def test_a_stream_that_begins_anew_may_be_of_other_sizes(keep):
-    keeper, small, large = keep(), batches(5), batches(5, d=9, k=7)
+    manager, small, large = keep(), batches(5), batches(5, d=9, k=7)
     for begin in (Samples(*large[0], start=True), Samples(*large[0])):
         for request in small[:-1]:
-            keeper.correct(Samples(*request), "s")
-        keeper.correct(Samples(*small[-1], end=not begin.start), "s")
-        found = [keeper.correct(begin, "s")]
+            manager.correct(Samples(*request), "s")
+        manager.correct(Samples(*small[-1], end=not begin.start), "s")
+        found = [manager.correct(begin, "s")]
         found += [keep().correct(Samples(*request), "s") for request in large[1:]]
         same(found, alone(Prudent(), large))
-        keeper = keep()
-        keeper.correct(Samples(*large[0], end=True), "s")
+        manager = keep()
+        manager.correct(Samples(*large[0], end=True), "s")
 
 
 BAD = {
@@ -237,14 +239,14 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("start", [False, True])
 def test_what_is_refused_changes_nothing(keep, bad, start):
-    requests, keeper, found = batches(8), keep(), []
+    requests, manager, found = batches(8), keep(), []
     for i, request in enumerate(requests):
         if i:
             # Another number of columns is fine where a stream begins.
             features, probs = BAD["nan" if start and bad in ("columns", "classes") else bad]
             with pytest.raises(LamettaError):
-                keeper.correct(Samples(features, probs, "id", start=start), "s")
-        found.append(keeper.correct(Samples(*request), "s"))
+                manager.correct(Samples(features, probs, "id", start=start), "s")
+        found.append(manager.correct(Samples(*request), "s"))
     same(found, alone(Prudent(), requests))
 
 
@@ -260,11 +262,11 @@ class Late(Average):
 
 def test_who_refuses_too_late_is_asked_anew(keep):
     for corrector in (Late(), Chain((Memory(), Late()))):
-        requests, keeper, found = batches(8, rows=(1,)), keep(corrector), []
+        requests, manager, found = batches(8, rows=(1,)), keep(corrector), []
         for request in requests:
             with pytest.raises(LamettaError):
-                keeper.correct(Samples(*(np.vstack([part, part]) for part in request)), "s")
-            found.append(keeper.correct(Samples(*request), "s"))
+                manager.correct(Samples(*(np.vstack([part, part]) for part in request)), "s")
+            found.append(manager.correct(Samples(*request), "s"))
         same(found, alone(corrector, requests))
 
 
@@ -292,25 +294,31 @@ def test_where_an_object_lies_is_no_option():
     one, other = Strange(), Strange()
     assert repr(one) != repr(other)
     store, requests = MemoryStore(), batches(4)
-    found = [Keeper(one, "s", store).correct(Samples(*request), "s") for request in requests[:2]]
-    found += [Keeper(other, "s", store).correct(Samples(*request), "s") for request in requests[2:]]
+    found = [
+        SessionManager(one, "s", store).correct(Samples(*request), "s") for request in requests[:2]
+    ]
+    found += [
+        SessionManager(other, "s", store).correct(Samples(*request), "s")
+        for request in requests[2:]
+    ]
     same(found, alone(Average(), requests))
 
 
 @pytest.mark.parametrize("snapshot", [b"", b"no state at all", b"\0" * 100])
 def test_a_state_of_another_version_begins_anew(keep, snapshot, logged):
-    requests, keeper = batches(5), keep()
-    keeper.store.commit(keeper._prefix + "s", 0, b"no request", snapshot)
+    requests, manager = batches(5), keep()
+    manager.store.commit(manager._prefix + "s", 0, b"no request", snapshot)
     same(
-        [keeper.correct(Samples(*request), "s") for request in requests], alone(Prudent(), requests)
+        [manager.correct(Samples(*request), "s") for request in requests],
+        alone(Prudent(), requests),
     )
     assert "is of no use" in logged.getvalue()
     same([keep().correct(Samples(*requests[0], start=True), "s")], alone(Prudent(), requests[:1]))
 
 
 def test_a_state_that_does_not_fit_into_memory_is_not_given_up(keep, monkeypatch):
-    requests, keeper = batches(4), keep()
-    found = [keeper.correct(Samples(*request), "s") for request in requests[:2]]
+    requests, manager = batches(4), keep()
+    found = [manager.correct(Samples(*request), "s") for request in requests[:2]]
 
     def fail(*_):
         raise MemoryError
@@ -326,25 +334,25 @@ def test_a_state_that_does_not_fit_into_memory_is_not_given_up(keep, monkeypatch
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_store_that_fails_is_asked_what_it_has(keep, when):
-    requests, keeper, found = batches(20), keep(), []
+    requests, manager, found = batches(20), keep(), []
     for i, request in enumerate(requests):
         samples = Samples(*request, id=str(i))
-        keeper.store.fails = [when] * (i % 3)
+        manager.store.fails = [when] * (i % 3)
         for _ in range(i % 3 if when == "before" else min(i % 3, 1)):
             with pytest.raises(StoreError):
-                keeper.correct(samples, "s")
-        keeper.store.fails = []
-        found.append(keeper.correct(samples, "s"))
+                manager.correct(samples, "s")
+        manager.store.fails = []
+        found.append(manager.correct(samples, "s"))
     same(found, alone(Prudent(), requests))
 
 
 def test_threads_on_one_stream_take_turns(keep):
-    requests, keeper = batches(40), keep(Average())
+    requests, manager = batches(40), keep(Average())
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda request: keeper.correct(Samples(*request), "s"), requests))
-    assert keeper.store.load(keeper._prefix + "s").version == 40
+        list(pool.map(lambda request: manager.correct(Samples(*request), "s"), requests))
+    assert manager.store.load(manager._prefix + "s").version == 40
     # A mean does not depend on the order, but for the last bits.
-    last = keeper.correct(Samples(*requests[0]), "s")
+    last = manager.correct(Samples(*requests[0]), "s")
     expected = alone(Average(), [*requests, requests[0]])[-1]
     np.testing.assert_allclose(last.probs, expected.probs, rtol=1e-5)
 
@@ -352,17 +360,17 @@ def test_threads_on_one_stream_take_turns(keep):
 @pytest.mark.slow
 def test_threads_on_many_streams_are_as_alone(keep):
     streams = {f"{i}": batches(8, seed=i) for i in range(16)}
-    keeper = keep(memory=20_000)  # evictions all the time
+    manager = keep(memory=20_000)  # evictions all the time
 
     def run(name):
-        return [keeper.correct(Samples(*request), name) for request in streams[name]]
+        return [manager.correct(Samples(*request), name) for request in streams[name]]
 
     with ThreadPoolExecutor(8) as pool:
         found = dict(zip(streams, pool.map(run, streams), strict=True))
     for name, requests in streams.items():
         same(found[name], alone(Prudent(), requests))
-    assert keeper.evicted > 16
-    assert keeper._shelf.size < 200_000
+    assert manager.evicted > 16
+    assert manager._shelf.size < 200_000
 
 
 @pytest.mark.slow
@@ -383,8 +391,8 @@ def test_a_replica_takes_no_request_for_the_last_that_is_not(keep):
     requests = [one, two, one, two, two]
     turns = [first, second, first, second, first]  # the last is sent again, to the other
     found = [
-        keeper.correct(Samples(*request, id="frame"), "s")
-        for keeper, request in zip(turns, requests, strict=True)
+        manager.correct(Samples(*request, id="frame"), "s")
+        for manager, request in zip(turns, requests, strict=True)
     ]
     expected = alone(Prudent(), requests[:4])
     same(found, [*expected, expected[-1]])
@@ -408,47 +416,47 @@ def test_replicas_at_once_count_each_request_once(keep):
     assert store.load(stream).version == 60
     assert len(answers) == 60
     # Whoever follows the log from its snapshot comes to the answers that were given.
-    kept, corrector = store.load(stream), Prudent()
-    if kept.snapshot:
-        corrector.load_state_dict(module.load(kept.snapshot))
-    for entry in kept.log:
+    stored, corrector = store.load(stream), Prudent()
+    if stored.snapshot:
+        corrector.load_state_dict(module.load(stored.snapshot))
+    for entry in stored.log:
         samples = Samples.unpack(entry)
         answer = corrector.correct(samples.features, samples.probs)
         same([answers[int(samples.id)]], [answer])
 
 
 def test_who_is_always_late_gives_up(keep, monkeypatch):
-    keeper = keep()
-    monkeypatch.setattr(keeper.store, "commit", lambda *_: None)
-    with pytest.raises(BusyError, match="advanced by too many others"):
-        keeper.correct(Samples(*batches(1)[0]), "s")
+    manager = keep()
+    monkeypatch.setattr(manager.store, "commit", lambda *_: None)
+    with pytest.raises(TooManyRequestsError, match="advanced by too many others"):
+        manager.correct(Samples(*batches(1)[0]), "s")
 
 
 def test_no_answer_comes_after_the_deadline(keep):
-    requests, keeper = batches(3), keep()
-    found = [keeper.correct(Samples(*requests[0]), "s", time.monotonic() + 60)]
+    requests, manager = batches(3), keep()
+    found = [manager.correct(Samples(*requests[0]), "s", time.monotonic() + 60)]
     with pytest.raises(DeadlineError):
-        keeper.correct(Samples(*requests[1]), "s", time.monotonic() - 1)
-    with keeper._shelf.held("s"):  # someone is at work on it
+        manager.correct(Samples(*requests[1]), "s", time.monotonic() - 1)
+    with manager._shelf.held("s"):  # someone is at work on it
         begun = time.monotonic()
         with pytest.raises(DeadlineError, match="busy"):
-            keeper.correct(Samples(*requests[1]), "s", begun + 0.1)
+            manager.correct(Samples(*requests[1]), "s", begun + 0.1)
         assert time.monotonic() - begun < 5
-    found += [keeper.correct(Samples(*request), "s") for request in requests[1:]]
+    found += [manager.correct(Samples(*request), "s") for request in requests[1:]]
     same(found, alone(Prudent(), requests))
 
 
 def test_a_frame_costs_its_own_bytes_twice(keep):
-    keeper, n, d, k = keep(), 100, 1280, 1000
+    manager, n, d, k = keep(), 100, 1280, 1000
     features, probs = make_batch(n, k, d)
     features, probs = features.astype("float32"), probs.astype("float32")
     for i in range(n):
         samples = Samples(features[i : i + 1], probs[i : i + 1], id=f"{i:032}")
-        keeper.correct(samples, "s")
-    own, store = 4 * (d + k), keeper.store
+        manager.correct(samples, "s")
+    own, store = 4 * (d + k), manager.store
     assert max(store.entries) < own + 100
     assert sum(store.entries + store.snapshots) / n < 2 * own
     assert max(store.snapshots) < 262_000
     assert store.n_loads == 1
-    kept = store.load(keeper._prefix + "s")
-    assert len(kept.snapshot) + sum(map(len, kept.log)) < 2 * 260_000 + own
+    stored = store.load(manager._prefix + "s")
+    assert len(stored.snapshot) + sum(map(len, stored.log)) < 2 * 260_000 + own

@@ -9,7 +9,7 @@ import pytest
 
 from lametta import LamettaError
 from lametta.serve.protocol import StoreError, TooManyStreamsError
-from lametta.serve.stores import NOTHING, Kept, open_store, redis
+from lametta.serve.stores import EMPTY, StoredState, open_store, redis
 from lametta.serve.stores.memory import MemoryStore
 from tests.serve.redis_server import RedisServer, free_port
 
@@ -69,10 +69,10 @@ def put(store, *entries, stream=STREAM, snapshot=None):
 
 def test_a_stream_is_what_was_committed(opened):
     store = opened()
-    assert store.load(STREAM) == NOTHING
+    assert store.load(STREAM) == EMPTY
     version = put(store, b"one", b"", bytes(range(256)))
-    assert store.load(STREAM) == Kept(version, b"", [b"one", b"", bytes(range(256))])
-    assert store.load("other") == NOTHING
+    assert store.load(STREAM) == StoredState(version, b"", [b"one", b"", bytes(range(256))])
+    assert store.load("other") == EMPTY
     store.check()
 
 
@@ -80,13 +80,13 @@ def test_a_snapshot_begins_the_log_anew(opened):
     store = opened()
     version = put(store, b"one", b"two")
     third = store.commit(STREAM, version, b"three", b"state")
-    assert store.load(STREAM) == Kept(third, b"state", [b"three"])
+    assert store.load(STREAM) == StoredState(third, b"state", [b"three"])
     last = put(store, b"four")
-    assert store.load(STREAM) == Kept(last, b"state", [b"three", b"four"])
+    assert store.load(STREAM) == StoredState(last, b"state", [b"three", b"four"])
     last = put(store, b"five", snapshot=b"")
-    assert store.load(STREAM) == Kept(last, b"", [b"five"])
+    assert store.load(STREAM) == StoredState(last, b"", [b"five"])
     last = put(store, b"snapshot of nothing", stream="new", snapshot=b"state")
-    assert store.load("new") == Kept(last, b"state", [b"snapshot of nothing"])
+    assert store.load("new") == StoredState(last, b"state", [b"snapshot of nothing"])
 
 
 def test_what_is_loaded_is_not_what_is_kept(opened):
@@ -104,7 +104,7 @@ def test_only_the_version_that_is_there_is_advanced(opened):
     for other in (0, first, version + 1, -1):
         assert store.commit(STREAM, other, b"late") is None
         assert store.commit(STREAM, other, b"late", b"snapshot") is None
-    assert store.load(STREAM) == Kept(version, b"", [b"one", b"two"])
+    assert store.load(STREAM) == StoredState(version, b"", [b"one", b"two"])
 
 
 def test_one_of_those_who_commit_at_once_wins(opened, request):
@@ -145,7 +145,7 @@ def test_too_many_streams_are_refused(opened):
     put(store, b"one", stream="b")
     with pytest.raises(TooManyStreamsError, match="there are 2 streams"):
         store.commit("c", 0, b"one")
-    assert store.load("c") == NOTHING
+    assert store.load("c") == EMPTY
     put(store, b"two", stream="a")
 
 
@@ -154,7 +154,7 @@ def test_unused_streams_are_forgotten(opened):
     version = put(store, b"one")
     time.sleep(0.1)
     assert store.commit(STREAM, version, b"two") is None
-    assert store.load(STREAM) == NOTHING
+    assert store.load(STREAM) == EMPTY
     put(store, b"one", stream="there is room again")
 
 
@@ -167,7 +167,7 @@ def test_used_streams_are_not_forgotten():
         clock.append(now)
         put(store, b"next", stream="a")
     assert len(store.load("a").log) == 4
-    assert store.load("b") == NOTHING
+    assert store.load("b") == EMPTY
 
 
 @pytest.mark.parametrize("opened", ["folder", "redis"], indirect=True)
@@ -175,11 +175,11 @@ def test_a_store_goes_on_where_it_was_left(opened):
     first = opened()
     put(first, b"one", b"two", snapshot=b"state")
     version = put(first, b"three")
-    kept = first.load(STREAM)
+    stored = first.load(STREAM)
     first.close()
     again = opened()
     assert again.commit(STREAM, 0, b"anew") is None  # without a look at what there is
-    assert again.load(STREAM) == kept == Kept(version, b"state", [b"two", b"three"])
+    assert again.load(STREAM) == stored == StoredState(version, b"state", [b"two", b"three"])
     again = opened()
     assert again.commit(STREAM, version, b"four") is not None  # with a look before the kill
     again = opened(most=1)
@@ -247,14 +247,14 @@ def in_redis(redis_server):
 def test_redis_may_be_killed(in_redis, redis_server):
     put(in_redis, b"one", b"two", snapshot=b"state")
     version = put(in_redis, b"three")
-    kept = in_redis.load(STREAM)
+    stored = in_redis.load(STREAM)
     redis_server.kill()
     with pytest.raises(StoreError):
         in_redis.commit(STREAM, version, b"four")
     with pytest.raises(StoreError):
         in_redis.load(STREAM)
     redis_server.start()
-    assert in_redis.load(STREAM) == kept == Kept(version, b"state", [b"two", b"three"])
+    assert in_redis.load(STREAM) == stored == StoredState(version, b"state", [b"two", b"three"])
     assert in_redis.commit(STREAM, version, b"four") is not None
 
 
@@ -280,7 +280,7 @@ def test_streams_expire_as_a_whole(redis_server):
 
 def test_a_redis_without_room_does_nothing_by_halves(in_redis, redis_server):
     version = put(in_redis, b"one")
-    kept = in_redis.load(STREAM)
+    stored = in_redis.load(STREAM)
     with redis_server.client() as client:
         client.config_set("maxmemory", "1")
         try:
@@ -289,7 +289,7 @@ def test_a_redis_without_room_does_nothing_by_halves(in_redis, redis_server):
                     in_redis.commit(STREAM, version, b"two", snapshot)
         finally:
             client.config_set("maxmemory", "0")
-    assert in_redis.load(STREAM) == kept
+    assert in_redis.load(STREAM) == stored
     assert in_redis.commit(STREAM, version, b"two") is not None
 
 

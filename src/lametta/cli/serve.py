@@ -15,7 +15,7 @@ from lametta.cli._console import Features, Logits, parsed, require, typed, user_
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
-    from lametta.serve.config import Served
+    from lametta.serve.config import CorrectorSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SPEC = re.compile(
@@ -138,29 +138,29 @@ def serve(
             require("onnx", "onnx", "onnxruntime")
         if "://" in store:
             require("redis", "redis")
-        from lametta.serve.config import Plan
-        from lametta.serve.middleware import Manners
-        from lametta.serve.protocol import Limits
+        from lametta.serve.config import ServerConfig
+        from lametta.serve.middleware import ServerLimits
+        from lametta.serve.protocol import RequestLimits
 
         body, json = _bytes("--max-body", max_body), _bytes("--max-json", max_json)
-        manners = Manners(
+        limits = ServerLimits(
             tokens=_tokens(token_file),
-            limits=Limits(body, max_rows, max_columns, json),
+            request=RequestLimits(body, max_rows, max_columns, json),
             rate=math.inf if rate is None else rate,
             queue=queue,
             pending=max(body, 2**27),
             deadline=deadline,
             patience=patience,
         )
-        if not manners.tokens and not everyone and not _is_local(host):
+        if not limits.tokens and not everyone and not _is_local(host):
             raise LamettaError(
                 f"--token-file must be given where others can reach the server, got --host {host} "
                 "without it; --open serves everyone"
             )
-        plan = Plan(
+        config = ServerConfig(
             correctors=_served(correctors or ["prudent"]),
             store=store,
-            manners=manners,
+            limits=limits,
             most=most,
             idle=idle,
             memory=_bytes("--memory", memory),
@@ -183,18 +183,18 @@ def serve(
                 from lametta.serve.ray import serve_on_ray
 
                 serve_on_ray(
-                    plan, ray, replicas=replicas or 2, host=host, port=port, log_level=level
+                    config, ray, replicas=replicas or 2, host=host, port=port, log_level=level
                 )
                 return
-            app = plan.app()
-    run(app, host, port, manners)
+            app = config.app()
+    run(app, host, port, limits)
 
 
-def _served(specs: Sequence[str]) -> "dict[str, Served]":
+def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
     """The correctors that ``[NAME=]METHOD[:OPTION=VALUE,...]`` say, by name."""
-    from lametta.serve.config import Served
+    from lametta.serve.config import CorrectorSpec
 
-    served: dict[str, Served] = {}
+    served: dict[str, CorrectorSpec] = {}
     for spec in specs:
         found = _SPEC.fullmatch(spec)
         if found is None:
@@ -206,7 +206,7 @@ def _served(specs: Sequence[str]) -> "dict[str, Served]":
         for option, message in methods.find(method, "--corrector").param_errors(options):
             raise LamettaError(f"--corrector {spec}: {option} {message}")
         with typed(correctors="--corrector"):
-            Served(method, options).make()
+            CorrectorSpec(method, options).make()
         if not _NAME.fullmatch(name):
             raise LamettaError(
                 f"--corrector must have a name of letters, digits and ._+-, got {name!r}; "
@@ -214,7 +214,7 @@ def _served(specs: Sequence[str]) -> "dict[str, Served]":
             )
         if name in served:
             raise LamettaError(f"--corrector must have a name of its own, got {name!r} twice")
-        served[name] = Served(method, options)
+        served[name] = CorrectorSpec(method, options)
     return served
 
 

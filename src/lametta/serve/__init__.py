@@ -1,1 +1,1 @@
-"""The correction service: streams of predictions corrected behind a standard protocol."""
+"""Inference server for correctors, with per-stream state."""

@@ -1,4 +1,4 @@
-"""Routes of the Open Inference Protocol, the live page and metrics, and threads that compute.
+"""Routes of the Open Inference Protocol, the live page and metrics; thread-pool offloading.
 
 The page is plain files, which hold no data and may be given without a token: it asks for one where
 ``status.json`` is refused with 401. All its addresses are relative, and ``default-src 'self'`` is
@@ -22,7 +22,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
-from lametta.serve.middleware import Bodies, Gate, failure
+from lametta.serve.middleware import BodyReader, LimitMiddleware, error_response
 from lametta.serve.protocol import HEADER_LENGTH, BadRequest, NotFoundError, StoreError
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
@@ -65,8 +65,8 @@ class _Answer(Response):
 class _Route(Route):
     """A route whose function takes the request and gives the reply, without Starlette's layers.
 
-    `Gate` answers for what it raises; passing the layers would take longer than everything but the
-    correction.
+    `LimitMiddleware` answers for what it raises; passing the layers would take longer than
+    everything but the correction.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,12 +75,12 @@ class _Route(Route):
             response: Response = await self.endpoint(Request(scope, receive, send))
         else:
             allowed = {"Allow": ", ".join(sorted(methods))}
-            response = failure(405, "Method Not Allowed", allowed)
+            response = error_response(405, "Method Not Allowed", allowed)
         await response(scope, receive, send)
 
 
 def make_app(
-    service: Service, bodies: Bodies, store: Store, *, threads: int | None = None
+    service: Service, reader: BodyReader, store: Store, *, threads: int | None = None
 ) -> ASGIApp:
     """Make the application that serves these models.
 
@@ -88,25 +88,25 @@ def make_app(
     ----------
     service : Service
         The models.
-    bodies : Bodies
-        What reads requests.
+    reader : BodyReader
+        What reads the reader of requests.
     store : Store
         Where their streams are kept.
     threads : int or None
-        As for `Workers`.
+        As for `Executor`.
     """
-    workers = Workers(threads, waits=store.waits)
+    executor = Executor(threads, blocking=store.blocking)
 
     async def infer(request: Request) -> Response:
         model = _model(service, request)
         request.scope["model"] = model
         header_length = _header_length(request)
-        length = bodies.length(request)
-        with bodies.room(length):
-            body = await bodies.read(request)
+        length = reader.length(request)
+        with reader.reserve(length):
+            body = await reader.read(request)
             job = partial(service.answer, model, body, header_length, request.scope["begun"])
-            kind = Kind(model, len(body).bit_length())
-            reply = await workers.do(kind, job)
+            kind = RequestClass(model, len(body).bit_length())
+            reply = await executor.submit(kind, job)
         return _Answer(*reply)
 
     async def about(_: Request) -> Response:
@@ -118,9 +118,9 @@ def make_app(
 
     async def ready(_: Request) -> Response:
         try:
-            await workers.do(Kind("", 0), store.check)
+            await executor.submit(RequestClass("", 0), store.check)
         except StoreError as error:
-            return failure(503, str(error))
+            return error_response(503, str(error))
         return _json(ready=True)
 
     async def model_metadata(request: Request) -> Response:
@@ -163,12 +163,12 @@ def make_app(
         _Route("/", page),
         _Route("/static/{name}", static),
     ]
-    router = Router(routes, default=failure(404, "Not Found"))
-    return Gate(router, bodies.manners, service.monitor)
+    router = Router(routes, default=error_response(404, "Not Found"))
+    return LimitMiddleware(router, reader.limits, service.monitor)
 
 
-class Kind(NamedTuple):
-    """Requests that take about as long as each other.
+class RequestClass(NamedTuple):
+    """Requests of one model and of about one length, which take about as long as each other.
 
     Attributes
     ----------
@@ -182,8 +182,8 @@ class Kind(NamedTuple):
     n_bits: int
 
 
-class Workers:
-    """Compute requests, while the thread that reads them may go on reading.
+class Executor:
+    """Thread pool for requests, with quick ones run inline, by the thread that reads them.
 
     Threads that compute small things take the interpreter's lock from each other with every array,
     which makes each of them several times slower; and the way to a thread and back takes as long as
@@ -194,28 +194,28 @@ class Workers:
     ----------
     threads : int or None
         Threads, which compute everything; None: one a core, for what is not quick.
-    waits : bool
+    blocking : bool
         Whether a job may wait for another machine; then threads compute everything, too.
     """
 
-    def __init__(self, threads: int | None, *, waits: bool = False) -> None:
-        self._at_once = threads is None and not waits
+    def __init__(self, threads: int | None, *, blocking: bool = False) -> None:
+        self._inline = threads is None and not blocking
         self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
-        self._seconds: dict[Kind, float] = {}  # lately
+        self._seconds: dict[RequestClass, float] = {}  # lately
         self._n_asked = itertools.count(1)
         self._n_running = self._n_slow = 0  # in threads
 
-    def computes_at_once(self, kind: Kind) -> bool:
-        """Whether such a request does not go to a thread now."""
-        if not self._at_once or self._n_slow:
+    def runs_inline(self, kind: RequestClass) -> bool:
+        """Whether such a request is computed at once, and not in the pool."""
+        if not self._inline or self._n_slow:
             return False
         return self._is_quick(kind) or (
             self._seconds.get(kind, _SLOW) < _SLOW and next(self._n_asked) % _RETRY == 0
         )
 
-    async def do(self, kind: Kind, job: Callable[[], T]) -> T:
-        """Do a job to its end, even if the client has gone: its stream may have moved on."""
-        if self.computes_at_once(kind):
+    async def submit(self, kind: RequestClass, job: Callable[[], T]) -> T:
+        """Run a job to its end, even if the client has gone: its stream may have moved on."""
+        if self.runs_inline(kind):
             return self.timed(kind, job)
         is_slow = not self._is_quick(kind)
         self._n_running += 1
@@ -232,8 +232,8 @@ class Workers:
             self._n_running -= 1
             self._n_slow -= is_slow
 
-    def timed(self, kind: Kind, job: Callable[[], T]) -> T:
-        """Do a job, and remember how long one of this kind takes."""
+    def timed(self, kind: RequestClass, job: Callable[[], T]) -> T:
+        """Run a job, and remember how long one of this kind takes."""
         begun, others = time.perf_counter(), self._n_running > 1
         try:
             return job()
@@ -244,7 +244,7 @@ class Workers:
                 # The geometric mean, to which a single stall of the machine matters little.
                 self._seconds[kind] = before * (seconds / before) ** (1 / _LATELY)
 
-    def _is_quick(self, kind: Kind) -> bool:
+    def _is_quick(self, kind: RequestClass) -> bool:
         seconds = self._seconds.get(kind)
         return kind.n_bits <= _SMALL.bit_length() if seconds is None else seconds < _QUICK
 

@@ -1,4 +1,4 @@
-"""All that a server is made from, so that each replica of it can make its own."""
+"""ServerConfig: models, store, limits; builds the application, in every replica."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from starlette.types import ASGIApp
 from lametta.integrations.onnx import OnnxModel
 from lametta.methods import as_corrector
 from lametta.serve.app import make_app
-from lametta.serve.middleware import Bodies, Manners
+from lametta.serve.middleware import BodyReader, ServerLimits
 from lametta.serve.monitoring import Monitor
 from lametta.serve.service import Service
-from lametta.serve.sessions import Keeper
+from lametta.serve.sessions import SessionManager
 from lametta.serve.stores import IDLE, MOST, open_store
 from lametta.types import Corrector, LamettaError
 
 
-class Served(NamedTuple):
+class CorrectorSpec(NamedTuple):
     """A corrector by the name of its method and its options, or the corrector itself."""
 
     method: str | Corrector
@@ -30,37 +30,37 @@ class Served(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is served, to whom, and where states survive.
+class ServerConfig:
+    """Configuration of a server: what is served, to whom, and where states survive.
 
     Parameters
     ----------
-    correctors : mapping of str to Served, str or Corrector
-        The models by name: each a method by its name, with options as a `Served`, or a corrector,
-        of which every stream gets a copy.
+    correctors : mapping of str to CorrectorSpec, str or Corrector
+        The models by name: each a method by its name, with options as a `CorrectorSpec`, or a
+        corrector, of which every stream gets a copy.
     store : str
         As for `lametta.serve.stores.open_store`, with ``most`` and ``idle``.
     memory : float
         Bytes of states held ready, for each corrector.
     threads : int or None
-        As for `lametta.serve.app.Workers`.
+        As for `lametta.serve.app.Executor`.
     model : path, optional
         A classifier in ONNX's format that predicts here, with the options ``features`` and
         ``logits`` of `lametta.integrations.onnx.OnnxModel`.
     names : sequence of str, optional
         The names of the classes, for answers and the live page; by default those that the model's
         file has. Requests must then have as many classes.
-    manners : Manners
-        What is asked of clients.
+    limits : ServerLimits
+        What clients may ask: tokens, rate, sizes, time.
 
     Examples
     --------
     >>> from lametta import LAME, knn
-    >>> plan = Plan({"prudent": "prudent", "fast": LAME(knn(3))}, names=["cat", "dog"])
-    >>> uvicorn.run(plan.app())  # doctest: +SKIP
+    >>> config = ServerConfig({"prudent": "prudent", "fast": LAME(knn(3))}, names=["cat", "dog"])
+    >>> uvicorn.run(config.app())  # doctest: +SKIP
     """
 
-    correctors: Mapping[str, Served | str | Corrector]
+    correctors: Mapping[str, CorrectorSpec | str | Corrector]
     store: str = "memory"
     most: int = MOST
     idle: float = IDLE
@@ -70,7 +70,7 @@ class Plan:
     features: str | None = None
     logits: str | None = None
     names: Sequence[str] | None = None
-    manners: Manners = field(default_factory=Manners)
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
     def app(self) -> ASGIApp:
         """Open the store, load the model, and make the application."""
@@ -78,26 +78,26 @@ class Plan:
         if self.model is not None:
             network = OnnxModel(self.model, features=self.features, logits=self.logits)
         names = _names(self.names, network)
-        served = {
-            name: one if isinstance(one, Served) else Served(one)
+        specs = {
+            name: one if isinstance(one, CorrectorSpec) else CorrectorSpec(one)
             for name, one in self.correctors.items()
         }
-        correctors = {name: one.make() for name, one in served.items()}
+        correctors = {name: one.make() for name, one in specs.items()}
         store = open_store(self.store, most=self.most, idle=self.idle)
-        keepers = {
-            name: Keeper(corrector, name, store, memory=self.memory)
+        sessions = {
+            name: SessionManager(corrector, name, store, memory=self.memory)
             for name, corrector in correctors.items()
         }
-        bodies = Bodies(self.manners)
+        reader = BodyReader(self.limits)
         gauges = {
-            "queue": lambda: float(bodies.n_requests),
-            "streams": lambda: float(sum(len(keeper) for keeper in keepers.values())),
-            "evictions": lambda: float(sum(keeper.evicted for keeper in keepers.values())),
+            "queue": lambda: float(reader.n_requests),
+            "streams": lambda: float(sum(len(manager) for manager in sessions.values())),
+            "evictions": lambda: float(sum(manager.evicted for manager in sessions.values())),
         }
-        monitor = Monitor(list(keepers), gauges, classes=names)
-        limits, deadline = self.manners.limits, self.manners.deadline
-        service = Service(keepers, monitor, limits, deadline, network, names)
-        return make_app(service, bodies, store, threads=self.threads)
+        monitor = Monitor(list(sessions), gauges, classes=names)
+        limits = self.limits
+        service = Service(sessions, monitor, limits.request, limits.deadline, network, names)
+        return make_app(service, reader, store, threads=self.threads)
 
 
 def _names(given: Sequence[str] | None, network: OnnxModel | None) -> tuple[str, ...] | None:

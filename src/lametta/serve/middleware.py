@@ -1,4 +1,4 @@
-"""The manners of a server: who may ask, how often, how much at once, how slowly."""
+"""Middleware: bearer tokens, rate limit, body size, timeouts, access log."""
 
 import asyncio
 import hashlib
@@ -20,11 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
-    BusyError,
-    Limits,
-    RefusedError,
+    HTTPError,
+    RequestLimits,
+    RequestTimeoutError,
     TooLargeError,
-    TooSlowError,
+    TooManyRequestsError,
     UnauthorizedError,
     UnsupportedError,
 )
@@ -38,14 +38,14 @@ _CLIENTS = 10_000  # whose rates are remembered
 
 
 @dataclass(frozen=True)
-class Manners:
-    """What the server asks of its clients.
+class ServerLimits:
+    """Limits that a server sets its clients: who may ask, how often, how much, how slowly.
 
     Attributes
     ----------
     tokens : tuple of str
         Bearer tokens, one of which every request needs; none: everyone may ask.
-    limits : Limits
+    request : RequestLimits
         The largest request.
     rate : float
         Requests a second that a client (a token, or else an address) may send steadily; twice as
@@ -57,11 +57,12 @@ class Manners:
     deadline : float
         Seconds after which no answer is worth anything.
     patience : float
-        Seconds that a client may take to send a request, or to take an answer.
+        Read and write timeout: seconds that a client may take to send a request, or to take an
+        answer.
     """
 
     tokens: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=lambda: Limits(2**24, 4096, 65_536))
+    request: RequestLimits = field(default_factory=lambda: RequestLimits(2**24, 4096, 65_536))
     rate: float = math.inf
     queue: int = 256
     pending: int = 2**27
@@ -69,13 +70,13 @@ class Manners:
     patience: float = 10.0
 
 
-class Gate:
-    """All requests pass here first; those that are refused get the reason in JSON."""
+class LimitMiddleware:
+    """Middleware of all requests: admits them within the limits, answers for errors, logs."""
 
-    def __init__(self, app: ASGIApp, manners: Manners, monitor: Monitor) -> None:
-        self.app, self.manners, self.monitor = app, manners, monitor
+    def __init__(self, app: ASGIApp, limits: ServerLimits, monitor: Monitor) -> None:
+        self.app, self.limits, self.monitor = app, limits, monitor
         # Digests have one length: the time to compare them does not tell a token's length.
-        self._tokens = [_digest(token.encode()) for token in manners.tokens]
+        self._tokens = [_digest(token.encode()) for token in limits.tokens]
         self._rates: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +94,7 @@ class Gate:
             if len(message.get("body", b"")) < _BUFFERED:
                 await send(message)
                 return
-            async with asyncio.timeout(self.manners.patience):
+            async with asyncio.timeout(self.limits.patience):
                 await send(message)
 
         scope["begun"] = begun
@@ -102,16 +103,16 @@ class Gate:
                 self._admit(scope)
                 await self.app(scope, receive, sending)
             except LamettaError as error:
-                await refusal(error)(scope, receive, sending)
+                await _response_to(error)(scope, receive, sending)
         except Exception as error:
             if not status:
                 logger.exception("a request failed")
-                await failure(500, "internal error")(scope, receive, sending)
+                await error_response(500, "internal error")(scope, receive, sending)
             elif not isinstance(error, TimeoutError):
                 raise
         finally:
             seconds = time.monotonic() - begun
-            self.monitor.finished(scope.get("model", ""), status or 499, seconds)
+            self.monitor.record_request(scope.get("model", ""), status or 499, seconds)
             logger.debug(
                 "request",
                 extra={
@@ -133,14 +134,14 @@ class Gate:
             digest = _digest(token.strip().encode("latin-1", "replace"))
             known = [hmac.compare_digest(digest, one) for one in self._tokens]  # all, always
             if kind.lower() != "bearer" or not any(known):
-                self._take(b"refused" + client)  # so that guessing is slow too
+                self._consume_token(b"refused" + client)  # so that guessing is slow too
                 raise UnauthorizedError("a bearer token is needed")
             client = digest
-        self._take(client)
+        self._consume_token(client)
 
-    def _take(self, client: bytes) -> None:
-        """Count a request of a client; a bucket that holds two seconds' worth refills steadily."""
-        rate = self.manners.rate
+    def _consume_token(self, client: bytes) -> None:
+        """Take a token from a client's bucket: two seconds' worth, refilled steadily."""
+        rate = self.limits.rate
         if rate == math.inf:
             return
         now, most = time.monotonic(), max(2 * rate, 1.0)
@@ -150,23 +151,23 @@ class Gate:
         if len(self._rates) > _CLIENTS:
             self._rates.popitem(last=False)
         if left < 1:
-            raise BusyError(f"at most {rate:g} requests a second, please")
+            raise TooManyRequestsError(f"rate limit exceeded: {rate:g} requests per second")
 
 
-class Bodies:
+class BodyReader:
     """Reads the bodies of requests, within the limits on how many and how much at a time."""
 
-    def __init__(self, manners: Manners) -> None:
-        self.manners = manners
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
         self.n_requests = self._n_bytes = 0
 
     @contextmanager
-    def room(self, n_bytes: int) -> Iterator[None]:
-        """A place in the server and memory for a body, if there are any left."""
-        if self.n_requests >= self.manners.queue:
-            raise BusyError(f"{self.n_requests} requests are waiting, as many as may")
-        if self._n_bytes + n_bytes > self.manners.pending:
-            raise BusyError("the requests that are waiting are too large together")
+    def reserve(self, n_bytes: int) -> Iterator[None]:
+        """Reserve a place in the queue and bytes for a body, if there are any left."""
+        if self.n_requests >= self.limits.queue:
+            raise TooManyRequestsError(f"{self.n_requests} requests are waiting, as many as may")
+        if self._n_bytes + n_bytes > self.limits.pending:
+            raise TooManyRequestsError("the requests that are waiting are too large together")
         self.n_requests += 1
         self._n_bytes += n_bytes
         try:
@@ -177,7 +178,7 @@ class Bodies:
 
     def length(self, request: Request) -> int:
         """How long the body will be, at most: nothing has been read yet."""
-        most = self.manners.limits.body
+        most = self.limits.request.body
         headers = request.headers
         if encoding := headers.get("content-encoding"):
             raise UnsupportedError(f"the body must not be compressed, got {encoding[:50]!r}")
@@ -193,9 +194,9 @@ class Bodies:
 
     async def read(self, request: Request) -> bytes:
         """The body, unless it is too large or comes too slowly."""
-        parts, n_bytes, most = [], 0, self.manners.limits.body
+        parts, n_bytes, most = [], 0, self.limits.request.body
         try:
-            async with asyncio.timeout(self.manners.patience):
+            async with asyncio.timeout(self.limits.patience):
                 more = True
                 while more:
                     message = await request.receive()
@@ -207,27 +208,27 @@ class Bodies:
                         raise TooLargeError(f"the body must have at most {most} bytes")
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise TooSlowError("the request took too long to come") from None
+            raise RequestTimeoutError("the request took too long to come") from None
         return b"".join(parts)
 
 
-def failure(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An answer that says what went wrong."""
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """A reply that says in JSON what went wrong."""
     content = orjson.dumps({"error": message})
     return Response(content, status, headers, media_type="application/json")
 
 
-def refusal(error: Exception) -> Response:
-    """The answer to a request that was not accepted."""
-    status = error.status if isinstance(error, RefusedError) else 400
+def _response_to(error: Exception) -> Response:
+    """The reply to a request that raised an error which its client should know."""
+    status = error.status if isinstance(error, HTTPError) else 400
     headers = {}
-    if isinstance(error, RefusedError) and error.retry_after is not None:
+    if isinstance(error, HTTPError) and error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413):
         headers["Connection"] = "close"  # the rest of the body is not wanted
-    return failure(status, str(error), headers)
+    return error_response(status, str(error), headers)
 
 
 def _digest(token: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2: requests to NumPy arrays, arrays to replies, and HTTP's errors.
+"""Open Inference Protocol v2: decode requests, encode replies, HTTP errors.
 
 A body is JSON, or JSON of a stated length (``Inference-Header-Content-Length``) followed by the
 raw bytes of those tensors that have a ``binary_data_size``. Whatever a client sends, a request is
@@ -68,77 +68,77 @@ class BadRequest(LamettaError):  # noqa: N818
     """
 
 
-class RefusedError(LamettaError):
+class HTTPError(LamettaError):
     """A request that is not answered."""
 
     status: ClassVar[int] = 400
     retry_after: ClassVar[int | None] = None  # seconds, where trying again may help
 
 
-class UnauthorizedError(RefusedError):
+class UnauthorizedError(HTTPError):
     """The token is missing or wrong."""
 
     status = 401
 
 
-class NotFoundError(RefusedError):
+class NotFoundError(HTTPError):
     """There is no such model."""
 
     status = 404
 
 
-class TooSlowError(RefusedError):
+class RequestTimeoutError(HTTPError):
     """The client took too long to send its request."""
 
     status = 408
 
 
-class TooLargeError(RefusedError):
+class TooLargeError(HTTPError):
     """The body is larger than the server takes."""
 
     status = 413
 
 
-class UnsupportedError(RefusedError):
+class UnsupportedError(HTTPError):
     """The body is encoded in a way that the server does not read."""
 
     status = 415
 
 
-class BusyError(RefusedError):
+class TooManyRequestsError(HTTPError):
     """The server takes no more requests for now."""
 
     status = 429
     retry_after = 1
 
 
-class TooManyStreamsError(BusyError):
+class TooManyStreamsError(TooManyRequestsError):
     """The server keeps as many streams as it may."""
 
     retry_after = 60
 
 
-class BrokenAnswerError(RefusedError):
+class BrokenAnswerError(HTTPError):
     """The corrector gave no probabilities; the stream was not changed."""
 
     status = 500
 
 
-class StoreError(RefusedError):
+class StoreError(HTTPError):
     """The store of the streams' states cannot be reached."""
 
     status = 503
     retry_after = 1
 
 
-class DeadlineError(RefusedError):
+class DeadlineError(HTTPError):
     """The answer would come too late; the stream was not changed."""
 
     status = 504
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """The largest request that is read.
 
     Attributes
@@ -154,8 +154,8 @@ class Limits:
 
     Examples
     --------
-    >>> Limits(body=1_000_000, rows=64, columns=10_000, json=100_000)
-    Limits(body=1000000, rows=64, columns=10000, json=100000)
+    >>> RequestLimits(body=1_000_000, rows=64, columns=10_000, json=100_000)
+    RequestLimits(body=1000000, rows=64, columns=10000, json=100000)
     """
 
     body: int
@@ -190,7 +190,9 @@ class InferRequest(NamedTuple):
     outputs: dict[str, bool] | None
 
 
-def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) -> InferRequest:
+def decode(
+    body: bytes | memoryview, header_length: int | None, limits: RequestLimits
+) -> InferRequest:
     """Read a request.
 
     Parameters
@@ -199,7 +201,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
         The whole body.
     header_length : int or None
         Bytes of its JSON; None if it is all JSON.
-    limits : Limits
+    limits : RequestLimits
         Nothing larger is read.
 
     Returns
@@ -214,7 +216,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
 
     Examples
     --------
-    >>> limits = Limits(body=1000, rows=64, columns=1000)
+    >>> limits = RequestLimits(body=1000, rows=64, columns=1000)
     >>> tensor = b'{"name": "probs", "shape": [1, 2], "datatype": "FP32", "data": [0.25, 0.75]}'
     >>> decode(b'{"inputs": [' + tensor + b"]}", None, limits).inputs
     {'probs': array([[0.25, 0.75]], dtype=float32)}
@@ -251,7 +253,7 @@ def decode(body: bytes | memoryview, header_length: int | None, limits: Limits) 
 
 
 def _input(
-    tensor: Object, where: str, rest: memoryview, limits: Limits
+    tensor: Object, where: str, rest: memoryview, limits: RequestLimits
 ) -> tuple[NDArray[Any], memoryview]:
     """A tensor, and the bytes behind it."""
     INPUT.check(tensor, where)
@@ -267,7 +269,7 @@ def _input(
     return from_binary(rest, size, datatype, shape, where)
 
 
-def _shape(tensor: Object, where: str, limits: Limits) -> list[int]:
+def _shape(tensor: Object, where: str, limits: RequestLimits) -> list[int]:
     shape = get(tensor, "shape", list, where)
     fits = 1 <= len(shape) <= _MOST_DIMENSIONS and {*map(type, shape)} == {int}
     if not fits or min(shape) < 1:

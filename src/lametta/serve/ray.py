@@ -1,4 +1,4 @@
-"""The same server as replicas on a Ray cluster, which share the states of streams."""
+"""Ray Serve: the same application as replicas, which share the states of streams."""
 
 import logging
 import signal
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp
 
 from lametta._checks import check_integer
-from lametta.serve.config import Plan
+from lametta.serve.config import ServerConfig
 from lametta.serve.server import log_to_stderr
 from lametta.serve.stores import open_store
 from lametta.types import LamettaError
@@ -27,18 +27,20 @@ _SHARED = ("redis://", "rediss://")  # a socket or a folder would be another one
 logger = logging.getLogger("lametta.serve")
 
 
-def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "Application":
-    """Make a Ray Serve application of a plan, for those who run Ray Serve themselves.
+def application(
+    config: ServerConfig, *, replicas: int = 2, log_level: str = "INFO"
+) -> "Application":
+    """Make a Ray Serve application of a configuration, for those who run Ray Serve themselves.
 
-    Each replica makes the server's application from the plan. States are in the store: a request
-    is committed there under the version of its stream, so that whichever replica gets the next one
-    loads what it lacks. A replica that cannot reach the store stays up, and answers 503 until it
-    can. Limits on rate, queue and memory hold for each replica. Bodies wait in Ray's proxies until
-    a replica has looked at their head.
+    Each replica makes the server's application from the configuration. States are in the store: a
+    request is committed there under the version of its stream, so that whichever replica gets the
+    next one loads what it lacks. A replica that cannot reach the store stays up, and answers 503
+    until it can. Limits on rate, queue and memory hold for each replica. Bodies wait in Ray's
+    proxies until a replica has looked at their head.
 
     Parameters
     ----------
-    plan : Plan
+    config : ServerConfig
         What to serve. All nodes need lametta and the model's file. The cluster gets to know its
         tokens.
     replicas : int
@@ -48,33 +50,33 @@ def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "A
 
     Examples
     --------
-    >>> from lametta.serve.config import Plan, Served
-    >>> plan = Plan({"prudent": Served("prudent", {})}, store="redis://127.0.0.1")
-    >>> ray.serve.run(application(plan, replicas=3), name="lametta")  # doctest: +SKIP
+    >>> from lametta.serve.config import ServerConfig, CorrectorSpec
+    >>> config = ServerConfig({"prudent": CorrectorSpec("prudent", {})}, store="redis://127.0.0.1")
+    >>> ray.serve.run(application(config, replicas=3), name="lametta")  # doctest: +SKIP
     """
     check_integer("replicas", replicas, 1)
-    if not plan.store.startswith(_SHARED):
+    if not config.store.startswith(_SHARED):
         raise LamettaError(
-            f"store must be one that all replicas share, redis://HOST:PORT/DB, got {plan.store!r}"
+            f"store must be one that all replicas share, redis://HOST:PORT/DB, got {config.store!r}"
         )
     from ray import serve
 
-    manners = plan.manners
-    seconds = manners.deadline + 2 * manners.patience  # to read, to answer, to send
+    limits = config.limits
+    seconds = limits.deadline + 2 * limits.patience  # to read, to answer, to send
 
-    if plan.model is not None:
-        plan = replace(plan, model=plan.model.absolute())  # replicas start in other folders
+    if config.model is not None:
+        config = replace(config, model=config.model.absolute())  # replicas start in other folders
 
     def make() -> ASGIApp:
         log_to_stderr(log_level)
-        return plan.app()
+        return config.app()
 
     deployment = serve.deployment(
         name=_NAME,
         num_replicas=replicas,
         # The replica's own queue comes first: its refusal says when to try again.
-        max_ongoing_requests=2 * manners.queue,
-        max_queued_requests=2 * manners.queue,
+        max_ongoing_requests=2 * limits.queue,
+        max_queued_requests=2 * limits.queue,
         graceful_shutdown_timeout_s=seconds,
         graceful_shutdown_wait_loop_s=0.2,
         logging_config={"encoding": "JSON", "enable_access_log": False},
@@ -83,7 +85,13 @@ def application(plan: Plan, *, replicas: int = 2, log_level: str = "INFO") -> "A
 
 
 def serve_on_ray(
-    plan: Plan, address: str, *, replicas: int, host: str, port: int, log_level: str = "INFO"
+    config: ServerConfig,
+    address: str,
+    *,
+    replicas: int,
+    host: str,
+    port: int,
+    log_level: str = "INFO",
 ) -> None:
     """Serve on a Ray cluster until a signal says to end.
 
@@ -92,7 +100,7 @@ def serve_on_ray(
 
     Parameters
     ----------
-    plan, replicas, log_level
+    config, replicas, log_level
         As for `application`.
     address : str
         Of the cluster: ``auto``, ``HEAD:6379``, ``ray://HEAD:10001``; ``local`` starts one here.
@@ -100,12 +108,12 @@ def serve_on_ray(
         Where to listen.
     """
     check_integer("port", port, 1)  # a free one would be another on each node
-    app = application(plan, replicas=replicas, log_level=log_level)
-    open_store(plan.store).close()  # so that a wrong name is known before anything runs
+    app = application(config, replicas=replicas, log_level=log_level)
+    open_store(config.store).close()  # so that a wrong name is known before anything runs
     from ray import serve
     from ray.exceptions import RayError
 
-    seconds = plan.manners.deadline + 2 * plan.manners.patience
+    seconds = config.limits.deadline + 2 * config.limits.patience
     with _connected(address), _ended_by_signals():
         if serve.status().proxies:
             raise LamettaError(
@@ -130,7 +138,7 @@ def _connected(address: str) -> Iterator[None]:
     import ray
 
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise LamettaError(
@@ -142,7 +150,7 @@ def _connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise if nothing listens there: Ray would wait for minutes without a word."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:

@@ -1,4 +1,4 @@
-"""Starts the server, and ends it well."""
+"""uvicorn runner: JSON logs, header timeout, graceful shutdown."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from lametta.serve.middleware import Manners
+from lametta.serve.middleware import ServerLimits
 
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
@@ -50,13 +50,13 @@ def log_to_stderr(level: str) -> None:
     )
 
 
-def protocol(patience: float) -> type[HttpToolsProtocol]:
-    """HTTP for connections whose client sends a request's head within ``patience`` seconds.
+def header_timeout_protocol(seconds: float) -> type[HttpToolsProtocol]:
+    """HTTP that hangs up on a client which takes longer to send a request's head.
 
     uvicorn waits forever for the rest of a head that has begun.
     """
 
-    class Patient(HttpToolsProtocol):
+    class HeaderTimeoutProtocol(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -77,31 +77,31 @@ def protocol(patience: float) -> type[HttpToolsProtocol]:
 
         def _wait(self) -> None:
             self._stop()
-            self._timer = self.loop.call_later(patience, self.transport.abort)
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
 
         def _stop(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
-    return Patient
+    return HeaderTimeoutProtocol
 
 
-def run(app: ASGIApp, host: str, port: int, manners: Manners) -> None:
+def run(app: ASGIApp, host: str, port: int, limits: ServerLimits) -> None:
     """Serve until a signal says to end; then answer what was accepted, and no more."""
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop" if find_spec("uvloop") else "asyncio",  # Windows has no uvloop
-        http=protocol(manners.patience),
+        http=header_timeout_protocol(limits.patience),
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # anyone could claim to be any client
-        limit_concurrency=4 * manners.queue,  # connections, too many of which get 503
-        timeout_graceful_shutdown=int(manners.deadline + manners.patience),
+        limit_concurrency=4 * limits.queue,  # connections, too many of which get 503
+        timeout_graceful_shutdown=int(limits.deadline + limits.patience),
     )
     logging.captureWarnings(True)  # so that they are lines of JSON, too
     server = _Server(config)

@@ -1,4 +1,4 @@
-"""From the bytes of a request to the bytes of its answer."""
+"""Inference of one request: its model, session and outputs; metadata of models."""
 
 import base64
 import json
@@ -21,14 +21,14 @@ from lametta.serve.protocol import (
     BadRequest,
     DeadlineError,
     InferRequest,
-    Limits,
     NotFoundError,
+    RequestLimits,
     datatype_of,
     decode,
     encode,
     refuse,
 )
-from lametta.serve.sessions import Keeper, Samples
+from lametta.serve.sessions import Samples, SessionManager
 from lametta.types import LamettaError, Prediction
 
 logger = logging.getLogger("lametta.serve")
@@ -48,11 +48,11 @@ class Service:
 
     Parameters
     ----------
-    keepers : mapping of str to Keeper
+    sessions : mapping of str to SessionManager
         The correctors by name.
     monitor : Monitor
         What watches them.
-    limits : Limits
+    limits : RequestLimits
         The largest request.
     deadline : float
         Seconds after which no answer is worth anything.
@@ -62,9 +62,9 @@ class Service:
         The names of the classes, which every request must have as many of.
     """
 
-    keepers: Mapping[str, Keeper]
+    sessions: Mapping[str, SessionManager]
     monitor: Monitor
-    limits: Limits
+    limits: RequestLimits
     deadline: float
     network: OnnxModel | None = None
     names: Sequence[str] | None = None
@@ -76,12 +76,12 @@ class Service:
         """The names of all outputs."""
         return ("probs", *LABELS, *(() if self.names is None else NAMES), *SIGNALS)
 
-    def find(self, name: str) -> Keeper:
+    def find(self, name: str) -> SessionManager:
         """The model of a name."""
-        if name not in self.keepers:
-            known = ", ".join(self.keepers)
+        if name not in self.sessions:
+            known = ", ".join(self.sessions)
             raise NotFoundError(f"model must be one of {known}, got {name[:100]!r}")
-        return self.keepers[name]
+        return self.sessions[name]
 
     def metadata(self, name: str) -> dict[str, object]:
         """What a model takes and gives, as the protocol says it."""
@@ -111,7 +111,7 @@ class Service:
 
         Gives the answer's bytes, and how many of them are JSON; None if all are.
         """
-        keeper = self.find(name)
+        manager = self.find(name)
         request = self._decode(body, header_length)
         deadline = begun + min(self.deadline, _timeout(request))
         if time.monotonic() >= deadline:
@@ -129,12 +129,12 @@ class Service:
         began = time.perf_counter()
         key = None if stream is None else json.dumps(stream)
         with _said_to_clients():
-            prediction = keeper.correct(samples, key, deadline)
+            prediction = manager.correct(samples, key, deadline)
         seconds = time.perf_counter() - began
-        if len(probs) == 1 and not keeper.stateful and name not in self._lonely:
+        if len(probs) == 1 and not manager.stateful and name not in self._lonely:
             self._check_company(name, probs, prediction)
         shown = None if stream is None else str(stream)
-        self.monitor.answered(name, shown, probs, prediction, seconds)
+        self.monitor.record_answer(name, shown, probs, prediction, seconds)
         outputs, told = self._outputs(probs, prediction)
         if stream is not None:  # else a client could not tell that its request stood alone
             told = {"sequence_id": stream, **told}

@@ -1,4 +1,4 @@
-"""One request of one stream: its state from the store, corrected, committed, answered."""
+"""Sessions: per-stream state by optimistic concurrency; idempotent retries."""
 
 import hashlib
 import logging
@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import Shelf
 from lametta.correctors.base import check_can_correct, clone
-from lametta.serve.protocol import BrokenAnswerError, BusyError, DeadlineError
+from lametta.serve.protocol import BrokenAnswerError, DeadlineError, TooManyRequestsError
 from lametta.serve.stores import Store
 from lametta.types import Corrector, Prediction, Stateful
 
@@ -67,8 +67,8 @@ class Samples(NamedTuple):
 
 
 @dataclass
-class _Held:
-    """A stream as this process knows it; the truth is in the store."""
+class Session:
+    """A stream's state as this process knows it; the truth is in the store."""
 
     corrector: Stateful
     version: int = -1  # -1: not known, to be loaded
@@ -77,8 +77,8 @@ class _Held:
     size: int = 0  # bytes of the state, as far as is known
     last: tuple[bytes, Prediction] | None = None  # the last request's digest and answer
 
-    def did(self, samples: Samples, entry: bytes, prediction: Prediction) -> None:
-        """Remember what the next requests need to know of this one."""
+    def record(self, samples: Samples, entry: bytes, prediction: Prediction) -> None:
+        """Record what the next requests need to know of this one."""
         self.ended = samples.end
         self.logged += len(entry)
         state = self.corrector.state_dict
@@ -87,8 +87,8 @@ class _Held:
         self.last = (_digest(entry), answer) if samples.id else None
 
 
-class Keeper:
-    """Correct the requests of many streams, whose states are in a store.
+class SessionManager:
+    """Sessions of one corrector: many streams, whose states are in a store.
 
     Every request is committed before it is answered, under the version it was computed from. So
     an answered request is never lost, and two replicas never both advance a stream.
@@ -103,12 +103,12 @@ class Keeper:
     store : Store
         Where states survive.
     memory : float
-        Bytes of states that are held ready here; others are loaded when they are needed.
+        Bytes of states that are session ready here; others are loaded when they are needed.
 
     Attributes
     ----------
     stateful : bool
-        Whether the corrector remembers; without memory, no streams are kept.
+        Whether the corrector remembers; without memory, no streams are stored.
     """
 
     def __init__(
@@ -145,71 +145,71 @@ class Keeper:
         samples = samples._replace(features=features, probs=probs)
         wait = max(deadline - time.monotonic(), 0)
         try:
-            with self._shelf.held(stream, min(wait, 1e6)) as held:
+            with self._shelf.held(stream, min(wait, 1e6)) as session:
                 for _ in range(_ATTEMPTS):
-                    answer = self._attempt(held, self._prefix + stream, samples, deadline)
+                    answer = self._try_commit(session, self._prefix + stream, samples, deadline)
                     if answer is not None:
                         return answer
         except TimeoutError:
             raise DeadlineError("the stream was busy until the deadline") from None
-        raise BusyError("the stream is advanced by too many others at once")
+        raise TooManyRequestsError("the stream is advanced by too many others at once")
 
-    def _attempt(
-        self, held: _Held, stream: str, samples: Samples, deadline: float
+    def _try_commit(
+        self, session: Session, stream: str, samples: Samples, deadline: float
     ) -> Prediction | None:
         """The answer, committed; None if another replica was faster, or may have been."""
-        is_fresh = held.version < 0
+        is_fresh = session.version < 0
         if is_fresh:
-            self._load(held, stream)
+            self._load(session, stream)
         entry = samples.pack()
-        if samples.id and held.last is not None and held.last[0] == _digest(entry):
+        if samples.id and session.last is not None and session.last[0] == _digest(entry):
             if is_fresh:
-                return held.last[1]
-            held.version = -1  # the store knows whether it still is the last
+                return session.last[1]
+            session.version = -1  # the store knows whether it still is the last
             return None
         if time.monotonic() >= deadline:
             raise DeadlineError("the answer would come after the deadline")
         snapshot = None
-        if samples.start or held.ended:
-            held.corrector.reset()
+        if samples.start or session.ended:
+            session.corrector.reset()
             snapshot = b""
-        elif held.logged > held.size:  # so that a frame costs its own bytes twice at most
-            snapshot = save(held.corrector.state_dict())
-            held.size = len(snapshot)
-        version, held.version = held.version, -1  # until all went well
-        prediction = _correct(held.corrector, samples)
+        elif session.logged > session.size:  # so that a frame costs its own bytes twice at most
+            snapshot = save(session.corrector.state_dict())
+            session.size = len(snapshot)
+        version, session.version = session.version, -1  # until all went well
+        prediction = _correct(session.corrector, samples)
         made = self.store.commit(stream, version, entry, snapshot)
         if made is None:
             return None
-        held.version = made
-        held.logged = held.logged if snapshot is None else 0
-        held.did(samples, entry, prediction)
+        session.version = made
+        session.logged = session.logged if snapshot is None else 0
+        session.record(samples, entry, prediction)
         return prediction
 
-    def _load(self, held: _Held, stream: str) -> None:
+    def _load(self, session: Session, stream: str) -> None:
         """Restore the state from the store's snapshot and the requests since."""
-        kept = self.store.load(stream)
-        held.corrector.reset()
-        held.ended, held.logged, held.last = False, 0, None
+        stored = self.store.load(stream)
+        session.corrector.reset()
+        session.ended, session.logged, session.last = False, 0, None
         try:
-            if kept.snapshot:
-                held.corrector.load_state_dict(load(kept.snapshot))
-            for entry in kept.log:
+            if stored.snapshot:
+                session.corrector.load_state_dict(load(stored.snapshot))
+            for entry in stored.log:
                 samples = Samples.unpack(entry)
-                prediction = held.corrector.correct(samples.features, samples.probs)
-                held.did(samples, entry, prediction)
+                prediction = session.corrector.correct(samples.features, samples.probs)
+                session.record(samples, entry, prediction)
         except MemoryError:
             raise
         except Exception:
             # Written by another version of the corrector, say: the stream can only begin anew.
             logging.getLogger("lametta.serve").exception("the state of %r is of no use", stream)
-            held.corrector.reset()
-            held.ended = True
-        held.version = kept.version
+            session.corrector.reset()
+            session.ended = True
+        session.version = stored.version
 
-    def _begin(self) -> _Held:
+    def _begin(self) -> Session:
         assert isinstance(self.corrector, Stateful)  # others hold no streams
-        return _Held(clone(self.corrector))
+        return Session(clone(self.corrector))
 
 
 def _correct(corrector: Corrector, samples: Samples) -> Prediction:
@@ -222,9 +222,9 @@ def _correct(corrector: Corrector, samples: Samples) -> Prediction:
     return prediction
 
 
-def _size(held: _Held) -> int:
-    last = 0 if held.last is None else int(held.last[1].probs.nbytes)
-    return held.size + last + _OVERHEAD
+def _size(session: Session) -> int:
+    last = 0 if session.last is None else int(session.last[1].probs.nbytes)
+    return session.size + last + _OVERHEAD
 
 
 def _digest(entry: bytes) -> bytes:

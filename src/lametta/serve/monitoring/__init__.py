@@ -1,4 +1,4 @@
-"""What a server can watch without labels: Prometheus metrics, alarms, and the live page's numbers.
+"""Monitor: Prometheus metrics, time series and alarms of each model, without labels.
 
 Labels of metrics are bounded: the models that are served and the status codes of HTTP; never the
 name of a stream. What is counted is a counter, so that rates and shares are a query's matter; what
@@ -20,13 +20,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from lametta._arrays import Floats, to_numpy
 from lametta.serve.monitoring.alarms import ALARMS, Alarms
-from lametta.serve.monitoring.timeseries import Course
+from lametta.serve.monitoring.timeseries import TimeSeries
 from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOGETHER = 16  # answers that are taken in together, which takes half as long for each
 _LARGE = 2**14  # probabilities of an answer that does not wait for others
-_SAID = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
+_INFO_KEYS = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
 _GIVEN = {
     "queue": ("lametta_queue_requests", "Requests that wait."),
     "streams": ("lametta_streams", "Streams whose memory is held."),
@@ -72,8 +72,8 @@ class Monitor:
     >>> import numpy as np
     >>> monitor = Monitor(["lame"], {"queue": lambda: 3})
     >>> source = np.array([[0.6, 0.4]])
-    >>> monitor.answered("lame", "camera-1", source, Prediction(source[:, ::-1]), 0.001)
-    >>> monitor.finished("lame", 200, 0.002)
+    >>> monitor.record_answer("lame", "camera-1", source, Prediction(source[:, ::-1]), 0.001)
+    >>> monitor.record_request("lame", 200, 0.002)
     >>> status = monitor.status()
     >>> status["gauges"], status["models"][0]["signals"]["changed"]
     ({'queue': 3.0}, 1.0)
@@ -94,11 +94,11 @@ class Monitor:
         self.clock = clock
         self._started = clock()
         self._registry = CollectorRegistry()
-        self._counters = Counters(self._registry)
-        self._watched = {name: Watched(name, clock, self._counters) for name in models}
+        self._metrics = Metrics(self._registry)
+        self._monitors = {name: ModelMonitor(name, clock, self._metrics) for name in models}
         self._registry.register(self)
 
-    def answered(
+    def record_answer(
         self,
         model: str,
         stream: str | None,
@@ -106,7 +106,7 @@ class Monitor:
         prediction: Prediction,
         seconds: float,
     ) -> None:
-        """Take note of one request that was corrected.
+        """Record one request that was corrected.
 
         Parameters
         ----------
@@ -121,10 +121,10 @@ class Monitor:
         seconds : float
             How long the corrector took.
         """
-        self._watched[model].answered(stream, source, prediction, seconds)
+        self._monitors[model].record_answer(stream, source, prediction, seconds)
 
-    def finished(self, model: str, status: int, seconds: float) -> None:
-        """Take note of any request, also of one that was refused.
+    def record_request(self, model: str, status: int, seconds: float) -> None:
+        """Record any request, also one that was refused.
 
         Parameters
         ----------
@@ -135,17 +135,17 @@ class Monitor:
         seconds : float
             From the first byte to the last.
         """
-        watched = self._watched.get(model)
-        counter, histogram = self._counters.of_request(model if watched else "", int(status))
+        monitor = self._monitors.get(model)
+        counter, histogram = self._metrics.of_request(model if monitor else "", int(status))
         counter.inc()
         histogram.observe(seconds)
-        if watched:
-            watched.finished(status, seconds)
+        if monitor:
+            monitor.record_request(status, seconds)
 
     def text(self) -> bytes:
         """All metrics as Prometheus reads them."""
-        for watched in self._watched.values():
-            watched.catch_up()
+        for monitor in self._monitors.values():
+            monitor.flush()
         return generate_latest(self._registry)
 
     def status(self) -> dict[str, object]:
@@ -156,7 +156,7 @@ class Monitor:
             "started": self._started,
             "classes": self.classes,
             "gauges": {name: float(gauge()) for name, gauge in self.gauges.items()},
-            "models": [watched.report(now) for watched in self._watched.values()],
+            "models": [monitor.snapshot(now) for monitor in self._monitors.values()],
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ class Monitor:
             kind = CounterMetricFamily if name == "evictions" else GaugeMetricFamily
             if name in self.gauges:
                 yield kind(metric, text, value=float(self.gauges[name]()))
-        signals = {name: watched.signals() for name, watched in self._watched.items()}
+        signals = {name: monitor.signals() for name, monitor in self._monitors.items()}
         for name, (metric, text) in _SIGNALS.items():
             family = GaugeMetricFamily(metric, text, labels=["model"])
             for model, known in signals.items():
@@ -175,15 +175,15 @@ class Monitor:
         alarm = GaugeMetricFamily(
             "lametta_alarm", "1 while an alarm is on.", labels=["model", "alarm"]
         )
-        for model, watched in self._watched.items():
-            on = watched.alarm_names()
+        for model, monitor in self._monitors.items():
+            on = monitor.alarm_names()
             for name in ALARMS:
                 alarm.add_metric([model, name], float(name in on))
         yield alarm
 
 
-class Counters:
-    """What only grows, by model."""
+class Metrics:
+    """Prometheus counters and histograms, by model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -213,7 +213,7 @@ class Counters:
         return self._of_request[key]
 
 
-class _Answered(NamedTuple):
+class _Answer(NamedTuple):
     """What is known of a request that was corrected."""
 
     time: float
@@ -223,42 +223,42 @@ class _Answered(NamedTuple):
     seconds: float
 
 
-class Watched:
-    """One model."""
+class ModelMonitor:
+    """Metrics, time series and alarms of one model; answers are taken in a few at a time."""
 
-    def __init__(self, name: str, clock: Callable[[], float], counters: Counters) -> None:
+    def __init__(self, name: str, clock: Callable[[], float], metrics: Metrics) -> None:
         self.name, self.clock = name, clock
         self.lock = threading.Lock()
-        self.course, self.alarms = Course(), Alarms()
-        self.waiting: deque[_Answered] = deque()  # taken in together, or when numbers are asked for
-        self.samples = counters.samples.labels(name)
-        self.changed = counters.changed.labels(name)
-        self.iterations = counters.iterations.labels(name)
-        self.seconds = counters.correct_seconds.labels(name)
+        self.series, self.alarms = TimeSeries(), Alarms()
+        self.queue: deque[_Answer] = deque()  # taken in together, or when numbers are asked for
+        self.samples = metrics.samples.labels(name)
+        self.changed = metrics.changed.labels(name)
+        self.iterations = metrics.iterations.labels(name)
+        self.seconds = metrics.correct_seconds.labels(name)
 
-    def answered(
+    def record_answer(
         self, stream: str | None, source: Floats, prediction: Prediction, seconds: float
     ) -> None:
-        self.waiting.append(_Answered(self.clock(), stream, source, prediction, seconds))
-        if len(self.waiting) >= _TOGETHER or source.size > _LARGE:
-            self.catch_up()
+        self.queue.append(_Answer(self.clock(), stream, source, prediction, seconds))
+        if len(self.queue) >= _TOGETHER or source.size > _LARGE:
+            self.flush()
 
-    def catch_up(self) -> None:
-        """Take in what waits; if another thread does so, wait for it: its numbers are read next."""
+    def flush(self) -> None:
+        """Take in the queue; if another thread does so, wait for it: its numbers are read next."""
         with self.lock:
-            while self.waiting:
-                self._see(self.waiting.popleft())
+            while self.queue:
+                self._observe(self.queue.popleft())
 
-    def _see(self, answered: _Answered) -> None:
-        now, stream, source, prediction, seconds = answered
+    def _observe(self, answer: _Answer) -> None:
+        now, stream, source, prediction, seconds = answer
         probs, info = to_numpy(prediction.probs), prediction.info
         if not len(probs):
             return
         before, after = source.argmax(axis=1), probs.argmax(axis=1)
-        said = {name: float(info[name]) for name in _SAID if name in info}
-        said = {name: value for name, value in said.items() if math.isfinite(value)}
-        said["confidence"] = _mean_at(probs, after)
-        said["source_confidence"] = _mean_at(source, before)
+        signals = {name: float(info[name]) for name in _INFO_KEYS if name in info}
+        signals = {name: value for name, value in signals.items() if math.isfinite(value)}
+        signals["confidence"] = _mean_at(probs, after)
+        signals["source_confidence"] = _mean_at(source, before)
         self.seconds.observe(seconds)
         self.samples.inc(len(probs))
         self.changed.inc(int(np.count_nonzero(before != after)))
@@ -266,26 +266,28 @@ class Watched:
             self.iterations.inc(float(info["n_iter"]))
         labels = before.tolist(), after.tolist()
         features = None if prediction.features is None else to_numpy(prediction.features)
-        self.course.answered(now, stream, *labels, said)
-        self.alarms.saw(now, stream, features, source, probs, labels, said.get("evidence", 0.0))
+        self.series.record_answer(now, stream, *labels, signals)
+        self.alarms.observe(
+            now, stream, features, source, probs, labels, signals.get("evidence", 0.0)
+        )
 
-    def finished(self, status: int, seconds: float) -> None:
+    def record_request(self, status: int, seconds: float) -> None:
         with self.lock:
-            self.course.finished(self.clock(), status, seconds)
+            self.series.record_request(self.clock(), status, seconds)
 
     def signals(self) -> dict[str, float]:
-        self.catch_up()
+        self.flush()
         with self.lock:
-            return self.course.known_signals()
+            return self.series.known_signals()
 
-    def report(self, now: float) -> dict[str, object]:
-        self.catch_up()
+    def snapshot(self, now: float) -> dict[str, object]:
+        self.flush()
         with self.lock:
             alarms = [asdict(alarm) for alarm in self.alarms.current(now)]
-            return {"name": self.name, "alarms": alarms, **self.course.report(now)}
+            return {"name": self.name, "alarms": alarms, **self.series.snapshot(now)}
 
     def alarm_names(self) -> set[str]:
-        self.catch_up()
+        self.flush()
         with self.lock:
             return {alarm.name for alarm in self.alarms.current(self.clock())}
 

@@ -1,4 +1,4 @@
-"""Where the state of streams survives: memory, a folder, or Redis.
+"""Store protocol: snapshot, log and version of each stream, in memory, a folder or Redis.
 
 A stream is a snapshot of a corrector's state and a log of the requests since, so that a frame
 writes itself alone and not the state. Its version grows with each request. Who adds a request names
@@ -14,8 +14,8 @@ IDLE = 24 * 3600.0
 MOST = 100_000
 
 
-class Kept(NamedTuple):
-    """What a store has of a stream.
+class StoredState(NamedTuple):
+    """State of a stream as a store has it.
 
     Attributes
     ----------
@@ -32,24 +32,24 @@ class Kept(NamedTuple):
     log: list[bytes]
 
 
-NOTHING = Kept(0, b"", [])
+EMPTY = StoredState(0, b"", [])
 
 
 class Store(Protocol):
-    """What a store does. Threads may call it at the same time.
+    """Where the states of streams survive. Threads may call it at the same time.
 
     Each method raises `StoreError` where the store cannot be reached; then whether a commit was
     made is not known, and the stream has to be loaded again.
 
     Attributes
     ----------
-    waits : bool
+    blocking : bool
         Whether a call may wait for another machine.
     """
 
-    waits: bool
+    blocking: bool
 
-    def load(self, stream: str) -> Kept:
+    def load(self, stream: str) -> StoredState:
         """What is kept of a stream; version 0 if nothing is."""
         ...
 

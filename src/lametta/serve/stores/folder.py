@@ -1,4 +1,4 @@
-"""Streams in a folder: a file each, which survives the death of the process."""
+"""Append-only log in a folder, one file per stream, which survives the death of the process."""
 
 import hashlib
 import logging
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lametta._files import atomic_write, file_lock, remove_temporary_files
-from lametta.serve.protocol import RefusedError, StoreError, TooManyStreamsError
-from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
+from lametta.serve.protocol import HTTPError, StoreError, TooManyStreamsError
+from lametta.serve.stores import EMPTY, IDLE, MOST, StoredState
 from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")
@@ -39,7 +39,7 @@ class FolderStore:
     off. Files are not forced to the disk, so that a power cut may cost the last seconds.
     """
 
-    waits = False
+    blocking = False
 
     def __init__(self, folder: Path, *, most: int = MOST, idle: float = IDLE) -> None:
         self._folder, self._most, self._idle = folder, most, idle
@@ -56,7 +56,7 @@ class FolderStore:
             ) from error
         self._sweep()
 
-    def load(self, stream: str) -> Kept:
+    def load(self, stream: str) -> StoredState:
         with self._lock, _reported:
             return self._read(_name(stream))
 
@@ -95,7 +95,7 @@ class FolderStore:
     def close(self) -> None:
         self._ends.close()
 
-    def _read(self, name: str) -> Kept:
+    def _read(self, name: str) -> StoredState:
         """What a stream's file has, less what a kill left at its end."""
         path = self._folder / name
         self._files[name] = None  # until all went well
@@ -103,16 +103,16 @@ class FolderStore:
             content = path.read_bytes()
         except FileNotFoundError:
             del self._files[name]
-            return NOTHING
+            return EMPTY
         records = list(_records(content))
         version, _, length = records[-1] if records else (0, b"", 0)
         if length < len(content):
             logger.warning("%s ends with %d bytes of no use", path, len(content) - length)
             os.truncate(path, length)
         if not records:
-            return NOTHING
+            return EMPTY
         self._files[name] = _Known(version, length)
-        return Kept(version, records[0][1], [entry for _, entry, _ in records[1:]])
+        return StoredState(version, records[0][1], [entry for _, entry, _ in records[1:]])
 
     def _append(self, name: str, length: int, record: bytes) -> None:
         # Without O_CREAT: a file that someone deleted must not come back without its snapshot.
@@ -144,7 +144,7 @@ class _Reported:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | LamettaError) and not isinstance(error, RefusedError):
+        if isinstance(error, OSError | LamettaError) and not isinstance(error, HTTPError):
             logger.error("the store: %s", error)
             raise StoreError("the state of a stream cannot be read or written") from error
 

@@ -1,4 +1,4 @@
-"""Streams that live as long as the process."""
+"""In-memory store: streams live as long as the process."""
 
 import threading
 import time
@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from lametta.serve.protocol import TooManyStreamsError
-from lametta.serve.stores import IDLE, MOST, NOTHING, Kept
+from lametta.serve.stores import EMPTY, IDLE, MOST, StoredState
 
 
 class MemoryStore:
     """A store in this process's memory; its options are those of `open_store`."""
 
-    waits = False
+    blocking = False
 
     def __init__(
         self,
@@ -22,10 +22,12 @@ class MemoryStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._idle, self._clock = most, idle, clock
-        self._streams: OrderedDict[str, tuple[float, Kept]] = OrderedDict()  # the newest come last
+        self._streams: OrderedDict[str, tuple[float, StoredState]] = (
+            OrderedDict()
+        )  # the newest come last
         self._lock = threading.Lock()
 
-    def load(self, stream: str) -> Kept:
+    def load(self, stream: str) -> StoredState:
         with self._lock:
             self._forget()
             return self._get(stream)
@@ -35,27 +37,27 @@ class MemoryStore:
     ) -> int | None:
         with self._lock:
             self._forget()
-            kept = self._get(stream)
-            if kept.version != version:
+            stored = self._get(stream)
+            if stored.version != version:
                 return None
-            if not kept.version and len(self._streams) >= self._most:
+            if not stored.version and len(self._streams) >= self._most:
                 raise TooManyStreamsError(f"there are {self._most} streams, as many as are kept")
             if snapshot is None:
-                kept.log.append(entry)
-                kept = Kept(version + 1, kept.snapshot, kept.log)
+                stored.log.append(entry)
+                stored = StoredState(version + 1, stored.snapshot, stored.log)
             else:
-                kept = Kept(version + 1, snapshot, [entry])
-            self._streams[stream] = self._clock(), kept
+                stored = StoredState(version + 1, snapshot, [entry])
+            self._streams[stream] = self._clock(), stored
             self._streams.move_to_end(stream)
-            return kept.version
+            return stored.version
 
     def check(self) -> None: ...
 
     def close(self) -> None: ...
 
-    def _get(self, stream: str) -> Kept:
-        _, kept = self._streams.get(stream, (0.0, NOTHING))
-        return kept._replace(log=list(kept.log))
+    def _get(self, stream: str) -> StoredState:
+        _, stored = self._streams.get(stream, (0.0, EMPTY))
+        return stored._replace(log=list(stored.log))
 
     def _forget(self) -> None:
         unused = self._clock() - self._idle

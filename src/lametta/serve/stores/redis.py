@@ -1,4 +1,4 @@
-"""Streams in Redis, so that several replicas of a server can share them."""
+"""Redis store, shared by replicas (compare-and-set in Lua)."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from lametta.serve.protocol import StoreError, TooManyStreamsError
-from lametta.serve.stores import IDLE, MOST, Kept
+from lametta.serve.stores import IDLE, MOST, StoredState
 from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")
@@ -57,7 +57,7 @@ class RedisStore:
     so.
     """
 
-    waits = True
+    blocking = True
 
     def __init__(self, url: str, *, most: int = MOST, idle: float = IDLE) -> None:
         self._most, self._idle = most, max(1, round(1000 * min(idle, 1e9)))
@@ -78,11 +78,13 @@ class RedisStore:
         self._silent_until = -math.inf
         self._warn_of_loss()
 
-    def load(self, stream: str) -> Kept:
+    def load(self, stream: str) -> StoredState:
         with self._asking():
             fields: dict[Any, Any] = self._redis.hgetall(_key(stream))
         version, snapshot = fields.pop(b"version", b"0"), fields.pop(b"snapshot", b"")
-        return Kept(int(version), snapshot, [fields[made] for made in sorted(fields, key=int)])
+        return StoredState(
+            int(version), snapshot, [fields[made] for made in sorted(fields, key=int)]
+        )
 
     def commit(
         self, stream: str, version: int, entry: bytes, snapshot: bytes | None = None
