@@ -18,7 +18,6 @@ from lametta.correctors import (
     Windowed,
     advance,
 )
-from lametta.testing import check_corrector
 from tests.conftest import Library, softmax
 
 BASELINES = {
@@ -186,14 +185,12 @@ def test_they_gain_on_streams_that_stay_with_a_class():
         assert (track.argmax(axis=1) == labels).mean() > source + 0.1, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BASELINES)
-def test_they_keep_the_contract_under_their_names(name):
+def test_names_traits_and_options(name):
     method = methods.find(name)
     assert (method.stateful, method.ordered, method.causal) == (True, True, True)
     (made,) = method.correctors({})
     assert made == BASELINES[name]
-    check_corrector(made)
 
 
 @pytest.mark.parametrize("name", [*BASELINES, "windowed"])

@@ -6,13 +6,7 @@ import pytest
 from lametta import LamettaError, methods
 from lametta.correctors import Average, Majority, Track
 from lametta.stream import Scenario, tracks
-from lametta.testing import yield_checks
 from tests.conftest import make_batch, shared, softmax
-
-
-@pytest.mark.parametrize("check", [*yield_checks(Track())], ids=lambda check: check.__name__)
-def test_contract(check):
-    check(Track())
 
 
 @pytest.mark.parametrize("memory", [1, 3.5, 20])
