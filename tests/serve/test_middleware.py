@@ -151,6 +151,7 @@ def test_rates_are_each_clients_own():
     first, second = _play(_twice, _config(rate=0.001))
     assert first.status_code == 200
     assert (second.status_code, second.headers["Retry-After"]) == (429, "1")
+    assert second.json() == {"error": "rate limit exceeded: 0.001 requests per second"}
 
 
 async def _twice(client):

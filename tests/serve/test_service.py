@@ -203,7 +203,7 @@ def test_a_corrector_that_returns_a_bare_array_is_named_as_the_cause():
 
         def reset(self): ...
 
-    client = TestClient(Plan({"bare": Bare()}).app())
+    client = TestClient(ServerConfig({"bare": Bare()}).app())
     features, probs = make_batch(2, 5, 7)
     head, tail = _binary({"features": features, "probs": probs}, 0)
     headers = {"Inference-Header-Content-Length": str(len(head))}
