@@ -1,4 +1,4 @@
-"""The ``lametta`` command; its dependencies come with the extra ``cli``."""
+"""The ``lametta`` command, or what to install for it."""
 
 import io
 import sys

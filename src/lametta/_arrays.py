@@ -241,7 +241,7 @@ def _signs(d: int) -> NDArray[np.float32]:
     return (1 - 2 * (bits & np.uint64(1)).astype(np.float32)).astype(np.float32)
 
 
-def k_largest(xp: ModuleType, x: Array, k: int) -> Array:
+def top_k(xp: ModuleType, x: Array, k: int) -> Array:
     """Column indices [N, k] of the largest entries of each row; overwrites NumPy's ``x``."""
     if is_torch_array(x):
         return x.topk(k, dim=1, sorted=False).indices

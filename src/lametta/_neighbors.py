@@ -13,7 +13,7 @@ import numpy as np
 from array_api_compat import device, is_numpy_array, is_torch_array
 from numpy.typing import NDArray
 
-from lametta._arrays import k_largest, matmul, row_norms, squares_fit, unit_rows
+from lametta._arrays import matmul, row_norms, squares_fit, top_k, unit_rows
 from lametta._checks import import_optional
 from lametta.types import Array
 
@@ -67,7 +67,7 @@ def nearest_by_products(
         products *= scale
     n = products.shape[1]
     most = k if k < n else max(n - 1, 0)  # not min, which exporters would leave open
-    return k_largest(xp, _without_self(xp, products, start), most)
+    return top_k(xp, _without_self(xp, products, start), most)
 
 
 def _without_self(xp: ModuleType, similarity: Array, start: int) -> Array:

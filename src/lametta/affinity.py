@@ -1,4 +1,4 @@
-"""Affinities: how strongly each sample of a batch pulls on each other one.
+"""Affinities: weights W [N, N] between the samples of a batch (kNN, RBF, linear).
 
 An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits may be given to
 `lametta.lame`. Ours scale features to length 1 themselves.

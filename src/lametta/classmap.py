@@ -1,4 +1,4 @@
-"""Pooling the classes of a model onto fewer target classes."""
+"""ClassMap: pooling of a model's classes onto super-classes."""
 
 import json
 import math
@@ -71,7 +71,7 @@ class ClassMap:
             if not group:
                 raise LamettaError(f"mapping must give each target a class, got none for {name!r}")
             for member in group:
-                if not 0 <= member < self.room:
+                if not 0 <= member < self.min_classes:
                     limit = "" if self.n_source is None else f" and < n_source = {self.n_source}"
                     raise LamettaError(f"mapping must hold classes >= 0{limit}, got {member}")
                 if member in owner:
@@ -96,7 +96,7 @@ class ClassMap:
         return self._parsed[1]
 
     @cached_property
-    def room(self) -> int:
+    def min_classes(self) -> int:
         """The least number of classes that a model can have for the map to be applied."""
         if self._exact is not None:
             return self._exact
@@ -249,9 +249,10 @@ class ClassMap:
         """Columns of each target [N, T, M], and which of them [T, M] exist."""
         xp = namespace(**{name: x})
         check_matrix(xp, name, "[N, K]", x)
-        if x.shape[1] < self.room or (self._exact is not None and x.shape[1] > self.room):
-            least = "" if self._exact is not None else "at least "
-            raise LamettaError(f"{name} must have K = {least}{self.room} classes, got {x.shape[1]}")
+        n_classes, least, is_exact = x.shape[1], self.min_classes, self._exact is not None
+        if n_classes < least or (is_exact and n_classes > least):
+            expected = least if is_exact else f"at least {least}"
+            raise LamettaError(f"{name} must have K = {expected} classes, got {n_classes}")
         flat = xp.asarray(np.maximum(self._padded, 0).ravel(), device=device(x))
         members = xp.reshape(xp.take(widen(xp, x), flat, axis=1), (x.shape[0], *self._padded.shape))
         return xp, members, xp.asarray(self._padded >= 0, device=device(x))

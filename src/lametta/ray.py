@@ -1,4 +1,4 @@
-"""Correct the streams of a Ray Data dataset, such as a lake of cached features, each on its own."""
+"""Ray Data: correct the streams of a distributed data set."""
 
 import warnings
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Diagnostics of a batch of predictions that need no labels."""
+"""Label-free diagnostics of a batch of predictions: entropy, diversity, changed."""
 
 from types import ModuleType
 

@@ -1,4 +1,4 @@
-"""What crosses a boundary: the error, the records and the three contracts."""
+"""Records and protocols that cross a boundary: Output, Prediction, Model, Corrector, Adapter."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace

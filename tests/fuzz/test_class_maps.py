@@ -49,7 +49,8 @@ def test_class_maps(content):
     made = attempt(ClassMap.load, write("bad.json", content))
     if made is not None:
         attempt(made, np.ones((2, 4)))
-        attempt(made.pool_probs, np.ones((2, made.room)) / made.room if made.room < 99 else None)
+        n = made.min_classes
+        attempt(made.pool_probs, np.ones((2, n)) / n if n < 99 else None)
 
 
 words = st.sampled_from(["dog", "animal", "red panda", "n02129604", "tiger.n.02", "n1", "x.n.99"])

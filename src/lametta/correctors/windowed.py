@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats, k_largest, unit_rows
+from lametta._arrays import Floats, top_k, unit_rows
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
 from lametta.correctors.base import (
@@ -190,7 +190,7 @@ def _insert(state: State, x: Floats, q: Floats, k: int, weight: float) -> int:
     m = min(k, n - 1)
     if m:
         # In the order of time, so that of equally near samples the older is taken, as `knn` does.
-        found = order[k_largest(np, closeness[rows, order], m)]
+        found = order[top_k(np, closeness[rows, order], m)]
         w[rows, found] = weight
         if m == k:
             farthest[rows[:, 0]] = closeness[rows, found].min(axis=1)

@@ -293,8 +293,8 @@ def match_labels(
     if named and not strange:
         target_of[used] = [names.index(classes[i]) for i in used]
     elif n_outputs == len(classes):
-        if class_map.room > n_outputs:
-            raise LamettaError(f"class_map must map {n_outputs} classes, got {class_map.room}")
+        if (least := class_map.min_classes) > n_outputs:
+            raise LamettaError(f"class_map must map {n_outputs} classes, got {least}")
         target_of = targets_of(class_map, len(classes))
     elif not named and len(classes) == len(names):
         target_of = np.arange(len(classes))

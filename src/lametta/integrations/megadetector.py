@@ -240,10 +240,10 @@ def _mapped(
     document: Mapping[str, object], categories: list[str], class_map: ClassMap
 ) -> dict[str, object]:
     """The targets as categories, each described by what its members' descriptions share."""
-    if class_map.room > len(categories):
+    if class_map.min_classes > len(categories):
         raise LamettaError(
             f"class_map must be of the {len(categories)} categories of {_CATEGORIES}, got one of "
-            f"{class_map.room}"
+            f"{class_map.min_classes}"
         )
     new: dict[str, object] = {_CATEGORIES: {str(i): name for i, name in enumerate(class_map.names)}}
     if isinstance(texts := document.get(_TEXTS), dict):

@@ -27,7 +27,7 @@ from lametta.types import LamettaError
 # How many percent of the classes have to hold less than how many percent of the samples.
 _RULES = {"validation": (20, 80), "test": (10, 90)}
 _MOST_DRAWS = 1000
-_MOST_CLASSES = 10**6  # a list has an entry for each
+_MAX_CLASSES = 10**6  # a list has an entry for each
 
 
 class Prior(Protocol):
@@ -256,15 +256,7 @@ def _zipf_variates(a: float, n: int, rng: Rng) -> list[int]:
 def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...]:
     """The share of each class from 0, whichever way they were given."""
     if isinstance(shares, Mapping):
-        try:  # keys of TOML and JSON are text
-            given = {int(str(label)): share for label, share in shares.items()}
-        except ValueError:
-            given = {-1: 0.0}
-        if min(given, default=0) < 0:
-            raise LamettaError(f"shares must be of classes numbered from 0, got {[*shares]}")
-        if max(given, default=0) > _MOST_CLASSES:
-            raise LamettaError(f"shares must be of classes <= {_MOST_CLASSES}, got {max(given)}")
-        shares = [given.get(label, 0) for label in range(max(given, default=-1) + 1)]
+        shares = _to_list(shares)
     elif (
         not isinstance(shares, Sequence | np.ndarray)
         or isinstance(shares, str)
@@ -277,6 +269,19 @@ def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...
     if not any(share > 0 for share in shares):
         raise LamettaError(f"shares must be > 0 for at least one class, got {shares!r}")
     return tuple(float(share) for share in shares)
+
+
+def _to_list(shares: Mapping[int, float]) -> list[float]:
+    """The share of each class from 0; that of a class which is not named is 0."""
+    try:  # keys of TOML and JSON are text
+        given = {int(str(label)): share for label, share in shares.items()}
+    except ValueError:
+        given = {-1: 0.0}
+    if min(given, default=0) < 0:
+        raise LamettaError(f"shares must be of classes numbered from 0, got {[*shares]}")
+    if max(given, default=0) > _MAX_CLASSES:
+        raise LamettaError(f"shares must be of classes <= {_MAX_CLASSES}, got {max(given)}")
+    return [given.get(label, 0) for label in range(max(given, default=-1) + 1)]
 
 
 PRIORS: FactoryRegistry[Prior] = FactoryRegistry(

@@ -8,7 +8,7 @@ prior say more about the labels of a sample's neighbors than the network's own l
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats, k_largest
+from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
 from lametta.correctors.prudent.scenes import width
 from lametta.types import LamettaError
@@ -183,7 +183,7 @@ def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.
     cosines[cosines > _COPY] = -2
     np.fill_diagonal(cosines, -2)  # a zero row has a cosine of 0 with itself
     k = min(_NEIGHBORS, len(rows) // 4)
-    near = k_largest(np, cosines.copy(), k).ravel()
+    near = top_k(np, cosines.copy(), k).ravel()
     sample = np.repeat(np.arange(len(rows)), k)
     apart = cosines[sample, near] > -2
     return sample[apart], near[apart]
