@@ -61,6 +61,7 @@ from PIL import Image
 import lametta
 from lametta.cli import app
 from lametta.correctors.sharpen import Sharpen
+from lametta.correctors.t3a import T3A
 from lametta.data import load
 from lametta.testing import check_corrector
 from lametta.torch import wrap, zoo
@@ -72,7 +73,8 @@ expected = wrap(net, "source")(x) ** 3
 found = wrap(net, "sharpen", power=3)(x)
 assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
 assert wrap(net, "lame", affinity="ones", row_sum=1.0)(x).shape == (8, 10)
-for name in ("eta", "sar", "robust_bn"):
+check_corrector(T3A())
+for name in ("eta", "sar", "robust_bn", "t3a", "tent+t3a"):
     assert wrap(net, name)(x).shape == (8, 10)
 for name in ("owl", "tit"):
     Path("data/birds", name).mkdir(parents=True)
@@ -104,7 +106,7 @@ def diffs() -> list[str]:
 
 
 def test_each_addition_is_a_file_or_class_and_one_line():
-    assert len(diffs()) == 9
+    assert len(diffs()) == 10
     for diff in diffs():
         assert diff.count("\n") <= 60
         files = re.findall(r"^\+\+\+ b/(.*)$", diff, flags=re.MULTILINE)

@@ -110,8 +110,8 @@ class Prototypes:
     Examples
     --------
     >>> import numpy as np
-    >>> Prototypes(np.eye(3, 5)).weight.shape
-    (3, 5)
+    >>> Prototypes(np.eye(2, 3), np.array([0.5, 0.0])).logits(np.array([[1.0, 2.0, 3.0]]))
+    array([[1.5, 2. ]])
     """
 
     weight: Array
@@ -124,6 +124,11 @@ class Prototypes:
         if self.bias is not None and tuple(getattr(self.bias, "shape", ())) != shape[:1]:
             got = tuple(getattr(self.bias, "shape", ()))
             raise LamettaError(f"bias of prototypes must have shape [{shape[0]}], got {got}")
+
+    def logits(self, features: Array, /) -> Array:
+        """The logits [N, K] of features [N, d] of the same library."""
+        logits = features @ self.weight.T
+        return logits if self.bias is None else logits + self.bias
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
