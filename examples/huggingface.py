@@ -41,7 +41,7 @@ for _ in range(10):
         optimizer.step()
 
 pipe = pipeline("image-classification", model=net.eval(), image_processor=processor)
-classify = hf.Corrected(pipe)  # the one line
+classify = hf.CorrectedPipeline(pipe)  # the one line
 
 scans, labels = images("digits_v2")
 scanners = ["low" if label < 5 else "high" for label in labels]

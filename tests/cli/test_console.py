@@ -11,13 +11,20 @@ from typer.testing import CliRunner
 
 from lametta import LamettaError
 from lametta.cli import app
-from lametta.cli._console import check_device, progress_bar, require, say, show_table, user_errors
+from lametta.cli._console import (
+    check_device,
+    print_line,
+    progress_bar,
+    require,
+    show_table,
+    user_errors,
+)
 
 ODD = "[bold]a[/] [red] :smile: 1.5"  # would be markup, an emoji and a highlighted number
 
 
 def test_lines_are_printed_as_they_are(capsys):
-    say(ODD + " word" * 40)
+    print_line(ODD + " word" * 40)
     assert capsys.readouterr().out == ODD + " word" * 40 + "\n"
 
 

@@ -363,7 +363,7 @@ def test_settings_that_are_no_values(bank, tmp_path, setting, message):
 
 def test_names_are_printed_as_they_are(bank, arrays, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "got [bold]x.npz, which" in run("[bold]x.npz", "-o", "out.npz").stderr
+    assert "no such file: '[bold]x.npz'" in run("[bold]x.npz", "-o", "out.npz").stderr
     result = run(bank, "-o", "[bold]x.csv")
     assert "wrote [bold]x.csv\n" in result.stdout
     assert "[bold]up" in result.stdout

@@ -67,7 +67,7 @@ def test_behind_a_model(tmp_path):
         ("--iterations 5000", "--iterations must be <= 1000, got 5000"),
         ("--logits z", "--logits must come with a model, got 'z'"),
         ("--probabilities", "--probabilities must come with a model, got True"),
-        ("--model absent.onnx", "absent.onnx: model must be an .onnx file, got absent.onnx"),
+        ("--model absent.onnx", "no such file: 'absent.onnx'"),
     ],
 )
 def test_what_is_wrong(tmp_path, monkeypatch, options, message):

@@ -229,9 +229,9 @@ def test_files_go_before_names(file, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "FILE", "--data", "nowhere"], "--data must be a folder, got nowhere, which does"),
+        (["run", "FILE", "--data", "nowhere"], "no such folder: 'nowhere'"),
         (["run", "FILE", "--dry-run", "--data", "tiny.toml"], "got tiny.toml, which is a file"),
-        (["list", "datasets", "--data", "/nowhere"], "--data must be a folder, got /nowhere"),
+        (["list", "datasets", "--data", "/nowhere"], "no such folder: '/nowhere'"),
         (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
         (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'demo'"),
         (["run", "sub/nosuch"], "EXPERIMENT must be a TOML file, got sub/nosuch: No such file"),

@@ -124,7 +124,7 @@ def samples(name, n=6):
 
 
 def pipeline(name):
-    return hf.Corrected(network(name), processor(name)).pipeline
+    return hf.CorrectedPipeline(network(name), processor(name)).pipeline
 
 
 def by_hand(name, items):

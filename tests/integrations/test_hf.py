@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_equals_the_core_bit_for_bit(name, corrector):
     items = samples(name)
-    classify = hf.Corrected(network(name), processor(name), corrector)
+    classify = hf.CorrectedPipeline(network(name), processor(name), corrector)
     found = classify.predict(items, batch_size=len(items))
     logits = by_hand(name, items)
     assert torch.equal(found.source.probs, logits.softmax(1))
@@ -61,7 +61,7 @@ def test_equals_the_core_bit_for_bit(name, corrector):
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_features_are_what_the_last_layer_sees(name):
     items, net = samples(name), network(name)
-    found = hf.Corrected(net, processor(name)).predict(items, batch_size=len(items))
+    found = hf.CorrectedPipeline(net, processor(name)).predict(items, batch_size=len(items))
     layers = [layer for layer in net.modules() if getattr(layer, "out_features", None) == 3]
     assert torch.allclose(layers[-1](found.source.features), by_hand(name, items), atol=1e-5)
     assert found.source.features.shape == (6, layers[-1].in_features)
@@ -70,7 +70,7 @@ def test_features_are_what_the_last_layer_sees(name):
 def test_the_last_layer_is_found_among_others_of_its_width():
     config = tf().RobertaConfig(**TOKENS, **{**SMALL, "num_labels": SMALL["hidden_size"]})
     net = tf().RobertaForSequenceClassification(config).eval()
-    found = hf.Corrected(net, tokenizer()).predict(TEXTS[0])
+    found = hf.CorrectedPipeline(net, tokenizer()).predict(TEXTS[0])
     again = net.classifier.out_proj(found.source.features).softmax(1)
     assert torch.allclose(again, found.source.probs, atol=1e-6)
 
@@ -84,7 +84,7 @@ def test_features_are_the_mean_of_tokens_where_their_scores_are_averaged():
 
 def test_a_batch_size_changes_nothing_for_the_corrector():
     items = samples("vit")
-    classify = hf.Corrected(network("vit"), image_processor(), lametta.LAME())
+    classify = hf.CorrectedPipeline(network("vit"), image_processor(), lametta.LAME())
     whole, parts = (classify.predict(items, batch_size=size).corrected.probs for size in (6, 4))
     assert torch.allclose(whole, parts, atol=1e-6)
     assert not torch.allclose(whole, classify.predict(items).source.probs, atol=1e-3)
@@ -97,7 +97,7 @@ def test_a_batch_size_changes_nothing_for_the_corrector():
 @pytest.mark.parametrize("name", ["vit", "wav2vec2", "bert"])
 def test_returns_what_the_pipeline_returns(name, options):
     own, items = pipeline(name), samples(name, 3)
-    same = hf.Corrected(own, corrector=Same())
+    same = hf.CorrectedPipeline(own, corrector=Same())
     for inputs in (items, items[0], items[:1]):
         assert flat(same(inputs, **options)) == flat(own(inputs, **options))
     for along in (iter_of, Items, Counted):
@@ -155,7 +155,7 @@ def test_videos_are_read_as_by_the_pipeline(tmp_path):
         model=tf().VideoMAEForVideoClassification(config).eval(),
         image_processor=tf().VideoMAEImageProcessorPil(**sides),
     )
-    same = hf.Corrected(own, corrector=Same())
+    same = hf.CorrectedPipeline(own, corrector=Same())
     asked = {"num_frames": 4, "top_k": 2}
     assert flat(same(paths, batch_size=2, **asked)) == flat(own(paths, **asked))
     features = same.predict(paths, num_frames=4).source.features
@@ -163,7 +163,7 @@ def test_videos_are_read_as_by_the_pipeline(tmp_path):
 
 
 def test_texts_come_in_pairs_and_with_the_tokenizers_options():
-    same, own = hf.Corrected(pipeline("bert"), corrector=Same()), pipeline("bert")
+    same, own = hf.CorrectedPipeline(pipeline("bert"), corrector=Same()), pipeline("bert")
     pair = {"text": TEXTS[0], "text_pair": TEXTS[1]}
     assert flat(same(pair)) == flat(own(pair))
     cut = {"truncation": True, "max_length": 4}
@@ -173,7 +173,7 @@ def test_texts_come_in_pairs_and_with_the_tokenizers_options():
 
 def test_scores_are_the_corrected_probabilities():
     items = samples("vit")
-    classify = hf.Corrected(network("vit"), image_processor())
+    classify = hf.CorrectedPipeline(network("vit"), image_processor())
     found = classify.predict(items, stream="a", batch_size=6)
     rows = classify(items, stream="b", batch_size=6)
     for row, probs in zip(rows, found.corrected.probs.tolist(), strict=True):
@@ -188,9 +188,9 @@ def test_scores_are_the_corrected_probabilities():
 
 def test_streams_are_kept_apart():
     items, ids = samples("vit"), ["door", "yard", 3, "door", "yard", "door"]
-    together = hf.Corrected(network("vit"), image_processor())
+    together = hf.CorrectedPipeline(network("vit"), image_processor())
     rows = together(items, stream=ids)
-    alone = hf.Corrected(network("vit"), image_processor())
+    alone = hf.CorrectedPipeline(network("vit"), image_processor())
     for one in dict.fromkeys(ids):
         mine = [i for i, stream in enumerate(ids) if stream == one]
         assert alone([items[i] for i in mine], stream=one) == [rows[i] for i in mine]
@@ -202,10 +202,10 @@ def test_streams_are_kept_apart():
 def test_streams_of_a_generator_are_read_along():
     items, ids = samples("vit"), ["door", "yard"] * 3
     corrector = Average()
-    along = hf.Corrected(network("vit"), image_processor(), corrector)
+    along = hf.CorrectedPipeline(network("vit"), image_processor(), corrector)
     results = along(iter_of(items), stream=iter(ids), batch_size=4)
     assert along.streams.ids == []  # nothing is done before it is asked for
-    whole = hf.Corrected(network("vit"), image_processor(), corrector)
+    whole = hf.CorrectedPipeline(network("vit"), image_processor(), corrector)
     assert list(results) == [
         [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in row]
         for row in whole(items, stream=ids)
@@ -216,7 +216,7 @@ def test_streams_of_a_generator_are_read_along():
 
 def test_bounds_of_streams_and_reset():
     streams = lametta.Streams(Average(), most=1)
-    classify = hf.Corrected(network("vit"), image_processor(), streams)
+    classify = hf.CorrectedPipeline(network("vit"), image_processor(), streams)
     first = classify(samples("vit")[:2], stream=["a", "b"])
     assert classify.streams is streams
     assert streams.ids == ["b"]
@@ -242,7 +242,7 @@ def zero_shot_by_hand(name, items, labels=LABELS):
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_zero_shot_equals_the_core_bit_for_bit(name):
     items, corrector = samples("clip"), lametta.Prudent()
-    classify = hf.Corrected(network(name), Both())
+    classify = hf.CorrectedPipeline(network(name), Both())
     wanted = zero_shot_by_hand(name, items)
     for _ in range(2):  # with all texts, then with their prototypes
         found = classify.predict(items, candidate_labels=LABELS, batch_size=6)
@@ -255,7 +255,7 @@ def test_zero_shot_equals_the_core_bit_for_bit(name):
 
 def test_zero_shot_returns_what_the_pipeline_returns():
     own, items = pipeline("clip"), samples("clip", 2)
-    same = hf.Corrected(own, corrector=Same())
+    same = hf.CorrectedPipeline(own, corrector=Same())
     asked = {"candidate_labels": LABELS, "hypothesis_template": "a {} film"}
     assert flat(same(items, **asked)) == flat(own(items, **asked))
     assert flat(same(items[0], **asked)) == flat(own(items[0], **asked))
@@ -269,7 +269,7 @@ def test_texts_are_embedded_once(name):
     hook = net.text_model.register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    classify = hf.Corrected(net, Both())
+    classify = hf.CorrectedPipeline(net, Both())
     for item in samples("clip", 3):
         classify(item, candidate_labels=LABELS)
     hook.remove()
@@ -287,7 +287,7 @@ def test_a_network_of_another_formula_is_asked_each_time(monkeypatch):
 
     monkeypatch.setattr(type(net), "forward", doubled)
     items = samples("clip")
-    classify = hf.Corrected(net, Both())
+    classify = hf.CorrectedPipeline(net, Both())
     wanted = zero_shot_by_hand("clip", items).logits_per_image.softmax(1)
     for _ in range(2):
         found = classify.predict(items, candidate_labels=LABELS, batch_size=6)
@@ -295,7 +295,7 @@ def test_a_network_of_another_formula_is_asked_each_time(monkeypatch):
 
 
 def test_labels_stay_until_a_reset():
-    classify, item = hf.Corrected(network("clip"), Both()), samples("clip")[0]
+    classify, item = hf.CorrectedPipeline(network("clip"), Both()), samples("clip")[0]
     classify(item, candidate_labels=LABELS)
     for labels in (LABELS[::-1], LABELS[:2]):
         with pytest.raises(LamettaError, match=r"candidate_labels .* stay the same"):
@@ -313,16 +313,16 @@ def test_a_callable_of_ones_own_may_be_the_processor():
         x = torch.tensor(np.asarray(images)[:SIDE, :SIDE]).permute(2, 0, 1)[None] / 255
         return tf().BatchFeature({"pixel_values": x})
 
-    rows = hf.Corrected(network("resnet"), pixels)(samples("resnet"), batch_size=3, top_k=1)
+    rows = hf.CorrectedPipeline(network("resnet"), pixels)(samples("resnet"), batch_size=3, top_k=1)
     assert [len(row) for row in rows] == [1] * 6
 
 
 def test_pipelines_for_other_things_are_refused():
     generator = tf().TextGenerationPipeline.__new__(tf().TextGenerationPipeline)
     with pytest.raises(LamettaError, match=r"zero-shot-image classification.*TextGenerationPip"):
-        hf.Corrected(generator)
+        hf.CorrectedPipeline(generator)
     with pytest.raises(LamettaError, match=r"model must be a transformers pipeline.*got Linear"):
-        hf.Corrected(torch.nn.Linear(2, 2), processor=len)
+        hf.CorrectedPipeline(torch.nn.Linear(2, 2), processor=len)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_models_that_do_not_choose_one_class_are_refused(change, message):
     config = tf().BertConfig(**TOKENS, **{**SMALL, **change})
     net = tf().BertForSequenceClassification(config).eval()
     with pytest.raises(LamettaError, match=message):
-        hf.Corrected(net, tokenizer())
+        hf.CorrectedPipeline(net, tokenizer())
 
 
 @pytest.mark.parametrize("function", ["sigmoid", "none"])
@@ -346,39 +346,39 @@ def test_pipelines_of_other_scores_are_refused(function):
         model=network("bert"), tokenizer=tokenizer(), function_to_apply=function
     )
     with pytest.raises(LamettaError, match=f"function_to_apply='{function}'"):
-        hf.Corrected(own)
+        hf.CorrectedPipeline(own)
     with pytest.raises(LamettaError, match="function_to_apply must be left out"):
-        hf.Corrected(pipeline("bert"))("good", function_to_apply=function)
+        hf.CorrectedPipeline(pipeline("bert"))("good", function_to_apply=function)
 
 
 def test_a_model_without_head_is_refused():
     with pytest.raises(
         LamettaError, match=r"head must be given for ViTModel.*loaded with its head"
     ):
-        hf.Corrected(network("vit").vit, image_processor())
-    named = hf.Corrected(network("vit"), image_processor(), head="classifier")
-    assert named(samples("vit")[0]) == hf.Corrected(network("vit"), image_processor())(
+        hf.CorrectedPipeline(network("vit").vit, image_processor())
+    named = hf.CorrectedPipeline(network("vit"), image_processor(), head="classifier")
+    assert named(samples("vit")[0]) == hf.CorrectedPipeline(network("vit"), image_processor())(
         samples("vit")[0]
     )
     with pytest.raises(LamettaError, match="head must be None"):
-        hf.Corrected(network("clip"), Both(), head="visual_projection")
+        hf.CorrectedPipeline(network("clip"), Both(), head="visual_projection")
 
 
 def test_arguments_are_checked():
     net, make = network("vit"), image_processor()
     for processor_ in (None, type(make)):
         with pytest.raises(LamettaError, match="processor must be what makes the model's inputs"):
-            hf.Corrected(net, processor_)
+            hf.CorrectedPipeline(net, processor_)
     with pytest.raises(LamettaError, match="processor must be None for a pipeline"):
-        hf.Corrected(pipeline("vit"), make)
+        hf.CorrectedPipeline(pipeline("vit"), make)
     with pytest.raises(LamettaError, match="must have an image_processor and a tokenizer"):
-        hf.Corrected(network("clip"), make)
+        hf.CorrectedPipeline(network("clip"), make)
     with pytest.raises(LamettaError, match="corrector must have correct and reset"):
-        hf.Corrected(net, make, 3)
-    assert hf.Corrected(net, make, "average").streams.corrector == Average()
+        hf.CorrectedPipeline(net, make, 3)
+    assert hf.CorrectedPipeline(net, make, "average").streams.corrector == Average()
     with pytest.raises(LamettaError, match="net must be in eval mode"):
-        hf.Corrected(NETWORKS["vit"]().train(), make)(samples("vit"))
-    classify, items = hf.Corrected(net, make), samples("vit")
+        hf.CorrectedPipeline(NETWORKS["vit"]().train(), make)(samples("vit"))
+    classify, items = hf.CorrectedPipeline(net, make), samples("vit")
     for options, message in [
         ({"top_k": 0}, "top_k must be an integer >= 1, got 0"),
         ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
@@ -395,14 +395,14 @@ def test_arguments_are_checked():
         classify.predict([])
     for labels in (None, "good", ["good"], ["good", "good"], ["good", 1]):
         with pytest.raises(LamettaError, match="candidate_labels must be two or more different"):
-            hf.Corrected(network("clip"), Both())(items, candidate_labels=labels)
+            hf.CorrectedPipeline(network("clip"), Both())(items, candidate_labels=labels)
 
 
 def test_says_what_to_install(monkeypatch):
     made = network("vit"), image_processor()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(LamettaError, match=r"pip install '\.\[hf\]' in a clone"):
-        hf.Corrected(*made)
+        hf.CorrectedPipeline(*made)
 
 
 # The page and the example
@@ -443,7 +443,10 @@ def test_the_example_gains(capsys):
 
 
 def test_nan_costs_its_own_stream_alone(monkeypatch):
-    classify, items = hf.Corrected(network("vit"), image_processor(), Average()), samples("vit")[:2]
+    classify, items = (
+        hf.CorrectedPipeline(network("vit"), image_processor(), Average()),
+        samples("vit")[:2],
+    )
     expected = classify(items[1], stream="b")
     classify.reset()
     forward = hf._forward
@@ -458,3 +461,7 @@ def test_nan_costs_its_own_stream_alone(monkeypatch):
         first, second = classify(items, stream=["a", "b"], batch_size=2)
     assert first == []
     assert [row["label"] for row in second] == [row["label"] for row in expected]
+
+
+def test_the_name_that_it_had_before():
+    assert hf.Corrected is hf.CorrectedPipeline

@@ -12,7 +12,14 @@ from lametta import LAME, ClassMap, LamettaError, Prudent
 from lametta._arrays import from_top_k
 from lametta.correctors import Average, Track
 from lametta.integrations._json_spans import parse, replaced
-from lametta.integrations.megadetector import Results, correct, sequences, track_boxes
+from lametta.integrations.megadetector import (
+    Corrected,
+    CorrectionResult,
+    Results,
+    correct,
+    sequences,
+    track_boxes,
+)
 
 NAMES = {"0": "fox", "4": "elk", "7": "wolf", "10": "bear"}
 COLUMN = {category: place for place, category in enumerate(NAMES)}
@@ -386,7 +393,7 @@ def test_spans_agree_with_json():
 )
 def test_no_json(text, tmp_path):
     (tmp_path / "in.json").write_text(text)
-    with pytest.raises(LamettaError, match=r"in\.json must be JSON, got what is none"):
+    with pytest.raises(LamettaError, match=r"in\.json' is not valid JSON: "):
         Results.read(tmp_path / "in.json")
 
 
@@ -395,7 +402,7 @@ def test_no_object(tmp_path):
     with pytest.raises(LamettaError, match=r"in\.json must hold a JSON object, got a list"):
         Results.read(tmp_path / "in.json")
     (tmp_path / "in.json").write_bytes(b'{"images": "\xff"}')
-    with pytest.raises(LamettaError, match="must be JSON, got what is none: 'utf-8'"):
+    with pytest.raises(LamettaError, match="is not valid JSON: 'utf-8'"):
         Results.read(tmp_path / "in.json")
 
 
@@ -478,3 +485,7 @@ def test_the_benchmark_compares_ways(monkeypatch, capsys):
     every, mixed = ({way: float(x.split(" / ")[i]) for way, x in lines} for i in (0, 1))
     assert every["**track, by animal**"] > every["source"] + 15
     assert mixed["**track, by animal**"] > mixed["track, by sequence"] + 15
+
+
+def test_the_name_that_it_had_before():
+    assert Corrected is CorrectionResult

@@ -142,7 +142,7 @@ def test_no_model(path, content, message):
 
 def test_no_file(path, tmp_path, monkeypatch):
     for absent in (path, tmp_path):
-        with pytest.raises(LamettaError, match="path must be an .onnx file, got .* which is none"):
+        with pytest.raises(LamettaError, match="no such file: '.*'$"):
             OnnxModel(absent)
     monkeypatch.setattr(runtime, "MOST_BYTES", 100)
     with pytest.raises(LamettaError, match="at most 100 bytes, .* external data"):

@@ -369,7 +369,7 @@ def test_too_much_for_one_file(path, tmp_path, monkeypatch):
         ({"affinity": lambda x: x @ x.T}, "affinity must be an exact knn, an rbf or a linear"),
         ({"features": "f"}, "features must come with a model, got 'f'"),
         ({"probabilities": False}, "probabilities must come with a model, got False"),
-        ({"model": "absent.onnx"}, "model must be an .onnx file, got absent.onnx, which is none"),
+        ({"model": "absent.onnx"}, "no such file: 'absent.onnx'"),
         ({"model": "net.onnx", "features": "g"}, "features must be the name of a tensor"),
         ({"model": "net.onnx", "probabilities": 1}, "probabilities must be True or False, got 1"),
         ({"model": "text.onnx"}, "model must be a classifier in ONNX's format"),

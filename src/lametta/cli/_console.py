@@ -1,4 +1,4 @@
-"""How the commands print, show progress, and end on bad input."""
+"""Console output, progress, user errors, and options that several commands share."""
 
 import os
 import tomllib
@@ -50,13 +50,13 @@ out = Console()
 err = Console(stderr=True)
 
 
-def say(line: str, console: Console = out) -> None:
+def print_line(line: str, console: Console = out) -> None:
     """Print a line as it is, whatever brackets it holds and however long it is."""
     console.print(Text(line), soft_wrap=True)
 
 
-def complain(message: str) -> None:
-    """Say on the error stream what is wrong."""
+def print_error(message: str) -> None:
+    """Print on the error stream what is wrong."""
     err.print(Text.assemble(("lametta:", "bold red"), " ", message), soft_wrap=True)
 
 
@@ -115,7 +115,7 @@ class _Lines(Progress):
             return
         count = f"{task.completed:g}" + ("" if task.total is None else f"/{task.total:g}")
         if self._told.get(task_id) != task.completed:
-            say(f"{Text.from_markup(task.description, emoji=False)} {count}", err)
+            print_line(f"{Text.from_markup(task.description, emoji=False)} {count}", err)
         self._since, self._told[task_id] = self.get_time(), task.completed
 
 
@@ -125,13 +125,13 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (LamettaError, OSError) as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(2) from None
 
 
 @contextmanager
-def typed(**options: str) -> Iterator[None]:
-    """Name the arguments in errors as the options that the user typed: ``typed(path="--map")``."""
+def option_names(**options: str) -> Iterator[None]:
+    """Name arguments in errors as the options that the user typed: ``path="--map"``."""
     try:
         yield
     except LamettaError as error:
@@ -145,13 +145,13 @@ def resumable(line: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(line, err)
+        print_line(line, err)
         raise typer.Exit(130) from None
 
 
 def load_map(path: Path | None) -> ClassMap | None:
     """The class map that ``--map`` names, if it was given."""
-    with typed(path="--map"):
+    with option_names(path="--map"):
         return None if path is None else ClassMap.load(path)
 
 
@@ -161,7 +161,7 @@ def require(name: str, *packages: str) -> None:
         raise LamettaError(f"this needs {', '.join(missing)}: pip install {extra(name)}")
 
 
-def parsed(settings: Sequence[str], option: str) -> dict[str, object]:
+def parse_settings(settings: Sequence[str], option: str) -> dict[str, object]:
     """The values of ``name=value``, as TOML has them; what TOML cannot read is text."""
     params: dict[str, object] = {}
     for setting in settings:
@@ -188,7 +188,7 @@ def find_method(
     for param, message in found.param_errors(params):
         option = f"--{param.replace('_', '-')}" if param in shortcuts else f"--set {param}"
         raise LamettaError(f"{option} {message}" if param else message)
-    with typed(method="--method"):
+    with option_names(method="--method"):
         found.correctors(params)  # or say that the method needs more than outputs
     return found
 
@@ -197,9 +197,10 @@ def data_folder(data: Path | None) -> Path | None:
     """The data root that was given, which has to be there, or else that of LAMETTA_DATA, if any."""
     if data is None:
         return Path(root) if (root := os.environ.get("LAMETTA_DATA")) else None
+    if not data.exists():
+        raise LamettaError(f"no such folder: {str(data)!r}")
     if not data.is_dir():
-        reason = "which is a file" if data.exists() else "which does not exist"
-        raise LamettaError(f"--data must be a folder, got {data}, {reason}")
+        raise LamettaError(f"--data must be a folder, got {data}, which is a file")
     return data
 
 

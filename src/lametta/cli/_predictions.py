@@ -1,4 +1,4 @@
-"""What ``lametta correct`` reads, and the files it writes."""
+"""Files of predictions that ``lametta correct`` reads and writes."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ import lametta
 from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import import_optional
 from lametta._files import atomic_write, escape_formula
-from lametta.cli._console import load_map, typed
+from lametta.cli._console import load_map, option_names
 from lametta.data.bank.bank import check_finite, map_labels, read_arrays
 from lametta.data.bank.safetensors import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
@@ -65,7 +65,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     if classes is not None:
         names = classes.names
         mapping = "class_map of IN" if map_file is None else "--map"
-        with typed(logits="logits of IN", probs="probs of IN", mapping=mapping):
+        with option_names(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
     labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
     columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}

@@ -15,17 +15,17 @@ from lametta.cli._console import (
     err,
     find_method,
     load_map,
-    parsed,
+    option_names,
+    parse_settings,
+    print_line,
     progress_bar,
-    say,
     show_table,
-    typed,
     user_errors,
 )
 from lametta.cli._predictions import check_target
 from lametta.cli.map import target_names
 from lametta.data.classes.wordnet import ancestral_map, load_wordnet, resolve
-from lametta.integrations.megadetector import Corrected, Results, correct
+from lametta.integrations.megadetector import CorrectionResult, Results, correct
 from lametta.types import LamettaError
 
 _OPTIONS = {  # by the arguments that errors name
@@ -100,10 +100,10 @@ def camera_traps(
             # Without times a folder would be one sequence, of many visits.
             usual = ("track", "animal") if results.is_timed else ("prudent", "location")
         method, by = method or usual[0], by or usual[1]
-        params = parsed(settings or [], "--set")
+        params = parse_settings(settings or [], "--set")
         find_method(method, params)
         class_map = _class_map(results, map_file, targets)
-        with progress_bar() as progress, typed(**_OPTIONS), _named(given):
+        with progress_bar() as progress, option_names(**_OPTIONS), _named(given):
             task = progress.add_task("correcting", total=None)
             found = correct(
                 results.document,
@@ -118,8 +118,8 @@ def camera_traps(
             )
         results.write(target, found.document)
     _show(found)
-    say(f"corrected by {method}, each {by} by itself")
-    say(f"wrote {target}")
+    print_line(f"corrected by {method}, each {by} by itself")
+    print_line(f"wrote {target}")
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _named(path: Path) -> Iterator[None]:
         raise LamettaError(f"{path}: {error}" if inside else str(error)) from None
 
 
-def _show(found: Corrected) -> None:
+def _show(found: CorrectionResult) -> None:
     """Print what was corrected."""
     share = found.changed / max(1, found.detections)
     images = f"{len(found.document['images'])}"
@@ -165,7 +165,7 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
     known = [i for i, name in enumerate(names) if _word(name) in load_wordnet().senses]
     synsets = [resolve(names[i]).synset for i in known]
     groups: dict[str, list[int]] = {}
-    with typed(targets="--targets", target="--targets"):
+    with option_names(targets="--targets", target="--targets"):
         choices = {resolve(name, synsets).synset: name for name in targets}
         if not any(choices.keys() & load_wordnet().ancestors(one).keys() for one in synsets):
             raise LamettaError(f"targets must cover a category of IN, got {', '.join(targets)}")
@@ -173,7 +173,7 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
     for name, group in zip(found.names, found.groups, strict=True):
         groups[name] = [known[place] for place in group]
     if empty := [name for name in targets if name not in groups]:
-        say(f"no category is a kind of {', '.join(empty)}", err)
+        print_line(f"no category is a kind of {', '.join(empty)}", err)
     mapped = {i for group in groups.values() for i in group}
     for i, name in enumerate(names):
         if i not in mapped:

@@ -18,9 +18,9 @@ from lametta.cli._console import (
     MapFile,
     err,
     find_method,
-    parsed,
+    parse_settings,
+    print_line,
     progress_bar,
-    say,
     show_table,
     user_errors,
 )
@@ -104,20 +104,20 @@ def correct(
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
-        named = parsed(settings or [], "--set")
+        named = parse_settings(settings or [], "--set")
         params = shortcuts | named
         found = find_method(method, params, shortcuts.keys() - named.keys())
         predictions = read(given, map_file)
         for note in predictions.notes:
-            say(note, err)
+            print_line(note, err)
         corrected, steps = _correct(found, params, predictions, batch_size)
         made_by = {"method": method, "params": params, "lametta": lametta.__version__}
         write(target, predictions, corrected, made_by)
     _show(predictions, corrected, steps)
     _show_groups(predictions, corrected)
     if not found.stateful and (n := sum(step.alone for step in steps)):
-        say(_NO_NEIGHBORS.format(n, len(steps), method), err)
-    say(f"wrote {target}")
+        print_line(_NO_NEIGHBORS.format(n, len(steps), method), err)
+    print_line(f"wrote {target}")
 
 
 def _correct(
@@ -209,13 +209,13 @@ def _show_groups(given: Predictions, after: Floats) -> None:
             shown[-1].append(Text(f"{gain:+.2f}", "red" if gain < 0 else "green"))
     numbers = ["samples", "changed"] + (["before", "after", "points"] if labels is not None else [])
     columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
-    say("")
+    print_line("")
     show_table(Column("group", overflow="fold"), *columns, rows=shown)
     if (more := len(changes) - _N_GROUPS) > 0:
-        say(f"and {more} groups more")
+        print_line(f"and {more} groups more")
     if labels is not None:
         worse = sum(gain < 0 for gain, *_ in changes)
-        say(f"{worse} of {len(changes)} groups got worse")
+        print_line(f"{worse} of {len(changes)} groups got worse")
 
 
 def _share(hits: NDArray[np.bool_]) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, cast
 import typer
 
 from lametta import methods
-from lametta.cli._console import Features, Logits, require, say, typed, user_errors
+from lametta.cli._console import Features, Logits, option_names, print_line, require, user_errors
 from lametta.correctors import LAME
 from lametta.types import LamettaError
 
@@ -66,7 +66,7 @@ def export(
             raise LamettaError(f"--{name.replace('_', '-')} {message}")
         (corrector,) = (cast(LAME, corrector) for corrector in lame.correctors(params))
         options = ("iterations", "model", "features", "logits", "probabilities")
-        with typed(path="OUT", **{option: f"--{option}" for option in options}):
+        with option_names(path="OUT", **{option: f"--{option}" for option in options}):
             onnx.export(
                 target,
                 affinity=corrector.affinity,
@@ -77,4 +77,4 @@ def export(
                 logits=logits,
                 probabilities=probabilities,
             )
-    say(f"wrote {target}")
+    print_line(f"wrote {target}")

@@ -13,12 +13,12 @@ from rich.text import Text
 from lametta._checks import did_you_mean, raise_as
 from lametta.cli._console import (
     load_map,
+    option_names,
+    print_line,
     progress_bar,
     require,
     resumable,
-    say,
     show_table,
-    typed,
     user_errors,
 )
 from lametta.data.bank import Bank
@@ -113,7 +113,7 @@ def extract(
         require("torch", "torch")
         from lametta.torch import Classifier, zoo
 
-        with typed(name="--model", weights="--weights", device="--device", head="--head"):
+        with option_names(name="--model", weights="--weights", device="--device", head="--head"):
             loaded = zoo.load(model, weights=weights, device=device)
             classifier = Classifier(loaded.net, head)
         header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net)}
@@ -131,7 +131,7 @@ def extract(
                 done.append(n_done)
                 bar.update(task, completed=n_done, total=n)
 
-            with typed(
+            with option_names(
                 path="--output", batch_size="--batch-size", workers="--workers", head="--head"
             ):
                 bank = run(
@@ -150,7 +150,7 @@ def extract(
                 )
         # What an earlier run had done is in the first count.
         _report(bank, done[-1] - done[0] if done else 0, time.perf_counter() - start)
-    say(f"wrote {target}")
+    print_line(f"wrote {target}")
 
 
 def _dataset(
@@ -164,7 +164,7 @@ def _dataset(
     classes = load_map(class_map)
     if fps is not None and not Path(data).exists():
         raise LamettaError(f"--fps must be given for video files alone, got {fps} for {data}")
-    with typed(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
+    with option_names(path="--data", fps="--fps", data="--root", root="--root", name="--data"):
         if data == "-":
             with raise_as("standard input must be text in UTF-8", data, UnicodeDecodeError):
                 dataset = open_names(sys.stdin)
@@ -180,10 +180,12 @@ def _dataset(
             )
     if classes is None:
         return dataset
-    with typed(class_map="--map"):
+    with option_names(class_map="--map"):
         mapped = dataset.mapped(classes)
     if lost := len(dataset) - len(mapped):
-        say(f"left out {lost} of {len(dataset)} images, whose classes {class_map} does not map")
+        print_line(
+            f"left out {lost} of {len(dataset)} images, whose classes {class_map} does not map"
+        )
     return mapped
 
 

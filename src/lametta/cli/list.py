@@ -1,4 +1,4 @@
-"""``lametta list``: what there is."""
+"""``lametta list``: methods, affinities, models, data sets and scenarios, by name."""
 
 import importlib.util
 import inspect
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lametta import methods, networks
 from lametta.affinity import AFFINITIES
-from lametta.cli._console import data_folder, out, say, show_table, user_errors
+from lametta.cli._console import data_folder, out, print_line, show_table, user_errors
 from lametta.registry import parameters_of
 from lametta.types import LamettaError
 
@@ -86,7 +86,9 @@ def _methods() -> None:
         options = ", ".join(parameter.text for parameter in method.parameters().values())
         rows.append((name, ", ".join(traits), _plain(method.summary), _plain(options)))
     show_table("name", "traits", "what it is", "options", rows=rows)
-    say("+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own")
+    print_line(
+        "+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own"
+    )
 
 
 def _affinities() -> None:
@@ -117,7 +119,7 @@ def _datasets(root: Path | None, count: bool) -> None:
         rows.append((name, state, Text("\n").join([Text(line), *(Text(*note) for note in notes)])))
     show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
-    say(f"{looked} (--data or LAMETTA_DATA)")
+    print_line(f"{looked} (--data or LAMETTA_DATA)")
 
 
 def _counted(name: str, root: Path) -> tuple[str, str]:
@@ -142,7 +144,7 @@ def _scenarios() -> None:
         for name, line in names.items()
     ]
     show_table("", "name", "what it is", "options", rows=rows)
-    say(
+    print_line(
         "a scenario is an order, a prior, a batch size, a seed, a limit of samples, "
         "and whether batches end with their group (split_groups)"
     )

@@ -9,7 +9,7 @@ from rich.table import Column
 
 from lametta._checks import raise_as
 from lametta.classmap import ClassMap
-from lametta.cli._console import err, say, show_table, typed, user_errors
+from lametta.cli._console import err, option_names, print_line, show_table, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
@@ -49,25 +49,25 @@ def map_(
         if output is not None and not output.parent.is_dir():
             raise LamettaError(f"--output must be in a folder that exists, got {output}")
         names = target_names(targets)
-        with typed(target="--targets", targets="--targets"):
+        with option_names(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]
             try:
                 classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
             except LamettaError as error:
                 for choice in choices:
                     if not choice.covered:
-                        say(_explained(choice), err)
+                        print_line(_explained(choice), err)
                 raise LamettaError(str(error).replace("drop_empty", "--drop-empty")) from None
         if output is not None:
             classes.save(output)
     _show(choices, classes)
     for choice in choices:
         if len(choice.senses) > 1:
-            say(_explained(choice))
+            print_line(_explained(choice))
     mapped = sum(map(len, classes.groups))
-    say(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}")
+    print_line(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}")
     if output is not None:
-        say(f"wrote {output}")
+        print_line(f"wrote {output}")
 
 
 def target_names(targets: str) -> list[str]:

@@ -8,7 +8,15 @@ from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
-from lametta.cli._console import complain, out, require_bench, say, show_table, typed, user_errors
+from lametta.cli._console import (
+    option_names,
+    out,
+    print_error,
+    print_line,
+    require_bench,
+    show_table,
+    user_errors,
+)
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -57,17 +65,17 @@ def report(
         from lametta.bench.report.page import write
         from lametta.bench.tables.accuracy import accuracies
 
-        with typed(results="RESULTS", frame="RESULTS", path="a file in RESULTS"):
+        with option_names(results="RESULTS", frame="RESULTS", path="a file in RESULTS"):
             found = read_results(results)
             folder = output_folder(output, results / "report")
             shown = make_report(found, paper=paper)
             table = accuracies(found.headline_rows, found.source)
         page = write(shown, folder)
     _show(table)
-    say(shown.message)
+    print_line(shown.message)
     if found.failures:
-        complain(f"{len(found.failures)} cells failed; the page says why")
-    say(f"wrote {page}")
+        print_error(f"{len(found.failures)} cells failed; the page says why")
+    print_line(f"wrote {page}")
     raise typer.Exit(1 if found.failures else 0)
 
 
@@ -94,16 +102,16 @@ def compare(
         from lametta.bench.analysis.results import read_cells
         from lametta.bench.report.comparison import compare as compare_cells
 
-        with typed(results="A"):
+        with option_names(results="A"):
             a = read_cells(first)
-        with typed(results="B"):
+        with option_names(results="B"):
             b = read_cells(second)
-        with typed(a="A", b="B", tolerance="--tolerance"):
+        with option_names(a="A", b="B", tolerance="--tolerance"):
             found = compare_cells(a, b, tolerance)
     _show(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
-    say(counts + alone)
+    print_line(counts + alone)
     _name_streams(found.other_streams)
     raise typer.Exit(0 if found.equal else 1)
 
@@ -123,9 +131,9 @@ def output_folder(given: Path | None, default: Path) -> Path:
 def _name_streams(streams: "pl.DataFrame") -> None:
     for scenario, seed, batch_size, *prints in streams.head(_N_NAMED).iter_rows():
         where = f"{scenario}, seed {seed}, batches of {batch_size}"
-        say(f"other stream: {where}: {' and '.join(prints)}")
+        print_line(f"other stream: {where}: {' and '.join(prints)}")
     if (more := len(streams) - _N_NAMED) > 0:
-        say(f"and {more} other streams more")
+        print_line(f"and {more} other streams more")
 
 
 def _show(table: "Table") -> None:

@@ -12,14 +12,14 @@ from rich.text import Text
 
 from lametta.cli._console import (
     check_device,
-    complain,
     data_folder,
+    option_names,
+    print_error,
+    print_line,
     progress_bar,
     require_bench,
     resumable,
-    say,
     show_table,
-    typed,
     user_errors,
 )
 from lametta.cli.report import output_folder, report
@@ -106,10 +106,10 @@ def run(
         from lametta.bench.running.workspace import Workspace
 
         path = _path(experiment)
-        with typed(path="EXPERIMENT"):
+        with option_names(path="EXPERIMENT"):
             loaded = load(path, check="ours" if dry_run else "all")
         if study:
-            with typed(study="--study"):
+            with option_names(study="--study"):
                 loaded = loaded.only(*study)
         root = data_folder(data)
         check_device(device)
@@ -119,7 +119,7 @@ def run(
         folder = output_folder(output, Path("results", loaded.name))
         workspace = Workspace(loaded, folder, root, device, image_cache=image_cache)
         _run(workspace, path, jobs, ray)
-    say(f"now: lametta report {workspace.folder}")
+    print_line(f"now: lametta report {workspace.folder}")
 
 
 def demo(
@@ -164,11 +164,11 @@ def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None
 
     text, chosen = file.read_text(encoding="utf-8"), "RESULTS/selected.toml"
     goes_on = resumable("interrupted: the same command goes on from here")
-    with goes_on, typed(path=chosen, selected=chosen), _progress() as show:
+    with goes_on, option_names(path=chosen, selected=chosen), _progress() as show:
         failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
     if failed:
         where = workspace.folder / "failed"
-        complain(f"{len(failed)} cells failed; {where} has their tracebacks")
+        print_error(f"{len(failed)} cells failed; {where} has their tracebacks")
         raise typer.Exit(1)
 
 
@@ -199,34 +199,34 @@ def _show_plan(
     plan = dry_run(experiment, data, device=device, image_cache=image_cache)
     counts = ((phase, method, f"{cells:,}") for phase, method, cells in plan.counts)
     show_table("phase", "method", Column("cells", justify="right"), rows=counts)
-    say(f"{plan.n_cells} cells, each counted once\n")
+    print_line(f"{plan.n_cells} cells, each counted once\n")
     _show_cost(plan.cost, device, jobs)
     signs = {True: Text("yes", "green"), False: Text("no", "red"), None: Text("?", "yellow")}
     needs = ((kind, name, signs[found], where) for kind, name, found, where in plan.needs)
     show_table("needs", "name", "there", Column("where", overflow="fold"), rows=needs)
     if plan.missing:
-        say(f"{len(plan.missing)} missing")
+        print_line(f"{len(plan.missing)} missing")
         raise typer.Exit(1)
 
 
 def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:
     passes = ((method, f"{f:,}", f"{b:,}") for method, f, b in cost.passes)
     show_table("through networks", *_numbers("images forward", "backward"), rows=passes)
-    say("")
+    print_line("")
     columns = _numbers("images forward", "backward", "ms forward", "ms backward", "time")
     show_table("network", *columns, rows=map(_row, cost.networks))
-    say(
+    print_line(
         f"\nabout {duration(cost.hours(device, jobs))} on {device} with --jobs {jobs}: networks, "
         f"and {duration(cost.decoding)} of one core that decodes images"
     )
     banks, kept, beyond = (f"{n / 1e9:.3g} GB" for n in (cost.banks, cost.images, cost.beyond))
-    say(
+    print_line(
         f"on the disk: banks {banks}, decoded images {kept}; "
         f"another {beyond} would be decoded for each cell"
     )
     for line in cost.uncounted:
-        say(f"not counted: {line}")
-    say("")
+        print_line(f"not counted: {line}")
+    print_line("")
 
 
 def _numbers(*names: str) -> list[Column]:

@@ -11,7 +11,14 @@ import typer
 
 from lametta import methods
 from lametta._checks import check_choice, raise_as
-from lametta.cli._console import Features, Logits, parsed, require, typed, user_errors
+from lametta.cli._console import (
+    Features,
+    Logits,
+    option_names,
+    parse_settings,
+    require,
+    user_errors,
+)
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -175,7 +182,7 @@ def serve(
         check_choice("--log-level", log_level, ("debug", "info", "warning", "error"))
         level = log_level.upper()
         log_to_stderr(level)
-        with typed(
+        with option_names(
             store="--store", path="--model", names="--names", address="--ray", port="--port"
         ):
             if ray is not None:
@@ -202,10 +209,10 @@ def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
                 f"--corrector must be [NAME=]METHOD[:OPTION=VALUE,...], got {spec!r}"
             )
         name, method, text = found["name"] or found["method"], found["method"], found["options"]
-        options = parsed(text.split(","), "--corrector") if text else {}
+        options = parse_settings(text.split(","), "--corrector") if text else {}
         for option, message in methods.find(method, "--corrector").param_errors(options):
             raise LamettaError(f"--corrector {spec}: {option} {message}")
-        with typed(correctors="--corrector"):
+        with option_names(correctors="--corrector"):
             CorrectorSpec(method, options).make()
         if not _NAME.fullmatch(name):
             raise LamettaError(

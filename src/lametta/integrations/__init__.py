@@ -1,1 +1,1 @@
-"""lametta inside other libraries: one module for each, which imports it only when used."""
+"""Integrations, one library each, which is imported only when its module is."""

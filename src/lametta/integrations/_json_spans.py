@@ -1,4 +1,4 @@
-"""Read JSON and where some of its values are, to replace these and keep all other bytes."""
+"""JSON parser that records source spans, for edits that keep all other bytes."""
 
 import json
 import re

@@ -21,7 +21,7 @@ from lametta.types import Corrector, Id, LamettaError, Output, Prediction
 if TYPE_CHECKING:
     from transformers import Pipeline, PreTrainedModel
 
-__all__ = ["Classified", "Corrected"]
+__all__ = ["Classified", "Corrected", "CorrectedPipeline"]
 
 _TASKS = ("image", "audio", "text", "video", "zero-shot-image")
 _ZERO_SHOT = "zero-shot-image"
@@ -37,7 +37,7 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Classified:
-    """What `Corrected.predict` gives for one batch.
+    """What `CorrectedPipeline.predict` gives for one batch.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Classified:
     corrected: Prediction
 
 
-class Corrected:
+class CorrectedPipeline:
     """A transformers pipeline for classification whose scores are corrected along streams.
 
     It is called as the pipeline is, with one input, a list, a dataset or a generator, and returns
@@ -98,7 +98,7 @@ class Corrected:
     Examples
     --------
     >>> from transformers import pipeline  # doctest: +SKIP
-    >>> classify = Corrected(pipeline("image-classification"))  # doctest: +SKIP
+    >>> classify = CorrectedPipeline(pipeline("image-classification"))  # doctest: +SKIP
     >>> classify("swan.jpg", stream="camera 1", top_k=1)  # doctest: +SKIP
     [{'label': 'swan', 'score': 0.91}]
     >>> classify(["a.jpg", "b.jpg"], stream=["camera 1", "camera 2"])  # doctest: +SKIP
@@ -240,6 +240,10 @@ class Corrected:
 
 def _one_for_each(stream: Id | Iterable[Id]) -> TypeGuard[Iterable[Id]]:
     return isinstance(stream, Iterable) and not isinstance(stream, str)
+
+
+Corrected = CorrectedPipeline
+"""The name that it had before."""
 
 
 class _ZeroShot:

@@ -28,7 +28,7 @@ from lametta.integrations._json_spans import Span, Spans, between, parse, replac
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
-__all__ = ["Corrected", "Results", "correct"]
+__all__ = ["Corrected", "CorrectionResult", "Results", "correct"]
 
 IGNORED = frozenset({"animal", "blank", "empty", "mammal", "no cv result", "other", "unknown"})
 """Names of categories that say nothing of the species; megadetector-utils has most of them."""
@@ -48,8 +48,8 @@ _Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Corrected:
-    """What `correct` gives.
+class CorrectionResult:
+    """Corrected results, and how many detections, streams and changes there were.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Corrected:
 
     Examples
     --------
-    >>> Corrected({"images": []}, detections=0, unsure=0, streams=0, changed=0).changed
+    >>> CorrectionResult({"images": []}, detections=0, unsure=0, streams=0, changed=0).changed
     0
     """
 
@@ -72,6 +72,10 @@ class Corrected:
     unsure: int
     streams: int
     changed: int
+
+
+Corrected = CorrectionResult
+"""The name that it had before."""
 
 
 def correct(
@@ -86,7 +90,7 @@ def correct(
     class_map: ClassMap | None = None,
     keep_source: bool = True,
     progress: Callable[[int], object] | None = None,
-) -> Corrected:
+) -> CorrectionResult:
     """Correct the classifications of detections that belong together.
 
     A detection's row of probabilities has the classes that it lists; all others share the rest. It
@@ -176,7 +180,7 @@ def correct(
             progress(len(indices))
     new["images"] = _with(images, changes, keep_source)
     n_streams = len(streams) - (0 if class_map is None else len(listed) - len(sure))
-    return Corrected(new, len(listed), len(listed) - len(sure), n_streams, changed)
+    return CorrectionResult(new, len(listed), len(listed) - len(sure), n_streams, changed)
 
 
 def _rows(column: Mapping[str, int], lists: list[dict[str, float]]) -> _Rows:
@@ -328,7 +332,7 @@ def _read(path: Path) -> tuple[dict[str, Any], str, Spans]:
             text, (_CATEGORIES,), (_TEXTS,), ("images", -1, "detections", -1, _LISTED)
         )
     except (ValueError, RecursionError) as error:
-        raise LamettaError(f"{os.fspath(path)} must be JSON, got what is none: {error}") from None
+        raise LamettaError(f"{os.fspath(path)!r} is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise LamettaError(f"{os.fspath(path)} must hold a JSON object, got a {_kind(document)}")
     return document, text, spans

@@ -1,4 +1,4 @@
-"""A scikit-learn classifier whose probabilities are corrected: a meta-estimator."""
+"""scikit-learn: a meta-estimator that corrects the probabilities of a classifier."""
 
 from collections.abc import Callable
 from typing import Any, Self, TypeAlias

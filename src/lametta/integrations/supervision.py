@@ -1,4 +1,4 @@
-"""The classes of tracked objects, for detections of the library ``supervision``."""
+"""supervision: smoothed classes of tracked detections."""
 
 import warnings
 from collections.abc import Sequence

@@ -79,6 +79,8 @@ class Input:
 @contextmanager
 def onnx_errors(path: Path, argument: str = "path") -> Iterator[None]:
     """Name, in any error of the block, the file and the argument that it comes from."""
+    if not path.is_file():
+        raise LamettaError(f"no such file: {str(path)!r}")
     try:
         yield
     except LamettaError as error:
@@ -93,8 +95,6 @@ def onnx_errors(path: Path, argument: str = "path") -> Iterator[None]:
 def load_graph(path: Path, argument: str = "path") -> "ModelProto":
     """Read an ONNX file, but not its external data; nothing in it is run."""
     onnx = import_optional("onnx", "onnx", "OnnxModel")
-    if not path.is_file():
-        raise LamettaError(f"{argument} must be an .onnx file, got {path}, which is none")
     if (size := path.stat().st_size) > MOST_BYTES:
         raise LamettaError(
             f"{argument} must be an .onnx file of at most {MOST_BYTES} bytes, its weights beside "
