@@ -90,7 +90,8 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
     assert len([name for name in left if "integrations" not in name]) <= 10
     # A mark that is misspelled would be no mark.
     said = {mark.strip() for text in PAGES.values() for mark in re.findall(r"<!-- ([\w ]+)", text)}
-    assert said <= {"not run", "file", "stays up", "sphinx", "made by scripts", "end", "figures"}
+    known = {"not run", "file", "stays up", "sphinx", "made by scripts", "end", "figures"}
+    assert said <= known | {"road", "end of road"}
 
 
 def test_a_page_that_shows_what_is_not_printed_is_found():

@@ -8,7 +8,7 @@ import torch
 
 import lametta.torch.preprocess
 from lametta import LamettaError
-from lametta.data.bank.build import name_of
+from lametta.data.bank.build import describe_transform
 from lametta.preprocess import Preprocess
 
 
@@ -148,7 +148,7 @@ def test_a_crop_may_have_two_sides(photo):
 
 def test_headers_of_banks_describe_it_as_ever():
     """Other fields, or in another order, would make every bank anew."""
-    assert json.dumps(name_of(Preprocess().pixels)) == (
+    assert json.dumps(describe_transform(Preprocess().pixels)) == (
         '{"name": "Preprocess.pixels", "resize": 256, "crop": 224, "interpolation": "bilinear", '
         '"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "scale": 1, "bgr": false, '
         '"max_size": null}'

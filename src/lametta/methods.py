@@ -174,7 +174,9 @@ def as_corrector(
 
 def check_name(name: str, argument: str = "method") -> None:
     """Raise unless a method may have this name; nothing is imported."""
-    for part in name.split("+") if isinstance(name, str) else [name]:
+    if not isinstance(name, str):
+        METHODS.check(name, argument)
+    for part in name.split("+"):
         METHODS.check(part, argument, within=name)
 
 

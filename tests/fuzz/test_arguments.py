@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from lametta import LAME, ClassMap, knn, lame, lame_streams, linear, methods, rbf
 from lametta.data.bank import Bank
-from lametta.stream import Scenario, _table
+from lametta.stream import Scenario
+from lametta.stream.order import ORDERS
+from lametta.stream.prior import PRIORS
 from lametta.torch import Classifier, wrap
 from tests.fuzz.hostile import arrays, values
 from tests.fuzz.outcomes import attempt, check_probs
@@ -136,14 +138,14 @@ keys = ["affinity", "weight", "max_iter", "k", "method", "lr", "layers", "moment
 def test_methods(name, chosen):
     method = attempt(methods.find, name)
     if method is not None:
-        problems = attempt(method.problems, chosen)
+        problems = attempt(method.param_errors, chosen)
         assert all(message for _, message in problems)
         if not problems and not method.needs_network and not endless(chosen):
             for corrector in attempt(method.correctors, chosen) or ():
                 assert attempt(corrector.correct, FEATURES, PROBS) is not None
 
 
-KINDS = [*_table._ORDERS.items(), *_table._PRIORS.items()]
+KINDS = [*ORDERS.items(), *PRIORS.items()]
 LABELS = np.arange(20) % 4
 
 
@@ -152,7 +154,7 @@ LABELS = np.arange(20) % 4
 @given(data=st.data())
 def test_orders_and_priors(kind, make, data):
     chosen = data.draw(options(*(inspect.signature(make).parameters or ["none"])))
-    field = "order" if kind in _table._ORDERS else "prior"
+    field = "order" if kind in ORDERS else "prior"
     scenario = attempt(Scenario, **{field: {"kind": kind, **chosen}})
     if scenario is not None:
         stream = attempt(scenario, LABELS, LABELS // 2)
