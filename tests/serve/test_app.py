@@ -78,7 +78,7 @@ def test_who_computes_a_request(blocking, threads, inside, monkeypatch):
         found.append(threading.current_thread() is threading.main_thread())
         return b"{}", None
 
-    monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
+    monkeypatch.setattr("lametta.serve.protocol.Codec.respond", answer)
     monkeypatch.setattr("lametta.serve.stores.memory.MemoryStore.blocking", blocking)
     app = ServerConfig({"average": CorrectorSpec("average", {})}, "memory", threads=threads).app()
 

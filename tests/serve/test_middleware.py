@@ -263,7 +263,7 @@ def test_what_fails_says_nothing_of_why(monkeypatch, logged):
         raise RuntimeError("a secret of the server")
 
     config = _config()
-    monkeypatch.setattr(Service, "answer", fail)
+    monkeypatch.setattr(Service, "infer", fail)
     answer = _ask(config, content=_body())
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal error"}

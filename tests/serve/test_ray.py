@@ -187,7 +187,7 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
         go_on.wait(10)
         return b"{}", None
 
-    monkeypatch.setattr("lametta.serve.service.Service.answer", answer)
+    monkeypatch.setattr("lametta.serve.protocol.Codec.respond", answer)
     config = ServerConfig(
         {"average": CorrectorSpec("average", {})}, "memory", threads=1, limits=ServerLimits(queue=1)
     )

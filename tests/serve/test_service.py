@@ -1,6 +1,7 @@
 """What is served, and what answers say beside the corrected probabilities."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -11,6 +12,11 @@ from starlette.testclient import TestClient
 from lametta import LAME, Prediction, Prudent, Streams, knn
 from lametta.correctors import Average
 from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.monitoring import Monitor
+from lametta.serve.protocol import InferRequest
+from lametta.serve.service import Service
+from lametta.serve.sessions import SessionManager
+from lametta.serve.stores.memory import MemoryStore
 from lametta.types import LamettaError
 from tests.conftest import make_batch
 from tests.integrations import graphs
@@ -224,3 +230,20 @@ def _binary(inputs, stream):
     ]
     head = {"inputs": tensors, "parameters": {"sequence_id": stream + 1}}
     return json.dumps(head).encode(), b"".join(x.tobytes() for x in inputs.values())
+
+
+def test_a_service_sees_arrays_alone():
+    sessions = {"prudent": SessionManager(Prudent(), "prudent", MemoryStore())}
+    service = Service(sessions, Monitor(list(sessions)), deadline=60.0)
+    corrector = Prudent()
+    for i in range(3):
+        features, probs = make_batch(4, 5, 7, seed=i)
+        inputs = {"features": features, "probs": probs}
+        request = InferRequest("", inputs, {"sequence_id": 7}, None)
+        reply = service.infer("prudent", time.monotonic(), request)
+        expected = corrector.correct(features, probs)
+        assert (reply.outputs["probs"] == expected.probs).all()
+        assert (reply.outputs["source_label"] == probs.argmax(axis=1)).all()
+        assert (reply.model, reply.parameters["sequence_id"]) == ("prudent", 7)
+    with pytest.raises(LamettaError, match="waited until its deadline"):
+        service.infer("prudent", time.monotonic() - 61, request)

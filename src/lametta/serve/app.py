@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
 from lametta.serve.middleware import BodyReader, LimitMiddleware, error_response
-from lametta.serve.protocol import HEADER_LENGTH, BadRequest, NotFoundError, StoreError
+from lametta.serve.protocol import HEADER_LENGTH, BadRequest, Codec, NotFoundError, StoreError
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
 
@@ -96,6 +96,7 @@ def make_app(
         As for `Executor`.
     """
     executor = Executor(threads, blocking=store.blocking)
+    codec = Codec(reader.limits.request)
 
     async def infer(request: Request) -> Response:
         model = _model(service, request)
@@ -104,7 +105,8 @@ def make_app(
         length = reader.length(request)
         with reader.reserve(length):
             body = await reader.read(request)
-            job = partial(service.answer, model, body, header_length, request.scope["begun"])
+            handler = partial(service.infer, model, request.scope["begun"])
+            job = partial(codec.respond, body, header_length, handler)
             kind = RequestClass(model, len(body).bit_length())
             reply = await executor.submit(kind, job)
         return _Answer(*reply)

@@ -95,8 +95,7 @@ class ServerConfig:
             "evictions": lambda: float(sum(manager.evicted for manager in sessions.values())),
         }
         monitor = Monitor(list(sessions), gauges, classes=names)
-        limits = self.limits
-        service = Service(sessions, monitor, limits.request, limits.deadline, network, names)
+        service = Service(sessions, monitor, self.limits.deadline, network, names)
         return make_app(service, reader, store, threads=self.threads)
 
 

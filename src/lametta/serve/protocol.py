@@ -9,7 +9,8 @@ refused: ``sequnce_id`` would make a request stateless, silently.
 
 import math
 import reprlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -27,6 +28,7 @@ Object: TypeAlias = dict[str, object]  # of JSON
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _MOST_DIMENSIONS = 8
+_LARGE = 2**18  # bytes of JSON
 _WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 _UNSUPPORTED = {
@@ -188,6 +190,65 @@ class InferRequest(NamedTuple):
     inputs: dict[str, NDArray[Any]]
     parameters: dict[str, Any]
     outputs: dict[str, bool] | None
+
+
+class InferReply(NamedTuple):
+    """What a model answers.
+
+    Attributes
+    ----------
+    model, version : str
+        Who answers.
+    outputs : mapping
+        All outputs that there are, by name; those of strings or bytes become BYTES.
+    parameters : mapping
+        Of the reply.
+    """
+
+    model: str
+    version: str
+    outputs: Mapping[str, NDArray[np.generic]]
+    parameters: Mapping[str, object]
+
+
+class Codec:
+    """Bytes of requests and replies, around handlers that see arrays alone.
+
+    Parameters
+    ----------
+    limits : RequestLimits
+        Nothing larger is read.
+
+    Examples
+    --------
+    >>> codec = Codec(RequestLimits(body=1000, rows=64, columns=1000))
+    >>> body = b'{"inputs": [{"name": "x", "shape": [2], "datatype": "INT8", "data": [3, 4]}]}'
+    >>> def echo(request):
+    ...     return InferReply("echo", "1", request.inputs, {})
+    >>> reply, _ = codec.respond(body, None, echo)
+    >>> orjson.loads(reply)["outputs"]
+    [{'name': 'x', 'datatype': 'INT8', 'shape': [2], 'data': [3, 4]}]
+    """
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self._reading = threading.Lock()  # large JSON takes many times its length of memory
+
+    def respond(
+        self,
+        body: bytes,
+        header_length: int | None,
+        handler: Callable[[InferRequest], InferReply],
+    ) -> tuple[bytes, int | None]:
+        """Decode a request, let the handler answer it, and encode its reply."""
+        if (len(body) if header_length is None else header_length) < _LARGE:
+            request = decode(body, header_length, self.limits)
+        else:
+            with self._reading:
+                request = decode(body, header_length, self.limits)
+        model, version, outputs, parameters = handler(request)
+        binary = request.parameters.get("binary_data_output", False)
+        return encode(model, version, request.id, outputs, request.outputs, binary, parameters)
 
 
 def decode(

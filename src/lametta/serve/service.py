@@ -1,10 +1,9 @@
-"""Inference of one request: its model, session and outputs; metadata of models."""
+"""Inference of one decoded request: model, session, outputs; model metadata."""
 
 import base64
 import json
 import logging
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +19,10 @@ from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
     DeadlineError,
+    InferReply,
     InferRequest,
     NotFoundError,
-    RequestLimits,
     datatype_of,
-    decode,
-    encode,
     refuse,
 )
 from lametta.serve.sessions import Samples, SessionManager
@@ -38,7 +35,6 @@ SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signa
 LABELS = ("label", "source_label")
 NAMES = ("label_name", "source_label_name")  # where the server knows the names of classes
 _LONGEST_ID = 256
-_LARGE = 2**18  # bytes of JSON
 _FLOATS = "FP16, FP32 or FP64"
 
 
@@ -52,8 +48,6 @@ class Service:
         The correctors by name.
     monitor : Monitor
         What watches them.
-    limits : RequestLimits
-        The largest request.
     deadline : float
         Seconds after which no answer is worth anything.
     network : OnnxModel, optional
@@ -64,11 +58,9 @@ class Service:
 
     sessions: Mapping[str, SessionManager]
     monitor: Monitor
-    limits: RequestLimits
     deadline: float
     network: OnnxModel | None = None
     names: Sequence[str] | None = None
-    _reading: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _lonely: set[str] = field(default_factory=set, init=False, repr=False)
 
     @property
@@ -104,15 +96,9 @@ class Service:
         about = {"name": name, "versions": [VERSION], "platform": "lametta"}
         return {**about, "inputs": inputs, "outputs": outputs}
 
-    def answer(
-        self, name: str, body: bytes, header_length: int | None, begun: float
-    ) -> tuple[bytes, int | None]:
-        """Answer a request to a model, which came when `time.monotonic` was ``begun``.
-
-        Gives the answer's bytes, and how many of them are JSON; None if all are.
-        """
+    def infer(self, name: str, begun: float, request: InferRequest) -> InferReply:
+        """Answer a request to a model, which came when `time.monotonic` was ``begun``."""
         manager = self.find(name)
-        request = self._decode(body, header_length)
         deadline = begun + min(self.deadline, _timeout(request))
         if time.monotonic() >= deadline:
             raise DeadlineError("the request waited until its deadline")
@@ -138,8 +124,7 @@ class Service:
         outputs, told = self._outputs(probs, prediction)
         if stream is not None:  # else a client could not tell that its request stood alone
             told = {"sequence_id": stream, **told}
-        binary = request.parameters.get("binary_data_output", False)
-        return encode(name, VERSION, request.id, outputs, request.outputs, binary, told)
+        return InferReply(name, VERSION, outputs, told)
 
     def _check_company(
         self, name: str, source: NDArray[np.floating], prediction: Prediction
@@ -152,13 +137,6 @@ class Service:
                 "each other; send several, or serve a method with memory, such as prudent",
                 name,
             )
-
-    def _decode(self, body: bytes, header_length: int | None) -> InferRequest:
-        """Read a request; large JSON takes many times its length of memory, so one at a time."""
-        if (len(body) if header_length is None else header_length) < _LARGE:
-            return decode(body, header_length, self.limits)
-        with self._reading:
-            return decode(body, header_length, self.limits)
 
     def _inputs(self, request: InferRequest) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
