@@ -55,13 +55,21 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
         outputs = [logits or "logits"]
     if features is not None and len(outputs) == 1:
         return graph.head(outputs[0], features)
+    head = _only_head(graph, outputs, argument="features" if features is None else "logits")
+    if features is not None:
+        head = replace(head, features=(features,), channels_first=None, d=None)
+    return head
+
+
+def _only_head(graph: "_Graph", outputs: list[str], argument: str) -> Head:
+    """The one head behind any of the outputs; ``argument`` is the one to name where none is."""
     found, problems = {}, []
     for output in outputs:
         try:
             found[output] = graph.head(output, None)
         except LamettaError as error:
             problems.append(str(error))
-    if not found and features is not None:
+    if not found and argument == "logits":
         raise LamettaError(f"logits must name one of {', '.join(map(repr, outputs))}, got None")
     if not found:
         raise LamettaError(
@@ -73,10 +81,7 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
             "logits must say which of the graph's outputs are the class scores, got None and "
             f"several that could be: {', '.join(map(repr, found))}"
         )
-    head = next(iter(found.values()))
-    if features is not None:
-        head = replace(head, features=(features,), channels_first=None, d=None)
-    return head
+    return next(iter(found.values()))
 
 
 def with_outputs(model: "ModelProto", head: Head) -> tuple[str, str]:
