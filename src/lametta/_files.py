@@ -100,19 +100,9 @@ def file_lock(path: Path, wait: float | None = None) -> Iterator[None]:
 
 
 def _acquire(path: Path, wait: float | None) -> int | None:
+    """The descriptor of a file that is locked; None where there is nothing to lock."""
     end, told = None if wait is None else time.monotonic() + wait, False
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except PermissionError:
-            try:
-                descriptor = os.open(path, os.O_RDONLY)  # another user's
-            except OSError:
-                return None
-        except OSError as error:
-            if error.errno == errno.EROFS:
-                return None
-            raise
+    while (descriptor := _open_lock_file(path)) is not None:
         try:
             free = _lock(descriptor)
         except OSError as error:  # a network's disk without locks, say
@@ -135,6 +125,21 @@ def _acquire(path: Path, wait: float | None) -> int | None:
             _warn("waiting for %s, which holds %s", holder, path)
             told = True
         time.sleep(_POLL)
+    return None
+
+
+def _open_lock_file(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        try:
+            return os.open(path, os.O_RDONLY)  # another user's
+        except OSError:
+            return None
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return None
+        raise
 
 
 def _warn(message: str, *values: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from numbers import Integral
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from array_api_compat import device
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _FORMAT = "lametta.ClassMap/1"
 _MAX_PADDED = 2**26
+
+_Groups: TypeAlias = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
+"""The names of the targets, and the members of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +85,7 @@ class ClassMap:
                 owner[member] = name
 
     @cached_property
-    def _parsed(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    def _parsed(self) -> _Groups:
         return _parse(self.mapping)
 
     @property
@@ -262,25 +265,27 @@ class ClassMap:
         return xp.asarray(counts, dtype=like.dtype, device=device(like))
 
 
-def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+def _parse(mapping: Any) -> _Groups:
+    """Names and members of the targets, from any of the forms of ``ClassMap(mapping)``."""
     if isinstance(mapping, Mapping):
-        if all(
-            isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-            for value in mapping.values()
-        ):
+        if all(_is_group(value) for value in mapping.values()):
             return tuple(map(str, mapping)), tuple(_integers(group) for group in mapping.values())
-        pairs = [(member, target) for member, target in mapping.items() if target is not None]
-    elif _is_index(mapping):
-        pairs = list(enumerate(_integers(mapping)))
-    elif isinstance(mapping, Sequence) and not isinstance(mapping, str):
+        pairs = mapping.items()
+        return _by_target([(member, target) for member, target in pairs if target is not None])
+    if _is_index(mapping):
+        return _by_target(list(enumerate(_integers(mapping))))
+    if isinstance(mapping, Sequence) and not isinstance(mapping, str):
         groups = tuple(_integers(group) for group in mapping)
         return tuple(map(str, range(len(groups)))), groups
-    else:
-        raise LamettaError(
-            "mapping must be an index array, a sequence of groups or a dict, "
-            f"got {type(mapping).__name__}"
-        )
-    named: dict[Hashable, list[int]] = {}
+    raise LamettaError(
+        "mapping must be an index array, a sequence of groups or a dict, "
+        f"got {type(mapping).__name__}"
+    )
+
+
+def _by_target(pairs: list[tuple[Any, Any]]) -> _Groups:
+    """Names and members of the targets, from pairs of a class and its target."""
+    groups: dict[Hashable, list[int]] = {}
     if all(isinstance(target, Integral) for _, target in pairs):
         lowest = min((target for _, target in pairs), default=0)
         if lowest < -1:
@@ -288,12 +293,16 @@ def _parse(mapping: Any) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         pairs = [(member, int(target)) for member, target in pairs if target != -1]
         # One more target than members is enough: at least one of them has none, and is refused.
         top = max((target for _, target in pairs), default=-1)
-        named = {target: [] for target in range(min(top, len(pairs)) + 1)}
+        groups = {target: [] for target in range(min(top, len(pairs)) + 1)}
     for member, target in pairs:
         if not isinstance(target, Hashable):
             raise LamettaError(f"mapping must hold names or numbers of targets, got {target!r}")
-        named.setdefault(target, []).extend(_integers([member]))
-    return tuple(map(str, named)), tuple(tuple(sorted(group)) for group in named.values())
+        groups.setdefault(target, []).extend(_integers([member]))
+    return tuple(map(str, groups)), tuple(tuple(sorted(group)) for group in groups.values())
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
 
 
 def _is_index(mapping: Any) -> bool:
