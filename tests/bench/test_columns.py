@@ -16,8 +16,10 @@ def test_files_have_the_columns_that_they_always_had():
     measured = ("entropy", "diversity", "changed", "forward_time", "optimization_time")
     measured += ("inference_time", "step_time", "peak_memory")
     expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
-    expected |= {"causal": pl.Boolean}  # the one that was added
+    expected |= {"causal": pl.Boolean}  # added to the first ones
     expected |= dict.fromkeys(measured, pl.Float64)
+    passes = ("forwards", "forward_samples", "backwards", "backward_samples")
+    expected |= dict.fromkeys(passes, pl.Float64)  # added too
     expected |= dict.fromkeys(("step_n", "step_hits"), pl.List(pl.Int64))
     expected |= dict.fromkeys(("step_entropy", "step_diversity"), pl.List(pl.Float64))
     assert list(SCHEMA.items()) == list(expected.items())
@@ -35,6 +37,6 @@ def test_every_metric_is_computed():
 
 
 def test_what_tables_show_has_a_label_and_a_unit():
-    for name in names("metric", "signal", "stage", "time", "memory"):
+    for name in names("metric", "signal", "stage", "time", "memory", "passes"):
         assert COLUMNS[name].label
         assert COLUMNS[name].unit

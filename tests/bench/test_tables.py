@@ -18,6 +18,7 @@ from lametta.bench.report import make_report
 from lametta.bench.report.page import write
 from lametta.bench.tables import Entry, Table, as_table
 from lametta.bench.tables import accuracy as tables
+from lametta.bench.tables.cost import costs
 from tests.bench.made_up import SIX, TEST, mean_of_means, part_of
 
 RADAR = ["RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
@@ -123,6 +124,19 @@ def test_the_csv_holds_the_numbers(main):
     frame = pl.read_csv(io.StringIO(table.csv()))
     assert frame["accuracy"].to_list() == pytest.approx(table.data["accuracy"].to_list())
     assert len(frame) == len(SIX) * (len(TEST) + 1)
+
+
+def test_costs_have_passes_where_they_were_counted():
+    """Results from before passes were counted have no such columns."""
+    cell = {"model": "net", "forward_time": 0.002, "step_time": 0.005}
+    old = pl.DataFrame([cell | {"method": "TENT"}, cell | {"method": "LAME", "forward_time": None}])
+    assert costs(old).header == ["method", "forward (ms)", "batch (ms)"]
+    assert [[entry.text for entry in row] for row in costs(old).rows] == [
+        ["TENT", "2.000", "5.000"]  # the other replayed stored outputs
+    ]
+    new = costs(old.with_columns(forwards=2.0, backwards=0.5))
+    assert new.header[1:3] == ["forward passes (a batch)", "backward passes (a batch)"]
+    assert [entry.text for entry in new.rows[0][1:3]] == ["2.0", "0.5"]
 
 
 @given(st.lists(st.text(alphabet="a|\\&%$#_{}~^±·…- 1", max_size=9), min_size=2, max_size=5))

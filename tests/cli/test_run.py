@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lametta.bench.analysis.results import read_cells
 from lametta.bench.figures.style import RC
-from lametta.bench.probe import Speed
+from lametta.bench.planning import Speed
 from lametta.cli import app
 from lametta.preprocess import Preprocess
 from tests import processes
@@ -53,7 +53,7 @@ def test_run_then_report_then_compare(made_once, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_dry_run_shows_cells_costs_and_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(  # half a second forward, a second backward, for each of 1000 images
-        "lametta.bench.dry_run.probe",
+        "lametta.bench.planning.probe",
         lambda *_: Speed(5e-4, 1e-3, 3048, Preprocess(resize=256), 224 * 224),
     )
     paper = ROOT / "experiments" / "paper.toml"

@@ -6,13 +6,14 @@ from typing import Literal, TypeAlias
 import polars as pl
 
 Kind: TypeAlias = Literal[
-    "note", "method", "stream", "metric", "signal", "stage", "time", "memory", "course"
+    "note", "method", "stream", "metric", "signal", "stage", "time", "memory", "passes", "course"
 ]
 """What a column is.
 
 A *method* or *stream* column tells cells apart; a *note* only says more. A *metric* needs labels, a
-*signal* does not. A *stage* is the mean time of a part of a batch, *time* that of all of it, and
-*memory* its peak. A *course* holds a number for each batch.
+*signal* does not. A *stage* is the mean time of a part of a batch, *time* that of all of it,
+*memory* its peak, and *passes* are those through the network that were counted. A *course* holds a
+number for each batch.
 """
 
 
@@ -73,6 +74,10 @@ COLUMNS = {
         Column("inference_time", "stage", _NUMBER, "second forward", "ms", 1e3),
         Column("step_time", "time", _NUMBER, "batch", "ms", 1e3),
         Column("peak_memory", "memory", _NUMBER, "memory", "MiB", 2**-20),
+        Column("forwards", "passes", _NUMBER, "forward passes", "a batch", digits=1),
+        Column("forward_samples", "passes", _NUMBER, "forward", "samples a batch", digits=1),
+        Column("backwards", "passes", _NUMBER, "backward passes", "a batch", digits=1),
+        Column("backward_samples", "passes", _NUMBER, "backward", "samples a batch", digits=1),
         Column("step_n", "course", pl.List(_COUNT)),
         Column("step_hits", "course", pl.List(_COUNT)),
         Column("step_entropy", "course", pl.List(_NUMBER)),

@@ -26,8 +26,8 @@ from lametta.cli.report import output_folder, report
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
-    from lametta.bench.estimate import Estimate, Network
     from lametta.bench.experiment import Experiment
+    from lametta.bench.planning import Estimate, Passes
     from lametta.bench.running import OnState, State
     from lametta.bench.running.workspace import Workspace
 
@@ -194,7 +194,7 @@ def _progress() -> Iterator["OnState"]:
 def _show_plan(
     experiment: "Experiment", data: Path | None, device: str, jobs: int, image_cache: float
 ) -> None:
-    from lametta.bench.dry_run import dry_run
+    from lametta.bench.planning import dry_run
 
     plan = dry_run(experiment, data, device=device, image_cache=image_cache)
     counts = ((phase, method, f"{cells:,}") for phase, method, cells in plan.counts)
@@ -202,7 +202,7 @@ def _show_plan(
     print_line(f"{plan.n_cells} cells, each counted once\n")
     _show_cost(plan.cost, device, jobs)
     signs = {True: Text("yes", "green"), False: Text("no", "red"), None: Text("?", "yellow")}
-    needs = ((kind, name, signs[found], where) for kind, name, found, where in plan.needs)
+    needs = ((kind, name, signs[found], where) for kind, name, found, where in plan.requirements)
     show_table("needs", "name", "there", Column("where", overflow="fold"), rows=needs)
     if plan.missing:
         print_line(f"{len(plan.missing)} missing")
@@ -210,7 +210,7 @@ def _show_plan(
 
 
 def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:
-    passes = ((method, f"{f:,}", f"{b:,}") for method, f, b in cost.passes)
+    passes = ((x.name, f"{x.forward:,}", f"{x.backward:,}") for x in cost.methods)
     show_table("through networks", *_numbers("images forward", "backward"), rows=passes)
     print_line("")
     columns = _numbers("images forward", "backward", "ms forward", "ms backward", "time")
@@ -219,7 +219,7 @@ def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:
         f"\nabout {duration(cost.hours(device, jobs))} on {device} with --jobs {jobs}: networks, "
         f"and {duration(cost.decoding)} of one core that decodes images"
     )
-    banks, kept, beyond = (f"{n / 1e9:.3g} GB" for n in (cost.banks, cost.images, cost.beyond))
+    banks, kept, beyond = (f"{n / 1e9:.3g} GB" for n in (cost.banks, cost.images, cost.over_budget))
     print_line(
         f"on the disk: banks {banks}, decoded images {kept}; "
         f"another {beyond} would be decoded for each cell"
@@ -233,8 +233,8 @@ def _numbers(*names: str) -> list[Column]:
     return [Column(name, justify="right") for name in names]
 
 
-def _row(network: "Network") -> Iterator[str]:
-    yield from (network.model, f"{network.forward:,}", f"{network.backward:,}")
+def _row(network: "Passes") -> Iterator[str]:
+    yield from (network.name, f"{network.forward:,}", f"{network.backward:,}")
     if (speed := network.speed) is None or (hours := network.hours) is None:
         yield from "???"
     else:

@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from lametta import LamettaError
-from lametta.bench.analysis.results import _read_sound, read_cell, read_results
+from lametta.bench.analysis.results import _read_sound, read_cell, read_cells, read_results
+from lametta.bench.columns import names
 from tests.bench.made_up import MODELS, STUDIES, TEST, invoke, part_of
 
 
@@ -114,3 +115,14 @@ def test_notes_of_failures_that_cannot_be_read(folder, results, tmp_path, conten
     note.mkdir() if content is None else note.write_text(content)
     with pytest.raises(LamettaError, match="results must have"):
         read_results(small)
+
+
+def test_results_from_before_passes_were_counted_can_be_read(folder, tmp_path):
+    files = sorted((folder / "cells").iterdir())[:2]
+    (tmp_path / "cells").mkdir()
+    old, new = (pl.read_parquet(file) for file in files)
+    old.drop(names("passes"), strict=False).write_parquet(tmp_path / "cells" / files[0].name)
+    new.with_columns(forwards=2.0).write_parquet(tmp_path / "cells" / files[1].name)
+    assert sorted(read_cells(tmp_path)["forwards"], key=str) == [2.0, None]
+    (tmp_path / "cells" / files[1].name).unlink()
+    assert "forwards" not in read_cells(tmp_path).columns

@@ -12,9 +12,9 @@ import torch
 
 from lametta import LamettaError
 from lametta.bench import experiment as config
-from lametta.bench.dry_run import dry_run
 from lametta.bench.experiment import Experiment, bundled, load
 from lametta.bench.experiment.schema import DatasetSpec
+from lametta.bench.planning import dry_run
 from lametta.bench.running.workspace import Workspace
 from lametta.data import catalog
 from lametta.stream import Scenario

@@ -120,7 +120,7 @@ def test_figures_and_tables_are_files_too(report, drawn):
             assert (report / "figures" / f"{name}.{suffix}").stat().st_size > 100
     names = {path.stem for path in (report / "tables").iterdir()}
     others = {"ranking", "risk", "streams", "selected", "datasets", "paper"}
-    assert names == {*others, *STUDIES} - {"cost"}
+    assert names == {*others, *STUDIES}
     for name in names:
         assert (report / "tables" / f"{name}.md").read_text().startswith("| ")
         assert (report / "tables" / f"{name}.tex").read_text().startswith(r"\begin{tabular}")

@@ -16,7 +16,7 @@ import torch
 
 import lametta
 from lametta.bench.analysis.results import read_cells
-from lametta.bench.columns import SCHEMA
+from lametta.bench.columns import SCHEMA, names
 from lametta.bench.experiment import load
 from lametta.bench.running import cell as cells
 from lametta.bench.running import run
@@ -267,8 +267,16 @@ def test_live_cells_run_the_network_and_time_its_stages(file, tmp_path):
     assert (frame["step_time"] >= frame["forward_time"]).all()
     if sys.platform == "linux":
         assert frame["peak_memory"].min() >= 0
+    passes = frame.group_by("method").agg(pl.col(names("passes")).mean())
+    assert {row[0]: row[1:] for row in passes.iter_rows()} == {
+        "Source": (1, 64, 0, 0),
+        "LAME": (1, 64, 0, 0),
+        "TENT": (2, 128, 1, 64),
+    }
     replayed = read_cells(workspace.folder).filter(pl.col("seed") != 5)
     assert replayed["peak_memory"].null_count() == len(replayed)
+    banks = replayed.filter(method="LAME")
+    assert len(banks) == banks["forwards"].null_count() > 0
 
 
 def test_the_folder_says_where_results_come_from(finished):

@@ -23,6 +23,7 @@ from lametta.bench.figures.timeseries import widest
 from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
+from lametta.bench.tables.cost import costs
 from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
 from lametta.bench.views import VIEWS
 from lametta.data.bank.bank import Bank
@@ -199,6 +200,8 @@ def _study(results: Results, name: str, style: Marks, names: set[str]) -> Sectio
                 figure = _draw(function, rows, source=results.source, style=style, classes=classes)
                 own = _take(f"{file}_{figure.name}", names) if drawn else file
                 drawn.append(replace(figure, name=own))
+        if view.timed and drawn:
+            shown.append(replace(costs(rows), name=file))
         if view.columns:
             few = view.columns == "model" and rows["model"].n_unique() == 1
             columns = "scenario" if few else view.columns

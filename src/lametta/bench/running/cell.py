@@ -5,7 +5,7 @@ import multiprocessing
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ _Step: TypeAlias = dict[str, float | None]
 _Wait: TypeAlias = Callable[[], tuple[Array, dict[str, float]]]
 """Waits for the probabilities of a batch and its other numbers."""
 
+_PASSES = names("passes")
 _READ = names("signal", "stage", "time", "memory")
 _AHEAD = 1  # steps that may be queued on a GPU behind the one that it works on
 
@@ -135,7 +136,7 @@ def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step
     def settled() -> _Step:
         y, wait = under_way.popleft()
         probs, info = wait()
-        found = {name: info.get(name) for name in _READ}
+        found = {name: info.get(name) for name in (*_READ, *_PASSES)}
         return found | {"n": len(y), "hits": tally.add(probs, y)}
 
     for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
@@ -153,9 +154,11 @@ def _timed(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
     probs = to_numpy(prediction.probs)  # waits for the device
     info = {"step_time": time.perf_counter() - start}
     info |= {name: float(prediction.info[name]) for name in _READ if name in prediction.info}
+    info |= passes_of(prediction.info)
     if isinstance(setup.model, _Timed):
         info |= {name: float(value) for name, value in setup.model.clock.info().items()}
         info["optimization_time"] = info["step_time"] - info["forward_time"]
+        info |= {"forwards": 1, "forward_samples": len(x), "backwards": 0, "backward_samples": 0}
     return lambda: (probs, info)
 
 
@@ -174,6 +177,7 @@ def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
         skip_finite_check.reset(looked)
     probs = copy_to_host_async(prediction.probs)
     info = clock.seconds | {n: prediction.info[n] for n in _READ if n in prediction.info}
+    info |= passes_of(prediction.info)
     tensors = {
         name: copy_to_host_async(x) for name, x in info.items() if isinstance(x, torch.Tensor)
     }
@@ -183,6 +187,18 @@ def _queued(adapter: Adapter, x: Any, setup: Setup) -> _Wait:
         return probs(), {name: float(x) for name, x in found.items()}
 
     return wait
+
+
+def passes_of(info: Mapping[str, Any]) -> dict[str, float]:
+    """The passes that a network method counted in a step, also below correctors on top of it.
+
+    Examples
+    --------
+    >>> passes_of({"changed": 0.5, "base_forwards": 2, "base_backwards": 1})
+    {'forwards': 2.0, 'backwards': 1.0}
+    """
+    counted = {name.replace("base_", ""): value for name, value in info.items()}
+    return {name: float(counted[name]) for name in _PASSES if name in counted}
 
 
 def _arriving(setup: Setup) -> Iterator[tuple[Array, Any]]:
@@ -219,7 +235,7 @@ def _side(device: str) -> "torch.cuda.Stream":
 def _summary(steps: list[_Step]) -> dict[str, object]:
     timed = steps[1:] or steps  # the first batch warms up
     return {
-        **{name: _mean(steps, name) for name in names("signal")},
+        **{name: _mean(steps, name) for name in names("signal", "passes")},
         **{name: _mean(timed, name) for name in names("stage", "time", "memory")},
         **{name: [step[name.removeprefix("step_")] for step in steps] for name in names("course")},
     }
