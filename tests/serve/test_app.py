@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -83,8 +83,8 @@ def test_who_computes_a_request(blocking, threads, inside, monkeypatch):
     app = ServerConfig({"average": CorrectorSpec("average", {})}, "memory", threads=threads).app()
 
     async def ask():
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
             return (await client.post("/v2/models/average/infer", content=b"{}")).status_code
 
     assert asyncio.run(ask()) == 200

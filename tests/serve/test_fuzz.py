@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -87,7 +87,7 @@ def server():
 
 def _client(server):
     """A client that loads no certificates, which would take it longer than its requests."""
-    return httpx.Client(base_url=server.url, timeout=60, verify=False)
+    return httpx2.Client(base_url=server.url, timeout=60, verify=False)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -35,8 +35,8 @@ def _body(n=1, d=4, k=3, **more):
 
 def _play(play, config):
     async def session():
-        transport = httpx.ASGITransport(config.app(), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        transport = httpx2.ASGITransport(config.app(), raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
             return await play(client)
 
     return asyncio.run(session())

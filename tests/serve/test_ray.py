@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import urlopen
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -191,10 +191,10 @@ def test_a_request_that_ray_cancels_keeps_its_place_until_it_is_done(monkeypatch
     config = ServerConfig(
         {"average": CorrectorSpec("average", {})}, "memory", threads=1, limits=ServerLimits(queue=1)
     )
-    transport = httpx.ASGITransport(config.app())
+    transport = httpx2.ASGITransport(config.app())
 
     async def ask():
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
             return (await client.post("/v2/models/average/infer", content=b"{}")).status_code
 
     async def three():
