@@ -1,6 +1,8 @@
-"""How a report can show a study: the table that experiment files choose from."""
+"""Registry of figures that a study may ask for."""
 
 from dataclasses import dataclass
+
+from lametta.registry import GROUPS, Registry
 
 
 @dataclass(frozen=True)
@@ -12,10 +14,11 @@ class View:
     title : str
         The heading of a study that has none of its own.
     draws : tuple of str
-        The functions that draw, as ``"module:function"`` in `lametta.bench.figures`: by name, so
-        that checking a file imports none of them. Each takes the rows of the study and, if it has
-        parameters of these names, the ``source``, the ``style`` and ``classes``, a function from
-        a stream's fingerprint to its classes, and gives a ``Figure``.
+        The functions that draw, as ``"module:function"`` in `lametta.bench.figures`, or as
+        ``"python:package.module:function"``: by name, so that checking a file imports none of
+        them. Each takes the rows of the study and, if it has parameters of these names, the
+        ``source``, the ``style`` and ``classes``, a function from a stream's fingerprint to its
+        classes, and gives a ``Figure``.
     models : str
         The column that models are named by.
     columns : str or None
@@ -35,8 +38,13 @@ class View:
     columns: str | None = "scenario"
     timed: bool = False
 
+    @property
+    def summary(self) -> str:
+        """What it shows, in a few words."""
+        return self.title
 
-VIEWS = {
+
+_VIEWS = {
     "boxes": View("Results", ("accuracy:boxes", "timeseries:widest")),
     "radar_architectures": View("Architectures", ("radars:radar",), "architecture", "model"),
     "radar_trainings": View("Trainings", ("radars:radar",), "training", "model"),
@@ -45,5 +53,13 @@ VIEWS = {
     "kernels": View("Kernels", ("radars:kernels",), "architecture", "model"),
     "curves": View("Along the stream", ("timeseries:curves",)),
 }
+
+
+def _describe(target: str, argument: str, name: str) -> View:
+    """A figure of another package, whose code runs when it is drawn."""
+    return View("Results", (f"python:{target.removeprefix('python:')}",))
+
+
+VIEWS: Registry[View] = Registry("figure", _VIEWS, group=GROUPS["figures"], load=_describe)
 """What ``figure`` of a study may say. Another figure is a function in `lametta.bench.figures` and a
 line here."""

@@ -1,24 +1,24 @@
-"""``lametta list``: methods, affinities, models, data sets and scenarios, by name."""
+"""``lametta list``: what each registry has, by name."""
 
 import importlib.util
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column
 from rich.text import Text
 
-from lametta import methods, networks
+from lametta import methods
 from lametta.affinity import AFFINITIES
 from lametta.cli._console import data_folder, out, print_line, show_table, user_errors
-from lametta.registry import parameters_of
+from lametta.networks import NETWORKS
+from lametta.registry import FactoryRegistry, Parameter, Registry, summary_of
 from lametta.types import LamettaError
 
 Kind = StrEnum(
-    "Kind", ["methods", "affinities", "poolings", "models", "datasets", "scenarios", "arrays"]
+    "Kind", "methods affinities poolings models datasets scenarios figures layers arrays"
 )
 
 
@@ -39,7 +39,7 @@ def list_(
         ),
     ] = False,
 ) -> None:
-    """Show what there is: methods, affinities, poolings, models, data sets, scenarios, arrays.
+    """Show what there is, by name: methods, models, data sets, scenarios, figures and more.
 
     Data sets are shown with what each needs on disk, and whether it was found below ROOT. To count
     looks at every file, which takes minutes for a million of them.
@@ -61,43 +61,59 @@ def list_(
             out.print()
 
 
-def _show(names: Mapping[str, str]) -> None:
-    show_table("name", "what it is", rows=((name, _plain(line)) for name, line in names.items()))
+def _show(*registries: tuple[str, Registry[Any]]) -> None:
+    """Print names with what they are and, where they make something, what that may be given."""
+    rows = [(part, *row) for part, registry in registries for row in _rows(registry)]
+    columns = ("", "name", "traits", "what it is", "options")
+    shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    cut = ([row[i].replace("`", "") for i in shown] for row in rows)
+    show_table(*(columns[i] for i in shown), rows=cut)
 
 
-def _plain(line: str) -> str:
-    return line.replace("`", "")
+def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
+    for name in registry.names():
+        try:
+            found = methods.find(name) if registry is methods.METHODS else registry.find(name)
+        except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
+            yield name, "", str(error), ""
+            continue
+        traits, known = "", dict[str, Parameter]()
+        if isinstance(found, methods.Method):
+            traits, known = ", ".join(_traits(found)), found.parameters()
+        elif isinstance(registry, FactoryRegistry):
+            known = registry.options(name)
+        options = ", ".join(parameter.text for parameter in known.values())
+        yield name, traits, summary_of(found), options
+
+
+def _traits(method: methods.Method) -> list[str]:
+    has = {
+        "network": method.needs_network,
+        "state": method.stateful,
+        "ordered": method.ordered,
+        "looks ahead": not method.causal,
+    }
+    return [trait for trait, there in has.items() if there]
 
 
 def _methods() -> None:
-    rows = []
-    for name in methods.names():
-        try:
-            method = methods.find(name)
-        except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
-            rows.append((name, "", str(error), ""))
-            continue
-        traits = (
-            *(["network"] if method.needs_network else []),
-            *(["state"] if method.stateful else []),
-            *(["ordered"] if method.ordered else []),
-            *([] if method.causal else ["looks ahead"]),
-        )
-        options = ", ".join(parameter.text for parameter in method.parameters().values())
-        rows.append((name, ", ".join(traits), _plain(method.summary), _plain(options)))
-    show_table("name", "traits", "what it is", "options", rows=rows)
-    print_line(
-        "+ puts correctors on top: tent+lame; python:package.module:Name is a method of your own"
-    )
+    _show(("", methods.METHODS))
+    print_line(f"+ puts correctors on top: tent+lame; {_OWN} is a method of your own")
 
 
-def _affinities() -> None:
-    rows = []
-    for name, make in AFFINITIES.items():
-        line = (inspect.getdoc(make) or "").partition("\n")[0]
-        options = ", ".join(parameter.text for parameter in parameters_of(make).values())
-        rows.append((name, _plain(line), options))
-    show_table("name", "what it is", "options", rows=rows)
+def _figures() -> None:
+    from lametta.bench.views import VIEWS
+
+    _show(("", VIEWS))
+
+
+def _layers() -> None:
+    try:
+        from lametta.torch.select import LAYERS
+    except LamettaError as error:  # PyTorch is not installed
+        print_line(str(error))
+        return
+    _show(("", LAYERS))
 
 
 def _datasets(root: Path | None, count: bool) -> None:
@@ -119,7 +135,7 @@ def _datasets(root: Path | None, count: bool) -> None:
         rows.append((name, state, Text("\n").join([Text(line), *(Text(*note) for note in notes)])))
     show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
-    print_line(f"{looked} (--data or LAMETTA_DATA)")
+    print_line(f"{looked} (--data or LAMETTA_DATA); {_OWN} is a data set of your own")
 
 
 def _counted(name: str, root: Path) -> tuple[str, str]:
@@ -136,14 +152,10 @@ def _counted(name: str, root: Path) -> tuple[str, str]:
 
 
 def _scenarios() -> None:
-    from lametta import stream
+    from lametta.stream.order import ORDERS
+    from lametta.stream.prior import PRIORS
 
-    rows = [
-        (part, name, _plain(line), ", ".join(stream.options(name)))
-        for part, names in (("order", stream.orders()), ("prior", stream.priors()))
-        for name, line in names.items()
-    ]
-    show_table("", "name", "what it is", "options", rows=rows)
+    _show(("order", ORDERS), ("prior", PRIORS))
     print_line(
         "a scenario is an order, a prior, a batch size, a seed, a limit of samples, "
         "and whether batches end with their group (split_groups)"
@@ -152,19 +164,22 @@ def _scenarios() -> None:
 
 def _arrays() -> None:
     modules = {"NumPy": "numpy", "PyTorch": "torch", "JAX": "jax", "CuPy": "cupy"}
-    _show(
-        {
-            name: "installed" if importlib.util.find_spec(module) else "not installed"
-            for name, module in modules.items()
-        }
-    )
+    rows = [
+        (name, "installed" if importlib.util.find_spec(module) else "not installed")
+        for name, module in modules.items()
+    ]
+    show_table("name", "what it is", rows=rows)
 
 
+_OWN = "python:package.module:Name"
+_POOLINGS = [("mean, sum, max", "How ClassMap pools classes onto fewer.")]
 _TABLES: dict[Kind, Callable[[], None]] = {
     Kind.methods: _methods,
-    Kind.affinities: _affinities,
-    Kind.poolings: lambda: _show({"mean, sum, max": "How ClassMap pools classes onto fewer."}),
-    Kind.models: lambda: _show(networks.names()),
+    Kind.affinities: lambda: _show(("", AFFINITIES)),
+    Kind.poolings: lambda: show_table("name", "what it is", rows=_POOLINGS),
+    Kind.models: lambda: _show(("", NETWORKS)),
     Kind.scenarios: _scenarios,
+    Kind.figures: _figures,
+    Kind.layers: _layers,
     Kind.arrays: _arrays,
 }

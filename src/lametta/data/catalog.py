@@ -2,33 +2,45 @@
 
 import inspect
 import os
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from lametta._checks import check_callable, did_you_mean
+from lametta._checks import check_callable
 from lametta._files import PathLike
 from lametta.data.dataset import Dataset
 from lametta.data.readers.layout import Entry
-from lametta.registry import entry_points, import_object
+from lametta.registry import GROUPS, Registry, import_object, summary_of
 from lametta.types import LamettaError
+
+
+def _load(target: str, argument: str, name: str) -> Entry:
+    """A data set of another package: an `Entry`, or a function that gives a `Dataset`."""
+    read: object = import_object(target, argument, name)
+    if isinstance(read, Entry):
+        return read
+    check_callable(name, read, "a function that gives a lametta.data.Dataset")
+    return Entry(summary_of(read) or target, "", cast(Callable[..., Dataset], read))
+
 
 # A new reader is one more name here: a module of `lametta.data.readers` with ENTRIES.
 _READERS = ("imagenet", "vid", "tao", "tiny", "folders", "digits")
-_ENTRIES: dict[str, Entry] = {
-    name: entry
-    for reader in _READERS
-    for name, entry in import_module(f"lametta.data.readers.{reader}").ENTRIES.items()
-}
-_GROUP = "lametta.datasets"  # of entry points
-_PYTHON = "python:PACKAGE.MODULE:FUNCTION"
+_MODULES = [import_module(f"lametta.data.readers.{reader}") for reader in _READERS]
+DATASETS: Registry[Entry] = Registry(
+    "name",
+    {name: entry for module in _MODULES for name, entry in module.ENTRIES.items()},
+    group=GROUPS["datasets"],
+    load=_load,
+)
+"""The data sets by name; capitals stand for what the caller fills in."""
 
 
 class Description(NamedTuple):
     """What a data set is in one line, and what it needs on disk."""
 
-    line: str
+    summary: str
     needs: str
 
 
@@ -69,7 +81,7 @@ def names() -> list[str]:
     >>> names()[0], "folder:PATH" in names()
     ('imagenet_val', True)
     """
-    return [*_ENTRIES, _PYTHON, *_plugins()]
+    return DATASETS.names()
 
 
 def datasets() -> dict[str, Description]:
@@ -83,12 +95,11 @@ def datasets() -> dict[str, Description]:
     >>> datasets()["imagenet_val"].needs
     'ilsvrc12/val/<synset>/*.JPEG, or ilsvrc12/{val/*.JPEG,ILSVRC2012_devkit_t12}'
     """
-    described = {name: Description(entry.line, entry.needs) for name, entry in _ENTRIES.items()}
-    described[_PYTHON] = Description("what a function of yours gives", "")
-    for name, place in _plugins().items():
+    described = {}
+    for name in DATASETS.names():
         try:
-            entry = _import(name, place)
-            described[name] = Description(entry.line, entry.needs)
+            entry = DATASETS.find(name)
+            described[name] = Description(entry.summary, entry.needs)
         except LamettaError as error:
             described[name] = Description(str(error), "")
     return described
@@ -103,7 +114,8 @@ def locate(root: PathLike) -> list[Availability]:
     False
     """
     rows = []
-    for name, entry in _ENTRIES.items():
+    for name in filter(DATASETS.is_builtin, DATASETS.names()):
+        entry = DATASETS[name]
         if entry.layout is None:
             continue
         try:
@@ -122,8 +134,8 @@ def published(name: str, /) -> int | None:
     >>> published("imagenet_c_test"), published("folder:photos")
     (500000, None)
     """
-    entry = _ENTRIES.get(name)
-    return None if entry is None else entry.published
+    is_own = name in DATASETS and DATASETS.is_builtin(name)
+    return DATASETS[name].published if is_own else None
 
 
 def count_mismatch(name: str, data: Dataset, /) -> str:
@@ -146,7 +158,7 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
         One of `datasets`. Those of ``embedded:`` need nothing on disk; the path of ``folder:PATH``
         and ``videos:PATH`` is relative to the data root, or where there is none to the working
         directory.
-        ``python:PACKAGE.MODULE:FUNCTION`` calls a function that gives a `Dataset`: with the data
+        ``python:package.module:function`` calls a function that gives a `Dataset`: with the data
         root, if its first parameter is called ``root``, and with the options. A package that has
         such a function as an entry point of the group ``lametta.datasets`` adds it by name.
     root : path, optional
@@ -159,15 +171,15 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     >>> len(load("embedded:digits_val"))
     450
     """
-    read = _find(name).read
+    read = DATASETS.find(name).read
     fixed = read.keywords if isinstance(read, partial) else {}
     parameters = inspect.signature(read).parameters
     known = [parameter for parameter in parameters if parameter not in fixed]
-    where = []
+    where, (family, _, rest) = [], name.partition(":")
     if known[:1] == ["root"]:
         where = [data_root(root)]
-    elif _family(name) in _ENTRIES:
-        path = Path(name.partition(":")[2])
+    elif f"{family}:PATH" in DATASETS:
+        path = Path(rest)
         rooted = not path.is_absolute() and (root is not None or os.environ.get("LAMETTA_DATA"))
         where = [data_root(root) / path if rooted else path]
     known = known[len(where) :]
@@ -180,36 +192,3 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     if not isinstance(data, Dataset):
         raise LamettaError(f"{name} must give a lametta.data.Dataset, got {type(data).__name__}")
     return data
-
-
-def _find(name: str) -> Entry:
-    family, _, rest = name.partition(":")
-    if name in _ENTRIES:
-        return _ENTRIES[name]
-    if rest and _family(name) in _ENTRIES:
-        return _ENTRIES[_family(name)]
-    if rest and family == "python":
-        return _import(name, name)
-    if name in (found := _plugins()):
-        return _import(name, found[name])
-    raise LamettaError(
-        f"name must be one of {', '.join(names())}, got {name!r}{did_you_mean(name, names())}"
-    )
-
-
-def _family(name: str) -> str:
-    return f"{name.partition(':')[0]}:PATH"
-
-
-def _plugins() -> dict[str, str]:
-    """The readers of other packages, not yet imported; they cannot take a name of lametta's own."""
-    found = entry_points(_GROUP)
-    return {name: f"python:{found[name]}" for name in sorted(found.keys() - _ENTRIES.keys())}
-
-
-def _import(name: str, place: str) -> Entry:
-    read = import_object(place, name)
-    if isinstance(read, Entry):
-        return read
-    check_callable(name, read, "a function that gives a lametta.data.Dataset")
-    return Entry((inspect.getdoc(read) or place).splitlines()[0], "", read)

@@ -11,7 +11,7 @@ stem of an EfficientNet or the last normalization of a ViT, is in neither half t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import cast
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from lametta._checks import check_callable
-from lametta.registry import GROUPS, Registry, import_object
+from lametta.registry import GROUPS, Registry, import_object, summary_of
 from lametta.torch.model import call
 from lametta.torch.norm import is_batch_norm
 
@@ -73,6 +73,7 @@ class Selector:
     """
 
     test: Callable[[Layer], bool]
+    summary: str = field(default="", compare=False, repr=False)
 
     def __call__(self, layer: Layer) -> bool:
         return self.test(layer)
@@ -109,13 +110,13 @@ def _is_any(layer: Layer) -> bool:
     return True
 
 
-norm = Selector(attrgetter("is_norm"))
-conv = Selector(_is_conv)
+norm = Selector(attrgetter("is_norm"), "normalization layers")
+conv = Selector(_is_conv, "convolutions")
 first_half, second_half = (Selector(partial(_is_in_half, half)) for half in (0, 1))
 released_first_half, released_second_half = (
     Selector(partial(_is_in_released_half, half)) for half in (0, 1)
 )
-all_layers = Selector(_is_any)
+all_layers = Selector(_is_any, "all layers that have parameters")
 everything = all_layers  # the name that it had
 
 
@@ -123,22 +124,31 @@ def _load(target: str, argument: str, name: str) -> Selector:
     """A predicate of another package: a `Selector`, or a function from a `Layer` to a bool."""
     found: object = import_object(target, argument, name)
     check_callable(argument, found, "a predicate on layers")
-    return found if isinstance(found, Selector) else Selector(cast(Callable[[Layer], bool], found))
+    if isinstance(found, Selector):
+        return found
+    return Selector(cast(Callable[[Layer], bool], found), summary_of(found))
+
+
+def _half(kind: Selector, half: Selector, summary: str) -> Selector:
+    return replace(kind & half, summary=summary)
 
 
 LAYERS: Registry[Selector] = Registry(
     "layers",
     {
-        # In the paper's words, halves are of the normalization layers.
-        "first_half": norm & first_half,
-        "second_half": norm & second_half,
+        "first_half": _half(norm, first_half, "the first half of the normalization layers"),
+        "second_half": _half(norm, second_half, "the second half of the normalization layers"),
         "norms": norm,
         "all": all_layers,
-        "conv_first_half": conv & first_half,
-        "conv_second_half": conv & second_half,
+        "conv_first_half": _half(conv, first_half, "the first half of the convolutions"),
+        "conv_second_half": _half(conv, second_half, "the second half of the convolutions"),
         "conv": conv,
-        "released_first_half": norm & released_first_half,
-        "released_second_half": norm & released_second_half,
+        "released_first_half": _half(
+            norm, released_first_half, "the first half as the paper's released code cuts it"
+        ),
+        "released_second_half": _half(
+            norm, released_second_half, "the second half as the paper's released code cuts it"
+        ),
     },
     group=GROUPS["layers"],
     aliases={"everything": "norms"},  # as the paper has it, and results are stored

@@ -35,7 +35,7 @@ from tests.bench.tiny import TINY, selected, tiny, write
         ({"models__net__zoo": "timm:"}, "models.net.zoo: must be one of .*, got 'timm:'"),
         ({"models__net__zoo": "paper:resnet50"}, "models.net: weights must be given"),
         ({"models__net__weights": "w"}, "models.net: weights must not be given for embedded"),
-        ({"datasets__digits__reader": "digits"}, "datasets.digits.reader: must be one of imagenet"),
+        ({"datasets__digits__reader": "digits"}, "digits.reader: must be one of 'imagenet"),
         ({"datasets__digits__part": [2, 2]}, r"datasets.digits.part: must be integers \[i, n\]"),
         ({"datasets__digits__part": [0, 1, 2]}, r"part: must be integers .*, got \[0, 1, 2\]"),
         ({"datasets__digits__corruptions": "tests"}, "corruptions: .* mean 'test'"),

@@ -64,7 +64,7 @@ def data(request):
 
 def test_entries_are_the_data_sets():
     assert tuple(digits.ENTRIES) == tuple(f"embedded:{name}" for name in NAMES)
-    assert all(entry.line and "\n" not in entry.line for entry in digits.ENTRIES.values())
+    assert all(entry.summary and "\n" not in entry.summary for entry in digits.ENTRIES.values())
 
 
 @pytest.mark.slow

@@ -83,13 +83,11 @@ def expected(known: Iterable[str], got: object) -> str:
 
 
 def one_of(known: Iterable[str]) -> AfterValidator:
-    """Refuse text that is not among the known names, where ``folder:PATH`` allows any path."""
+    """Refuse text that is not among the known words."""
     known = list(known)
-    open_ended = {name.partition(":")[0] for name in known if name.partition(":")[2].isupper()}
 
     def check(name: str) -> str:
-        family, _, rest = name.partition(":")
-        if name not in known and not (rest and family in open_ended):
+        if name not in known:
             raise LamettaError(expected(known, name))
         return name
 

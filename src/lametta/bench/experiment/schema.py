@@ -120,7 +120,7 @@ class DatasetSpec(_Spec):
     ((0, 2), ('fog',), 5)
     """
 
-    reader: Annotated[str, one_of(catalog.names())]
+    reader: Annotated[str, named(catalog.DATASETS, "reader")]
     options: Annotated[dict[str, object], plain] = Field(default_factory=dict)
     part: _Part | None = None
     most: PositiveInt | None = None
@@ -253,17 +253,17 @@ class Study(_Phase):
     """
 
     title: str = ""
-    figure: Annotated[str, one_of(VIEWS)] = "boxes"
+    figure: Annotated[str, named(VIEWS, "figure")] = "boxes"
     timed: bool | None = None
     batch_sizes: _Sizes = (64,)
 
     @model_validator(mode="after")
     def _times_are_measured(self) -> Self:
-        if VIEWS[self.figure].timed and self.timed is False:
+        if VIEWS.find(self.figure).timed and self.timed is False:
             raise LamettaError(f"timed must be true for the figure {self.figure!r}, got false")
         return self
 
     @property
     def live(self) -> bool:
         """Whether networks run even where a bank of their outputs would do: to be timed."""
-        return VIEWS[self.figure].timed if self.timed is None else self.timed
+        return VIEWS.find(self.figure).timed if self.timed is None else self.timed

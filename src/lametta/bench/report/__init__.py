@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pkgutil import resolve_name
 
 import numpy as np
 import polars as pl
@@ -27,6 +26,7 @@ from lametta.bench.tables.cost import costs
 from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
 from lametta.bench.views import VIEWS
 from lametta.data.bank.bank import Bank
+from lametta.registry import import_object
 from lametta.types import Array, LamettaError
 
 # The names of sections, tables and figures that belong to no study.
@@ -187,7 +187,7 @@ def _take(name: str, taken: set[str]) -> str:
 
 def _study(results: Results, name: str, style: Marks, names: set[str]) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
-    view = VIEWS[study.figure]
+    view = VIEWS.find(study.figure)
     heading = view.title if study.title == name else study.title
     notes = [part.lack] if part.lack else []
     file, classes = _take(name, names), partial(stream_classes, results)
@@ -214,10 +214,14 @@ def _study(results: Results, name: str, style: Marks, names: set[str]) -> Sectio
 
 
 def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
-    """Call a function of `lametta.bench.figures` with those of the options that it takes."""
-    function: Callable[..., Figure] = resolve_name(f"lametta.bench.figures.{name}")
+    """Call a function that a `View` names with those of the options that it takes."""
+    target = name if name.startswith("python:") else f"lametta.bench.figures.{name}"
+    function: Callable[..., object] = import_object(target, "figure")
     taken = inspect.signature(function).parameters
-    return function(rows, **{key: value for key, value in options.items() if key in taken})
+    figure = function(rows, **{key: value for key, value in options.items() if key in taken})
+    if not isinstance(figure, Figure):
+        raise LamettaError(f"figure must give a Figure, got {type(figure).__name__} from {name}")
+    return figure
 
 
 def _validation(results: Results, style: Marks, names: set[str]) -> Section:

@@ -57,7 +57,7 @@ class Entry:
 
     Parameters
     ----------
-    line : str
+    summary : str
         What it is.
     needs : str
         What it needs below the data root; empty for nothing.
@@ -70,7 +70,7 @@ class Entry:
         How many samples it has as it was published, of ImageNet-C at one severity.
     """
 
-    line: str
+    summary: str
     needs: str
     read: Callable[..., Dataset]
     layout: Layout | None = None
