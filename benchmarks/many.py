@@ -40,9 +40,9 @@ def recall(x: torch.Tensor, found: torch.Tensor, rows: int = 200) -> float:
     """Share of the true neighbors, of some samples, that were found."""
     unit = torch.nn.functional.normalize(x)
     some = torch.linspace(0, len(x) - 1, min(rows, len(x)), device=x.device).long()
-    closeness = unit[some] @ unit.T
-    closeness[torch.arange(len(some)), some] = -torch.inf
-    exact = closeness.topk(found.shape[1]).indices
+    similarity = unit[some] @ unit.T
+    similarity[torch.arange(len(some)), some] = -torch.inf
+    exact = similarity.topk(found.shape[1]).indices
     return float((exact[:, :, None] == found[some][:, None, :]).any(2).float().mean())
 
 

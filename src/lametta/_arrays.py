@@ -202,7 +202,7 @@ def row_sums(xp: ModuleType, x: Array) -> Array:
 
 
 def squares_fit(xp: ModuleType, norms: Array) -> bool:
-    """Whether squares of these lengths stay in range; False where a look would cost too much."""
+    """Whether squares of these lengths stay in range; False where to check would cost too much."""
     if not is_host_array(norms) or norms.shape[0] == 0:
         return False
     tiny, huge = (1e-15, 1e15) if norms.dtype == xp.float32 else (1e-120, 1e120)

@@ -14,7 +14,7 @@ from lametta.types import LamettaError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-_POLL = 0.05  # seconds between two looks at a lock
+_POLL = 0.05  # seconds between two tries of a lock
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 

@@ -144,10 +144,10 @@ def _init_window(size: int, d: int, k: int) -> State:
     return {
         "features": np.zeros((size, d), np.float32),  # of length 1
         "probs": np.zeros((size, k), np.float32),
-        "closeness": np.full((size, size), _NONE, np.float32),  # cosines of features
+        "cosine": np.full((size, size), _NONE, np.float32),  # of features
         "overlap": np.zeros((size, size), np.float32),  # inner products of probabilities
         "weights": np.zeros((size, size), np.float32),  # W
-        "farthest": np.full(size, _NONE, np.float32),  # closeness of the k-th neighbor
+        "kth_cosine": np.full(size, _NONE, np.float32),  # to the k-th neighbor
         # Sums over samples i, and over pairs i and j, class by class: q_i, q_i^2, and q_i q_j^2.
         "total": np.zeros(k),
         "squares": np.zeros(k),
@@ -174,26 +174,26 @@ def _insert(state: State, x: Floats, q: Floats, k: int, weight: float) -> int:
     order = _by_age(state)
     n = len(order)
     _count_in(state, slot, q)
-    features, closeness = state["features"][:n], state["closeness"][:n, :n]
+    features, cosine = state["features"][:n], state["cosine"][:n, :n]
     features[slot] = x = _unit(x)
     # No matrix product, whose rounding may depend on the row: exact duplicates must tie.
     near = np.vecdot(features, x)
     if not near.all():
         near = _with_zeros(features, x, near)
-    w, farthest = state["weights"], state["farthest"]
-    reaches = (w[:n, slot] > 0) | (near > farthest[:n])
+    w, kth_cosine = state["weights"], state["kth_cosine"]
+    reaches = (w[:n, slot] > 0) | (near > kth_cosine[:n])
     reaches[slot] = True
-    closeness[slot] = closeness[:, slot] = near
-    closeness[slot, slot] = _NONE
+    cosine[slot] = cosine[:, slot] = near
+    cosine[slot, slot] = _NONE
     rows = np.flatnonzero(reaches)[:, None]
     w[rows[:, 0]] = 0
     m = min(k, n - 1)
     if m:
         # In the order of time, so that of equally near samples the older is taken, as `knn` does.
-        found = order[top_k(np, closeness[rows, order], m)]
+        found = order[top_k(np, cosine[rows, order], m)]
         w[rows, found] = weight
         if m == k:
-            farthest[rows[:, 0]] = closeness[rows, found].min(axis=1)
+            kth_cosine[rows[:, 0]] = cosine[rows, found].min(axis=1)
     return slot
 
 

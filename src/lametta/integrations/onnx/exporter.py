@@ -341,14 +341,14 @@ def _in_range(g: _Nodes, x: str) -> tuple[str, str, str]:
 def _neighbors(g: _Nodes, x: str, k: int) -> str:
     """W of `lametta.knn`, with the ties of NumPy's: the first of several comes first."""
     rows, lengths, zero = _in_range(g, x)
-    closeness = g("Mul", _products(g, rows), g("Transpose", g("Reciprocal", lengths)))
+    similarity = g("Mul", _products(g, rows), g("Transpose", g("Reciprocal", lengths)))
     # A row of zeros is at distance 1 from other rows, as one at 60 degrees is, and nearer to other
     # rows of zeros.
     sixty = g("Mul", g("Mul", lengths, np.float32(0.5)), g("Transpose", zero))
-    closeness = g("Add", closeness, sixty)
-    closeness = g("Where", _itself(g, closeness), np.float32(-np.inf), closeness)
-    index = g("TopK", closeness, g.count(x, -1, k), outputs=2, axis=1)
-    return g("ScatterElements", g.filled(closeness, 0), index, g.filled(index, 1), axis=1)
+    similarity = g("Add", similarity, sixty)
+    similarity = g("Where", _itself(g, similarity), np.float32(-np.inf), similarity)
+    index = g("TopK", similarity, g.count(x, -1, k), outputs=2, axis=1)
+    return g("ScatterElements", g.filled(similarity, 0), index, g.filled(index, 1), axis=1)
 
 
 def _gaussian(g: _Nodes, x: str, k: int) -> str:
