@@ -3,17 +3,24 @@
 import copy
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
+from typer.testing import CliRunner
 
 from lametta import LAME, ClassMap, Corrected, LamettaError, Source, Streams, Windowed
+from lametta.cli import app
 from lametta.correctors import Average, StatefulCorrector
 from lametta.correctors.chain import Chain
+from lametta.data import load
+from lametta.data.bank import Bank, extract
 from lametta.testing import check_corrector
 from lametta.torch import TENT, Classifier, wrap
+from lametta.torch.digits import digits_net
 from lametta.types import Output, Prediction, Prototypes, UsesPrototypes
 
 RNG = np.random.default_rng(0)
@@ -219,3 +226,60 @@ def test_wrap_gives_them_or_says_that_the_head_is_none():
     assert Classifier(deep).prototypes is None
     with pytest.raises(LamettaError, match=r"Centered needs prototypes, .* from Classifier"):
         wrap(deep, Centered)
+
+
+def digits(tmp_path, **options):
+    model = Classifier(digits_net())
+    data = load("embedded:digits_val").take(range(24))
+    path = tmp_path / "bank.safetensors"
+    return model, extract(model, data, None, path, workers=0, **options)
+
+
+def test_a_bank_keeps_them(tmp_path):
+    model, bank = digits(tmp_path)
+    assert np.array_equal(bank.prototypes.weight, model.prototypes.weight)
+    assert np.array_equal(bank.prototypes.bias, model.prototypes.bias)
+    logits = bank.prototypes.logits(np.asarray(bank.features))
+    np.testing.assert_allclose(logits, bank.logits, atol=1e-4)
+    mapped = bank.mapped(ClassMap({str(i): [i, i + 1] for i in range(0, 10, 2)}))
+    np.testing.assert_allclose(mapped.prototypes.weight[0], bank.prototypes.weight[:2].mean(0))
+    assert Corrected(bank, Centered()).step(np.arange(4)).probs.shape == (4, 10)
+    assert Corrected(mapped, Centered()).step(np.arange(4)).probs.shape == (4, 5)
+    assert mapped.mapped(None).prototypes is bank.prototypes
+
+
+def test_a_bank_without_any_opens_and_says_so(tmp_path):
+    np.savez(tmp_path / "old.npz", features=FEATURES, logits=FEATURES[:, :4])
+    bank = Bank.open(tmp_path / "old.npz")
+    assert bank.prototypes is None
+    with pytest.raises(LamettaError, match="Centered needs prototypes, .* from Bank"):
+        Corrected(bank, Centered())
+    with pytest.raises(LamettaError, match=r"must have shape .* = \[4, 6\] .* \[4, 5\]"):
+        Bank(FEATURES, FEATURES[:, :4], prototypes=Prototypes(np.ones((4, 5))))
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_the_command_reads_them_from_the_file(tmp_path, monkeypatch, ending):
+    (tmp_path / "mine.py").write_text(Path(__file__).read_text(encoding="utf-8"))
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"features": FEATURES, "probs": PROBS}
+    held = given | {"prototypes": GIVEN.weight, "bias": GIVEN.bias}
+    for name, arrays in (("none", given), ("held", held)):
+        if ending == "npz":
+            np.savez(tmp_path / f"{name}.npz", **arrays)
+        else:
+            save_file(arrays, tmp_path / f"{name}.safetensors")
+    out = str(tmp_path / "out.npz")
+    options = ["-o", out, "--method", "python:mine:Centered", "--batch-size", "5"]
+    found = CliRunner().invoke(app, ["correct", str(tmp_path / f"held.{ending}"), *options])
+    assert found.exit_code == 0, found.output
+    with np.load(out) as written:
+        np.testing.assert_allclose(written["probs"], expected(), atol=1e-12)
+        np.testing.assert_array_equal(written["prototypes"], GIVEN.weight)
+    assert "not used" not in found.output
+    again = CliRunner().invoke(app, ["correct", out, *["-o", out + ".npz", *options[2:]]])
+    assert again.exit_code == 0, again.output
+    found = CliRunner().invoke(app, ["correct", str(tmp_path / f"none.{ending}"), *options])
+    assert found.exit_code == 2
+    assert "Centered needs prototypes" in found.output
+    assert "its arrays prototypes [K, d]" in " ".join(found.output.split())

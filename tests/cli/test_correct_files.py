@@ -476,7 +476,8 @@ def test_a_misspelt_array_is_refused(arrays, tmp_path, meant, name, suffix):
         write_bank(path, given, {"classes": CLASSES})
     result = run(path, "-o", tmp_path / "out.npz")
     assert result.exit_code == 2
-    message = f"names features, logits, probs, labels, groups, keys, got {name!r} in {path}"
+    names = "features, logits, probs, labels, groups, keys, prototypes, bias"
+    message = f"names {names}, got {name!r} in {path}"
     assert f"{message}; did you mean {meant!r}?" in result.stderr
     assert not (tmp_path / "out.npz").exists()
     with pytest.raises(lametta.LamettaError, match=f"path must .* did you mean {meant!r}"):

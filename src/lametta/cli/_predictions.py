@@ -18,11 +18,17 @@ from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import import_optional
 from lametta._files import atomic_write, escape_formula
 from lametta.cli._console import load_map, option_names
-from lametta.data.bank.bank import check_finite, map_labels, read_arrays
+from lametta.data.bank.bank import (
+    check_finite,
+    check_prototypes,
+    map_labels,
+    pop_prototypes,
+    read_arrays,
+)
 from lametta.data.bank.safetensors import Header, Rows, encode_columns, write_blocks
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.dataset import abbreviate, check_range
-from lametta.types import LamettaError
+from lametta.types import LamettaError, Prototypes
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
 _ENTRIES = 2**24  # that are pooled at a time
@@ -39,6 +45,7 @@ class Predictions:
     columns: Mapping[str, _Column]  # labels, groups, keys: those that are there
     classes: tuple[str, ...] = ()  # the names of the K classes, if known
     header: Header = field(default_factory=dict)
+    prototypes: Prototypes | None = None  # of the K classes, if the file has them
     notes: tuple[str, ...] = ()  # what the user should know of the file
 
     @property
@@ -55,11 +62,13 @@ class Predictions:
 def read(path: Path, map_file: Path | None) -> Predictions:
     """Read the file; its logits or probs are pooled by the map that is given, or by its own."""
     arrays, header, unused = read_arrays(path, "IN")
+    prototypes = pop_prototypes(arrays)
     name = "logits" if "logits" in arrays else "probs"
     outputs = np.asarray(arrays[name])
     check_finite(name, outputs)
     check_classes(f"{name} of IN", outputs)
     n_outputs = outputs.shape[1]
+    check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
     classes = _class_map(map_file, header, n_outputs)
     names = tuple(header.get("classes", ()))
     if classes is not None:
@@ -67,6 +76,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
         mapping = "class_map of IN" if map_file is None else "--map"
         with option_names(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
+            prototypes = None if prototypes is None else classes.pool_prototypes(prototypes)
     labels, note = _labels(arrays.pop("labels", None), header, classes, n_outputs)
     columns = {key: _known(x) for key, x in arrays.items() if x.ndim == 1}
     columns |= {} if labels is None else {"labels": labels}
@@ -80,7 +90,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
         notes.append(
             f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"
         )
-    return Predictions(arrays["features"], probs, columns, names, header, tuple(notes))
+    return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
 
 
 def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
@@ -173,15 +183,23 @@ def write(path: Path, given: Predictions, probs: Floats, made_by: Mapping[str, o
         if path.suffix == ".npz":
             columns |= {"classes": np.array(given.classes)} if given.classes else {}
             with temporary.open("wb") as file:
-                np.savez(file, features=given.features, probs=probs, **columns)
+                np.savez(file, features=given.features, probs=probs, **columns, **_head(given))
             return
         replaced = ("class_map", "classes")  # probs are pooled by now
         header = {key: value for key, value in given.header.items() if key not in replaced}
         if given.classes:
             header["classes"] = list(given.classes)
         arrays = {"features": given.features, "probs": probs} | encode_columns(columns)
+        arrays |= _head(given)
         blocks = {name: [x] for name, x in arrays.items()}
         write_blocks(temporary, blocks, header | {"corrected": dict(made_by)})
+
+
+def _head(given: Predictions) -> dict[str, Any]:
+    """The prototypes and their bias as arrays of a file; none if they are not known."""
+    if (found := given.prototypes) is None:
+        return {}
+    return {"prototypes": found.weight} | ({} if found.bias is None else {"bias": found.bias})
 
 
 def _table(given: Predictions, found: Mapping[str, _Column]) -> dict[str, list[Any]]:

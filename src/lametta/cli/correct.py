@@ -25,7 +25,7 @@ from lametta.cli._console import (
     user_errors,
 )
 from lametta.cli._predictions import Predictions, check_target, read, write
-from lametta.correctors.base import checked_prediction
+from lametta.correctors.base import checked_prediction, give_prototypes
 from lametta.data.bank.bank import check_finite
 from lametta.types import Corrector, LamettaError
 
@@ -34,6 +34,7 @@ _NO_NEIGHBORS = (
     "{} of {} batches have one sample, which {} left as it was: it corrects the samples of a batch "
     "by each other; take a larger --batch-size, or a method with memory, such as prudent"
 )
+_NO_PROTOTYPES = "IN: they are its arrays prototypes [K, d] and, where there is one, bias [K]"
 
 
 class _Step(NamedTuple):
@@ -50,7 +51,8 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file with features [N, d] and logits or probs [N, K], in "
-            "the order of the stream; labels [N] and groups [N] are optional.",
+            "the order of the stream; labels [N], groups [N], and prototypes [K, d] with a bias "
+            "[K], for methods that need them, are optional.",
         ),
     ],
     target: Annotated[
@@ -130,6 +132,8 @@ def _correct(
         task = progress.add_task("correcting", total=len(corrected))
         for stream in _streams(len(corrected), given.groups):
             correctors = method.correctors(params)  # new ones: no stream sees another's state
+            for one in correctors:
+                give_prototypes(one, given.prototypes, _NO_PROTOTYPES)
             for batch in _batches(stream, batch_size):
                 corrected[batch], step = _apply(correctors, given, batch)
                 steps.append(step)

@@ -26,10 +26,10 @@ from lametta.data.dataset import (
     is_unnamed,
     match_labels,
 )
-from lametta.types import Array, LamettaError, Output
+from lametta.types import Array, LamettaError, Output, Prototypes
 
-_NAMES = ("features", "logits", "probs", "labels", "groups", "keys")
-_OPTIONAL = ("labels", "groups", "keys")
+_NAMES = ("features", "logits", "probs", "labels", "groups", "keys", "prototypes", "bias")
+_OPTIONAL = ("labels", "groups", "keys", "prototypes")
 _UNREAD = ("classes", "before", "after", "confidence")  # a header's, and what a correction adds
 _NEAR = 0.8  # how alike a name is to one that it was meant to be: "group" to "groups" is 0.91
 _RATIO = 1032  # the most that deflate can shrink bytes by
@@ -61,6 +61,8 @@ class Bank:
         ``fingerprint``, ``classes``, ``failed`` and more for one by `extract`.
     classes : ClassMap, optional
         Pools the logits of what a call gives.
+    prototypes : Prototypes, optional
+        The weights and biases of the network's linear head, pooled as the logits are.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class Bank:
     keys: tuple[str, ...] = ()
     header: Header = field(default_factory=dict)
     classes: ClassMap | None = None
+    prototypes: Prototypes | None = None
     _unmapped: Self | None = field(default=None, repr=False)  # the bank before `mapped`
 
     def __post_init__(self) -> None:
@@ -86,6 +89,8 @@ class Bank:
             if not optional and not (hasattr(x, "ndim") and hasattr(x, "dtype")):
                 raise LamettaError(f"{name} must be an array, got {type(x).__name__}")
         check_arrays({name: x for name, x in arrays.items() if x is not None})
+        n_classes = self.logits.shape[1] if self.classes is None else len(self.classes)
+        check_prototypes(self.prototypes, n_classes, self.features.shape[1])
         if not isinstance(self.keys, Sequence):
             raise LamettaError(f"keys must be a sequence of text, got {self.keys!r}")
         if self.keys and len(self.keys) != len(self):
@@ -98,9 +103,10 @@ class Bank:
         """Open a ``.safetensors`` file, as `extract` writes it, or read an ``.npz`` file.
 
         It has to hold ``features`` [N, d] and ``logits`` [N, K]; ``labels``, ``groups`` and
-        ``keys`` are optional. In place of logits there may be ``probs``, as ``lametta correct``
-        writes them, whose logarithms are taken. Features and logits of a ``.safetensors`` file are
-        read later, when rows are asked for.
+        ``keys`` are optional, and so are ``prototypes`` [K, d] with a ``bias`` [K]. In place of
+        logits there may be ``probs``, as ``lametta correct`` writes them, whose logarithms are
+        taken. Features and logits of a ``.safetensors`` file are read later, when rows are asked
+        for.
         """
         arrays, header, _ = read_arrays(Path(path))
         if "logits" not in arrays:
@@ -109,6 +115,7 @@ class Bank:
             if (probs < 0).any():
                 raise LamettaError(f"probs must be >= 0, got {probs.min():g} in {path}")
             arrays["logits"] = log(np, probs)
+        prototypes = pop_prototypes(arrays)
         columns = {name: np.asarray(x) for name, x in arrays.items() if x.ndim == 1}
         return cls(
             arrays["features"],
@@ -117,6 +124,7 @@ class Bank:
             columns.get("groups"),
             tuple(columns["keys"].tolist()) if "keys" in columns else (),
             header,
+            prototypes=prototypes,
         )
 
     def __len__(self) -> int:
@@ -163,7 +171,15 @@ class Bank:
             return unmapped
         labels = map_labels(unmapped.labels, unmapped.header, classes, unmapped.logits.shape[1])
         header = unmapped.header | {"classes": list(classes.names)}
-        return replace(unmapped, labels=labels, header=header, classes=classes, _unmapped=unmapped)
+        prototypes = unmapped.prototypes
+        return replace(
+            unmapped,
+            labels=labels,
+            header=header,
+            classes=classes,
+            prototypes=None if prototypes is None else classes.pool_prototypes(prototypes),
+            _unmapped=unmapped,
+        )
 
 
 def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header, list[str]]:
@@ -232,6 +248,23 @@ def map_labels(
             f"{abbreviate(lost)} ({(targets < 0).sum()} of {len(labels)} labels)"
         )
     return targets
+
+
+def pop_prototypes(arrays: dict[str, Array]) -> Prototypes | None:
+    """Take prototypes and their bias out of the arrays of a file, and read them, if there."""
+    weight, bias = arrays.pop("prototypes", None), arrays.pop("bias", None)
+    if weight is None:
+        return None
+    return Prototypes(np.asarray(weight), None if bias is None else np.asarray(bias))
+
+
+def check_prototypes(prototypes: Prototypes | None, n_classes: int, n_features: int) -> None:
+    """Raise unless prototypes, if there are any, are of these numbers of classes and features."""
+    if prototypes is not None and tuple(prototypes.weight.shape) != (n_classes, n_features):
+        raise LamettaError(
+            f"prototypes must have shape [K, d] = {[n_classes, n_features]} as the logits and "
+            f"features, got {list(prototypes.weight.shape)}"
+        )
 
 
 def check_finite(name: str, x: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> None:

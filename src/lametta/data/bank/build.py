@@ -49,6 +49,7 @@ def build(
     restart: bool = False,
     wait: float | None = None,
     progress: OnProgress | None = None,
+    constants: Arrays | None = None,
 ) -> Path:
     """Make a file, or what is missing of it.
 
@@ -57,7 +58,8 @@ def build(
     ``<path>.lock`` keeps others from making it at the same time. ``compute`` starts the work on a
     batch of inputs and gives a function that waits for its rows, so that a GPU has the next batches
     while these are written; ``header`` is what the file says of itself, in addition to the data set
-    and the transform; ``pin`` is that of `load_batches`. All else is as for `extract`.
+    and the transform; ``pin`` is that of `load_batches`; ``constants`` are stored beside the rows.
+    All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
     path = Path(path)
@@ -81,7 +83,7 @@ def build(
         if not reusable.complete:
             options = (batch_size, workers, pin, on_error, progress)
             _fill(shards, reusable, dataset, transform, compute, *options)
-            _merge(shards, path, dataset)
+            _merge(shards, path, dataset, constants)
         shards.delete()
         _check_failed(read_layout(path)[1]["failed"], on_error)
     return path
@@ -137,13 +139,13 @@ def _fill(
             drain(0)  # what was begun is kept, also after an error
 
 
-def _merge(shards: Shards, path: Path, dataset: Dataset) -> None:
+def _merge(shards: Shards, path: Path, dataset: Dataset, constants: Arrays | None) -> None:
     if len(shards.failed) == len(dataset):
         shards.delete()
         raise LamettaError(f"cannot read any of the {len(dataset)} images of {dataset.name}")
     labels = np.asarray(dataset.labels, np.int64) if dataset.classes else None
     columns = {"labels": labels, "groups": dataset.groups, "stamps": shards.versions}
-    shards.merge(path, dataset.keys, columns)
+    shards.merge(path, dataset.keys, columns, constants)
 
 
 def _versions(dataset: Dataset) -> NDArray[np.uint64] | None:

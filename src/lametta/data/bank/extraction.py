@@ -13,9 +13,10 @@ from lametta._checks import check_choice
 from lametta._files import PathLike
 from lametta.data.bank.bank import Bank
 from lametta.data.bank.build import OnProgress, PendingRows, build, describe_transform
+from lametta.data.bank.safetensors import Arrays
 from lametta.data.dataset import Dataset
 from lametta.data.loader import Transform
-from lametta.types import Array, LamettaError, Model, Output
+from lametta.types import Array, LamettaError, Model, Output, Prototypes
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,9 @@ def extract(
     one in a ``.zip`` file. If some were changed, added or removed since, the same call runs the
     model over the new and the changed ones alone. Banks without such a record, made from
     arrays or by an earlier version, are used as they are.
+
+    The weights of a linear head are stored too, as ``prototypes``, where the model has them, as a
+    ``Classifier`` does.
 
     Parameters
     ----------
@@ -145,8 +149,17 @@ def extract(
         restart=restart,
         wait=wait,
         progress=progress,
+        constants=_head_of(model),
     )
     return Bank.open(file)
+
+
+def _head_of(model: Model) -> Arrays:
+    """The prototypes of a model, and their bias, as a file holds them; nothing if it has none."""
+    found: Prototypes | None = getattr(model, "prototypes", None)
+    given = {} if found is None else {"prototypes": found.weight, "bias": found.bias}
+    arrays = {name: widen(np, to_numpy(x)) for name, x in given.items() if x is not None}
+    return {name: x.astype(np.float32) for name, x in arrays.items()}
 
 
 def weights_hash(net: "nn.Module") -> str:

@@ -31,6 +31,7 @@ _INDEX = "index"  # the array of a shard that says which samples its rows are of
 _VERSIONS = "stamps"  # the array of a file with the versions of its samples' files
 # Fields of a header that change when any sample does; versions say which samples did.
 _DATA = ("fingerprint", "classes", "class_map")
+_CONSTANTS = ("prototypes", "bias")  # of the network, which are no rows
 _COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", _VERSIONS)  # that are no rows
 _FAILED, _MISSING = -1, -2  # a sample that could not be read, one without a reusable row
 
@@ -103,11 +104,13 @@ class Shards:
         path: Path,
         keys: Sequence[str],
         columns: Mapping[str, Sequence[object] | NDArray[np.generic] | None],
+        constants: Arrays | None = None,
     ) -> None:
         """Write one file, whole or not there, with a row for each sample that could be read.
 
         ``keys`` name all samples; those without a row are ``failed`` in the header of the file,
-        which has to be on the disk of the folder. ``columns`` say what else is known of samples.
+        which has to be on the disk of the folder. ``columns`` say what else is known of samples,
+        ``constants``, prototypes and bias, of the network.
         """
         kept = np.flatnonzero(self._present()).tolist()
         kept_columns = {
@@ -118,6 +121,7 @@ class Shards:
             name: self._blocks(name) for name in self._shapes if name not in (_INDEX, _VERSIONS)
         }
         arrays |= {name: [column] for name, column in encode_columns(kept_columns).items()}
+        arrays |= {name: [x] for name, x in (constants or {}).items()}
         header = self.header | {"failed": [keys[i] for i in self.failed]}
         if self.versions is not None and len(self.failed):
             header |= {"failed_stamps": self.versions[self.failed].tolist()}
@@ -207,6 +211,7 @@ class ReusableRows:
             return cls({}, row_of, complete=True)
         _check_header(path, stored, header, _DATA)
         columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
+        arrays = {name: x for name, x in arrays.items() if name not in _CONSTANTS}
         names = np.asarray(decode_columns(columns)["keys"]).tolist()
         of_rows = zip(range(len(names)), columns[_VERSIONS][...].tolist(), strict=True)
         found = dict(zip(names, of_rows, strict=True))
