@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 
 from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
 from lametta.correctors import Average
-from lametta.correctors._lru import Shelf
+from lametta.correctors._lru import LRUCache
 
 
 def _stream(seed, n=12, d=8, k=5):
@@ -119,28 +119,28 @@ def test_memory_is_bounded():
 
 def test_idle_streams_are_forgotten():
     now = [0.0]
-    shelf = Shelf(list, len, most=9, memory=9, idle=10, clock=lambda: now[0])
+    cache = LRUCache(list, len, max_entries=9, max_bytes=9, ttl=10, clock=lambda: now[0])
     for now[0], stream in ((0, "a"), (5, "b"), (9, "a")):
-        with shelf.held(stream):
+        with cache.lease(stream):
             pass
     now[0] = 15.5
-    assert shelf.streams() == ["a"]
+    assert cache.streams() == ["a"]
     now[0] = 19.5
-    assert len(shelf) == 0
-    assert shelf.evicted == 2
+    assert len(cache) == 0
+    assert cache.evicted == 2
 
 
 def test_what_is_in_use_stays():
-    shelf = Shelf(list, len, most=1, memory=9, idle=9)
-    with shelf.held("a") as first:
-        with shelf.held("b"):
+    cache = LRUCache(list, len, max_entries=1, max_bytes=9, ttl=9)
+    with cache.lease("a") as first:
+        with cache.lease("b"):
             pass
-        with shelf.held("c"):
-            assert shelf.streams() == ["a", "c"]
+        with cache.lease("c"):
+            assert cache.streams() == ["a", "c"]
         first.append(1)
-    with shelf.held("a") as again:
+    with cache.lease("a") as again:
         assert again is first
-    with shelf.held("a"), pytest.raises(TimeoutError), shelf.held("a", wait=0.01):
+    with cache.lease("a"), pytest.raises(TimeoutError), cache.lease("a", wait=0.01):
         pass
 
 

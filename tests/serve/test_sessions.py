@@ -370,7 +370,7 @@ def test_threads_on_many_streams_are_as_alone(keep):
     for name, requests in streams.items():
         same(found[name], alone(Prudent(), requests))
     assert manager.evicted > 16
-    assert manager._shelf.size < 200_000
+    assert manager._cache.size < 200_000
 
 
 @pytest.mark.slow
@@ -437,7 +437,7 @@ def test_no_answer_comes_after_the_deadline(keep):
     found = [manager.correct(Samples(*requests[0]), "s", time.monotonic() + 60)]
     with pytest.raises(DeadlineError):
         manager.correct(Samples(*requests[1]), "s", time.monotonic() - 1)
-    with manager._shelf.held("s"):  # someone is at work on it
+    with manager._cache.lease("s"):  # someone is at work on it
         begun = time.monotonic()
         with pytest.raises(DeadlineError, match="busy"):
             manager.correct(Samples(*requests[1]), "s", begun + 0.1)

@@ -10,29 +10,29 @@ from typing import Generic, TypeVar
 
 from lametta._locks import FairLock
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 
 @dataclass
-class _Place(Generic[Kept]):
-    kept: Kept
+class _Entry(Generic[Value]):
+    value: Value
     lock: FairLock = field(default_factory=FairLock)
-    users: int = 0  # who hold it or wait for it; while there are any, it stays
+    users: int = 0  # who lease it or wait for it; while there are any, it stays
     size: int = 0
     last: float = 0.0
 
 
-class Shelf(Generic[Kept]):
-    """Things by stream: one user of each at a time, the least recently used make room.
+class LRUCache(Generic[Value]):
+    """Values by stream, one user of each at a time; the least recently used are evicted.
 
     Parameters
     ----------
     make : callable
-        Makes what is kept of a new stream.
+        Makes the value of a new stream.
     measure : callable
-        How many bytes it takes.
-    most, memory, idle
-        How many things there may be, their bytes in all, and for how many seconds one may lie
+        How many bytes a value takes.
+    max_entries, max_bytes, ttl
+        How many values there may be, their bytes in all, and for how many seconds one may lie
         unused; what is in use stays, whatever the bounds.
     clock : callable
         Seconds that never go back.
@@ -40,34 +40,34 @@ class Shelf(Generic[Kept]):
 
     def __init__(
         self,
-        make: Callable[[], Kept],
-        measure: Callable[[Kept], int],
+        make: Callable[[], Value],
+        measure: Callable[[Value], int],
         *,
-        most: int,
-        memory: float,
-        idle: float,
+        max_entries: int,
+        max_bytes: float,
+        ttl: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make, self._measure, self._clock = make, measure, clock
-        self._most, self._memory, self._idle = most, memory, idle
+        self._max_entries, self._max_bytes, self._ttl = max_entries, max_bytes, ttl
         self._lock = threading.Lock()
-        self._places: OrderedDict[Hashable, _Place[Kept]] = OrderedDict()  # the last used come last
+        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()  # last used come last
         self.size = 0  # bytes in all
         self.evicted = 0  # how many were dropped to keep the bounds
 
     def __len__(self) -> int:
         with self._lock:
-            self._tidy()
-            return len(self._places)
+            self._evict()
+            return len(self._entries)
 
     def __contains__(self, stream: Hashable) -> bool:
         with self._lock:
-            self._tidy()
-            return stream in self._places
+            self._evict()
+            return stream in self._entries
 
     @contextmanager
-    def held(self, stream: Hashable, wait: float = -1) -> Iterator[Kept]:
-        """What is kept of a stream, made if it is new; others wait their turn, first come first.
+    def lease(self, stream: Hashable, wait: float = -1) -> Iterator[Value]:
+        """The value of a stream, made if it is new; others wait their turn, first come first.
 
         Raises
         ------
@@ -75,62 +75,62 @@ class Shelf(Generic[Kept]):
             It was not free within ``wait`` seconds; -1 waits as long as it takes.
         """
         with self._lock:
-            self._tidy()
-            place = self._places.get(stream)
-            if place is None:
-                place = self._places[stream] = _Place(self._make())
-            place.users += 1
-            turn = place.lock.queue()
+            self._evict()
+            entry = self._entries.get(stream)
+            if entry is None:
+                entry = self._entries[stream] = _Entry(self._make())
+            entry.users += 1
+            turn = entry.lock.queue()
         size = None
         try:
             with turn:
                 if not turn.wait(wait):
                     raise TimeoutError(f"stream must be free within {wait:g} s")
                 try:
-                    yield place.kept
+                    yield entry.value
                 finally:
-                    size = self._measure(place.kept)
+                    size = self._measure(entry.value)
         finally:
             with self._lock:
-                place.users -= 1
-                if size is not None and self._places.get(stream) is place:
-                    self.size += size - place.size
-                    place.size, place.last = size, self._clock()
-                    self._places.move_to_end(stream)
-                self._tidy()
+                entry.users -= 1
+                if size is not None and self._entries.get(stream) is entry:
+                    self.size += size - entry.size
+                    entry.size, entry.last = size, self._clock()
+                    self._entries.move_to_end(stream)
+                self._evict()
 
-    def forget(self, stream: Hashable) -> None:
-        """Drop what is kept of a stream; whoever holds it now keeps it until done."""
+    def discard(self, stream: Hashable) -> None:
+        """Drop the value of a stream; whoever leases it now keeps it until done."""
         with self._lock:
             self._drop(stream)
 
     def clear(self) -> None:
         """Drop everything."""
         with self._lock:
-            self._places.clear()
+            self._entries.clear()
             self.size = 0
 
     def streams(self) -> list[Hashable]:
         """The streams, the least recently used first."""
         with self._lock:
-            self._tidy()
-            return list(self._places)
+            self._evict()
+            return list(self._entries)
 
     def _drop(self, stream: Hashable) -> None:
-        if (place := self._places.pop(stream, None)) is not None:
-            self.size -= place.size
+        if (entry := self._entries.pop(stream, None)) is not None:
+            self.size -= entry.size
 
-    def _tidy(self) -> None:
-        """Drop the longest unused, until the bounds hold."""
-        while (stream := self._superfluous()) is not None:
-            self._drop(stream[0])
+    def _evict(self) -> None:
+        """Drop the least recently used, until the bounds hold."""
+        while (victim := self._victim()) is not None:
+            self._drop(victim[0])
             self.evicted += 1
 
-    def _superfluous(self) -> tuple[Hashable] | None:
+    def _victim(self) -> tuple[Hashable] | None:
         """The stream that has to go next, if any; a single one may be of any size."""
-        n, unused = len(self._places), self._clock() - self._idle
-        crowded = n > self._most or (self.size > self._memory and n > 1)
-        for stream, place in self._places.items():
-            if not place.users:
-                return (stream,) if crowded or place.last < unused else None
+        n, expired = len(self._entries), self._clock() - self._ttl
+        crowded = n > self._max_entries or (self.size > self._max_bytes and n > 1)
+        for stream, entry in self._entries.items():
+            if not entry.users:
+                return (stream,) if crowded or entry.last < expired else None
         return None

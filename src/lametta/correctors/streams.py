@@ -16,7 +16,7 @@ from lametta._arrays import namespace, to_numpy, widen
 from lametta._checks import check_integer, check_number
 from lametta._lame import check_shapes
 from lametta._solvers.problem import checked_probs
-from lametta.correctors._lru import Shelf
+from lametta.correctors._lru import LRUCache
 from lametta.correctors._params import Params
 from lametta.correctors.base import (
     Composite,
@@ -88,7 +88,7 @@ class Streams(Composite, Params):
     most: int = 10_000
     idle: float = math.inf
     memory: float = 4 * 2**30
-    _shelf: Shelf[_Own] = field(init=False, repr=False, compare=False)
+    _cache: LRUCache[_Own] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_can_correct(self.corrector)
@@ -96,7 +96,9 @@ class Streams(Composite, Params):
         for name in "idle", "memory":
             if getattr(self, name) != math.inf:
                 check_number(name, getattr(self, name), above=0)
-        self._shelf = Shelf(self._begin, _size, most=self.most, memory=self.memory, idle=self.idle)
+        self._cache = LRUCache(
+            self._begin, _size, max_entries=self.most, max_bytes=self.memory, ttl=self.idle
+        )
 
     def _held(self) -> tuple[Corrector]:
         return (self.corrector,)
@@ -137,8 +139,8 @@ class Streams(Composite, Params):
             return StreamsPrediction(probs, features)
         sizes = features.shape[1], probs.shape[1]
         for one in rows:  # all of them, before any stream moves on: columns are the whole call's
-            if one in self._shelf:
-                with self._shelf.held(one) as own:
+            if one in self._cache:
+                with self._cache.lease(one) as own:
                     check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
         answers: dict[Id, Prediction] = {}
         errors: dict[Id, LamettaError] = {}
@@ -188,38 +190,38 @@ class Streams(Composite, Params):
 
     def forget(self, stream: Id) -> None:
         """Forget a stream: its next samples begin it anew."""
-        self._shelf.forget(stream)
+        self._cache.discard(stream)
 
     def reset(self) -> None:
         """Forget all streams."""
-        self._shelf.clear()
+        self._cache.clear()
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
     def __contains__(self, stream: object) -> bool:
-        return stream in self._shelf
+        return stream in self._cache
 
     @property
     def ids(self) -> list[Id]:
         """The streams that are remembered, the least recently used first."""
-        return self._shelf.streams()  # type: ignore[return-value]
+        return self._cache.streams()  # type: ignore[return-value]
 
     @property
     def evicted(self) -> int:
         """How many streams were forgotten to keep the bounds."""
-        return self._shelf.evicted
+        return self._cache.evicted
 
     @property
     def nbytes(self) -> int:
         """How many bytes all memories take."""
-        return self._shelf.size
+        return self._cache.size
 
     def state_dict(self) -> dict[str, Array]:
         """Give a copy of all memories: arrays by ``id/name``, the id as JSON writes it."""
         state: dict[str, Array] = {}
-        for one in self._shelf.streams():
-            with self._shelf.held(one) as own:
+        for one in self._cache.streams():
+            with self._cache.lease(one) as own:
                 if isinstance(own.corrector, Stateful):
                     arrays = own.corrector.state_dict()
                     state |= {f"{json.dumps(one)}/{name}": array for name, array in arrays.items()}
@@ -252,21 +254,21 @@ class Streams(Composite, Params):
                 raise LamettaError(f"state of stream {one!r}: {error}") from error
         self.reset()
         for one, own in loaded.items():
-            with self._shelf.held(one) as kept:
+            with self._cache.lease(one) as kept:
                 kept.corrector = own.corrector
 
     def _begin(self) -> _Own:
         return _Own(clone(self.corrector))
 
     def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
-        with self._shelf.held(stream) as own:
+        with self._cache.lease(stream) as own:
             corrector = own.corrector
             prediction = checked_prediction(corrector.correct(features, probs), corrector)
             own.sizes = features.shape[1], probs.shape[1]
         return prediction
 
     def __getstate__(self) -> dict[str, object]:
-        options = {name: value for name, value in vars(self).items() if name != "_shelf"}
+        options = {name: value for name, value in vars(self).items() if name != "_cache"}
         return {**options, "state": self.state_dict()}
 
     def __setstate__(self, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
-from lametta.correctors._lru import Shelf
+from lametta.correctors._lru import LRUCache
 from lametta.correctors.base import check_can_correct, clone
 from lametta.serve.protocol import BrokenAnswerError, DeadlineError, TooManyRequestsError
 from lametta.serve.stores import Store
@@ -121,15 +121,17 @@ class SessionManager:
         options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
         options = hashlib.sha256(options.encode()).hexdigest()[:8]
         self._prefix = f"{name}:{options}:"
-        self._shelf = Shelf(self._begin, _size, most=2**31, memory=memory, idle=math.inf)
+        self._cache = LRUCache(
+            self._begin, _size, max_entries=2**31, max_bytes=memory, ttl=math.inf
+        )
 
     @property
     def evicted(self) -> int:
         """How many streams made room for others here; the store has them still."""
-        return self._shelf.evicted
+        return self._cache.evicted
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
     def correct(
         self, samples: Samples, stream: str | None = None, deadline: float = math.inf
@@ -145,7 +147,7 @@ class SessionManager:
         samples = samples._replace(features=features, probs=probs)
         wait = max(deadline - time.monotonic(), 0)
         try:
-            with self._shelf.held(stream, min(wait, 1e6)) as session:
+            with self._cache.lease(stream, min(wait, 1e6)) as session:
                 for _ in range(_ATTEMPTS):
                     answer = self._try_commit(session, self._prefix + stream, samples, deadline)
                     if answer is not None:

@@ -12,8 +12,7 @@ from safetensors.numpy import load, save
 import lametta
 from lametta import LamettaError, Memory, Prudent, methods
 from lametta.correctors import Average, Majority, Product, advance
-from lametta.correctors.prudent import experts as _evidence
-from lametta.correctors.prudent import scenes as _scenes
+from lametta.correctors.prudent import experts, scenes
 from lametta.stream import Scenario, tracks
 from lametta.testing import yield_checks
 from tests.conftest import Library, shared, softmax
@@ -61,10 +60,10 @@ def novelty_of(features):
     x = unit(features)
     usual, found, usuals, copies = [0.5], [1.0], [0.5], 0.0
     for i in range(1, len(x)):
-        near = (_scenes._NEAR + _scenes._WIDER * copies) * np.mean(usual)
+        near = (scenes.NEAR + scenes.NEAR_IN_VIDEO * copies) * np.mean(usual)
         mark = x[max(i // 16 - 1, 0) * 16]  # the sample 16 to 31 before, or the first
         new = share(x[i], x[i - 1], near)
-        drift = share(x[i], x[i - 1], _scenes._DRIFT * max(1 - mark @ x[i], 1e-9))
+        drift = share(x[i], x[i - 1], scenes.DRIFT * max(1 - mark @ x[i], 1e-9))
         found.append(new)
         usuals.append(np.mean(usual))
         copies += (1 - max(new, drift) - copies) / 8
@@ -118,7 +117,7 @@ def mixture_of(rows, novelty):
 @pytest.mark.parametrize("n", [5, 300])
 def test_scenes(n, copies):
     features, probs = stream(n, copies=copies)
-    found, rows, sketches = _scenes.arrive(_scenes.begin(6, 5), features, probs)
+    found, rows, sketches = scenes.observe(scenes.init_state(6, 5), features, probs)
     novelty, usual = novelty_of(features)
     assert np.allclose(found, novelty, atol=1e-4)
     assert copies == 1 or (novelty[1:] < 0.9).mean() > 0.7
@@ -131,17 +130,17 @@ def test_tight_features_are_no_video(monkeypatch):
     rng = np.random.default_rng(0)
     noise = rng.uniform(0.25, 0.5, size=(300, 1))
     features = np.ones(64) + noise * rng.normal(size=(300, 64))
-    cosines = np.vecdot(_scenes.sketch(features)[1:], _scenes.sketch(features)[:-1])
-    assert (1 - cosines).mean() < _scenes._USUAL * (_scenes._NEAR + _scenes._WIDER)
+    cosines = np.vecdot(scenes.sketch(features)[1:], scenes.sketch(features)[:-1])
+    assert (1 - cosines).mean() < scenes.BASELINE_DISTANCE * (scenes.NEAR + scenes.NEAR_IN_VIDEO)
     probs = softmax(rng.normal(size=(300, 5)))
-    tight, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
+    tight, _, _ = scenes.observe(scenes.init_state(64, 5), features, probs)
     assert np.mean(tight[1:65]) > 0.4  # while the usual distance is not known
     assert np.mean(tight[65:]) > 0.9
     moving = np.ones(64) + 0.45 * np.cumsum(rng.normal(size=(300, 64)), axis=0) / 3
-    video, _, _ = _scenes.arrive(_scenes.begin(64, 5), moving, probs)
+    video, _, _ = scenes.observe(scenes.init_state(64, 5), moving, probs)
     assert np.mean(video[1:65]) < 0.3
-    monkeypatch.setattr(_scenes, "_DRIFT", 1e9)  # without the look at what came before
-    fooled, _, _ = _scenes.arrive(_scenes.begin(64, 5), features, probs)
+    monkeypatch.setattr(scenes, "DRIFT", 1e9)  # without the look at what came before
+    fooled, _, _ = scenes.observe(scenes.init_state(64, 5), features, probs)
     assert np.mean(fooled[1:65]) < 0.1
 
 
@@ -150,9 +149,9 @@ def test_a_camera_that_turns_ends_a_scene():
     share = np.repeat([0.0, *np.linspace(0, 1, 14)[1:-1], 1.0], [40, *[1] * 12, 20])[:, None]
     features = np.eye(2, 16)[0] * (1 - share) + np.eye(2, 16)[1] * share
     rows = np.array([[0.9, 0.1]]) * (1 - share) + np.array([[0.1, 0.9]]) * share
-    novelty, scenes, _ = _scenes.arrive(_scenes.begin(16, 2), features, rows)
+    novelty, merged, _ = scenes.observe(scenes.init_state(16, 2), features, rows)
     assert max(novelty[1:]) < 0.5
-    assert (scenes.argmax(axis=1) == rows.argmax(axis=1)).mean() > 0.9
+    assert (merged.argmax(axis=1) == rows.argmax(axis=1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("copies", [1, 5])
@@ -180,7 +179,7 @@ def test_sketches_keep_cosines():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 1280)) + 2 * rng.normal(size=(4, 1280))[np.arange(40) % 4]
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    rows = _scenes.sketch(x)
+    rows = scenes.sketch(x)
     assert rows.shape == (40, 256)
     assert np.abs(rows @ rows.T - unit @ unit.T).max() < 0.25
     assert np.abs(rows @ rows.T - unit @ unit.T).mean() < 0.06
@@ -203,10 +202,10 @@ def test_the_mixture_is_never_far_below_the_best_of_its_parts(seed, n_classes, s
     labels = np.repeat(rng.integers(n_classes, size=120), stay)[:120]
     rows = softmax(sharp * (rng.normal(size=(120, n_classes)) + np.eye(n_classes)[labels]))
     novelty = np.where(rng.random(120) < old, rng.random(120) ** 4, 1.0).tolist()
-    state, together, evidence = _evidence.begin(n_classes), [], []
+    state, together, evidence = experts.init_state(n_classes), [], []
     for v, row in zip(novelty, rows.astype(np.float32), strict=True):
-        together.append(_evidence.judge(state, [v], _evidence.read(row[None]))[2][0, 0])
-        evidence.append(state["evidence"][0].copy())
+        together.append(experts.mix(state, [v], experts.temper(row[None]))[2][0, 0])
+        evidence.append(state["log_evidence"][0].copy())
     weights = np.array(novelty[1:])  # a sample counts as far as the next one is new
     mixture, parts = weights @ together[:-1], weights @ np.array(evidence[:-1])
     n = weights.sum()
@@ -224,7 +223,7 @@ def test_absent_classes_cost_little_where_they_are_wrong(seed, scale, drift):
     novelty = np.where(rng.random(200) < 0.5, rng.random(200), 1.0).tolist()
     lead, total = np.zeros(2), 0.0
     for i, v in enumerate(novelty):
-        Prudent._lead(lead, [v], ahead[i : i + 1])
+        Prudent._label_prior_weight(lead, [v], ahead[i : i + 1])
         following = novelty[i + 1] if i < 199 else 0
         share = 1 / (1 + np.exp(-lead[0]))
         total += following * np.log(1 - share + share * np.exp(ahead[i]))
@@ -315,14 +314,14 @@ def test_streams_may_be_long():
     state = corrector.state_dict()
     many = 1e6 / state["counts"][0, 1]
     flat = np.float32(3 / 5)
-    state["base"] = (state["base"] - flat) * np.float32(many) + flat
+    state["marginal"] = (state["marginal"] - flat) * np.float32(many) + flat
     state["counts"][0, 1] *= many
     corrector.load_state_dict(state)
     for _ in range(3):
         info = corrector.correct(features, probs).info
         state = corrector.state_dict()
         assert state["counts"][0, 1] < 1e6
-        total = state["base"][0].sum(axis=1, dtype=np.float64)
+        total = state["marginal"][0].sum(axis=1, dtype=np.float64)
         assert np.allclose(total, state["counts"][0, 1] + 3, rtol=1e-3)
     assert np.isfinite(info["evidence"])
 

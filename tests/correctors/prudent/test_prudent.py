@@ -7,9 +7,7 @@ import pytest
 
 from lametta import LAME, LamettaError, Prudent
 from lametta.correctors import prudent as module
-from lametta.correctors.prudent import experts as _evidence
-from lametta.correctors.prudent import label_prior as _absent
-from lametta.correctors.prudent import scenes as _scenes
+from lametta.correctors.prudent import experts, label_prior, scenes
 from lametta.stream import Scenario
 from tests.conftest import softmax
 from tests.correctors.prudent.test_memory import bank, play
@@ -34,9 +32,9 @@ def gain(corrector, features, probs, labels, size=1):
 def kept(probs, seed=0):
     """The state after keeping these rows, all of them new."""
     features = np.random.default_rng(seed).normal(size=(len(probs), 8))
-    state = _absent.begin(8, probs.shape[1])
+    state = label_prior.init_state(8, probs.shape[1])
     rows = probs.astype(np.float32)
-    _absent.keep(state, [1.0] * len(rows), _scenes.sketch(features), rows)
+    label_prior.add_to_buffer(state, [1.0] * len(rows), scenes.sketch(features), rows)
     return state
 
 
@@ -55,7 +53,7 @@ def test_the_prior_is_smoothed_em(n_classes):
     _, probs, _ = images(60, max(n_classes, 4))
     probs = probs[:, :n_classes] / probs[:, :n_classes].sum(axis=1, keepdims=True)
     state = kept(probs)
-    _absent.fit(state)
+    label_prior.fit(state)
     top = np.where(probs >= np.sort(probs, axis=1)[:, [-min(32, n_classes)]], probs, 0)
     prior = np.full(n_classes, 1 / n_classes)
     for _ in range(12):
@@ -63,7 +61,7 @@ def test_the_prior_is_smoothed_em(n_classes):
         distinct = np.minimum(counts, 1).sum()
         prior = (counts + distinct / n_classes) / (60 + distinct)
     assert prior.sum() == pytest.approx(1)
-    assert np.allclose(state["absent"], prior, atol=1e-5)
+    assert np.allclose(state["label_prior"], prior, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 32, 33, 100])
@@ -72,49 +70,49 @@ def test_corrected_rows_are_those_of_dense_rows(n, n_classes):
     rng = np.random.default_rng(0)
     probs = softmax(2 * rng.normal(size=(n, n_classes)))
     state = kept(probs)
-    state["absent"][:] = rng.dirichlet(np.full(n_classes, 0.5)) + 1e-6
-    sums, count = _absent.corrected(state, _evidence.POWERS)
+    state["label_prior"][:] = rng.dirichlet(np.full(n_classes, 0.5)) + 1e-6
+    sums, count = label_prior.corrected(state, experts.POWERS)
     dense = dense_rows(probs[-128:])
     assert count == len(dense) == min(n, 128)
-    for power, found in zip(_evidence.POWERS, sums, strict=True):
-        rows = (dense * state["absent"]) ** power
+    for power, found in zip(experts.POWERS, sums, strict=True):
+        rows = (dense * state["label_prior"]) ** power
         expected = (rows / rows.sum(axis=1, keepdims=True)).sum(axis=0)
         assert np.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_near_copies_are_kept_once():
     probs = softmax(np.random.default_rng(0).normal(size=(300, 5))).astype(np.float32)
-    state = _absent.begin(4, 5)
-    sketches = _scenes.sketch(np.random.default_rng(1).normal(size=(300, 4)))
+    state = label_prior.init_state(4, 5)
+    sketches = scenes.sketch(np.random.default_rng(1).normal(size=(300, 4)))
     for i in range(300):
-        _absent.keep(state, [0.25], sketches[i : i + 1], probs[i : i + 1])
-    assert state["kept_count"] == 75
-    assert np.array_equal(state["kept"][:75], sketches[3::4])
-    found = np.take_along_axis(probs[3::4], state["kept_classes"][:75], axis=1)
-    assert np.array_equal(state["kept_probs"][:75], found)
-    assert not _absent.is_due(_absent.begin(4, 5))
-    assert _absent.is_due(state)
+        label_prior.add_to_buffer(state, [0.25], sketches[i : i + 1], probs[i : i + 1])
+    assert state["buffer_count"] == 75
+    assert np.array_equal(state["buffer"][:75], sketches[3::4])
+    found = np.take_along_axis(probs[3::4], state["buffer_classes"][:75], axis=1)
+    assert np.array_equal(state["buffer_probs"][:75], found)
+    assert not label_prior.should_fit(label_prior.init_state(4, 5))
+    assert label_prior.should_fit(state)
 
 
 def test_a_large_batch_leaves_its_last_rows():
     probs = softmax(np.random.default_rng(0).normal(size=(300, 5))).astype(np.float32)
-    whole, one_by_one = kept(probs), _absent.begin(8, 5)
-    sketches = _scenes.sketch(np.random.default_rng(0).normal(size=(300, 8)))
+    whole, one_by_one = kept(probs), label_prior.init_state(8, 5)
+    sketches = scenes.sketch(np.random.default_rng(0).normal(size=(300, 8)))
     for i in range(300):
-        _absent.keep(one_by_one, [1.0], sketches[i : i + 1], probs[i : i + 1])
+        label_prior.add_to_buffer(one_by_one, [1.0], sketches[i : i + 1], probs[i : i + 1])
     assert all(np.array_equal(whole[name], one_by_one[name]) for name in whole)
 
 
 def test_copies_and_zero_rows_are_no_neighbors():
     rng = np.random.default_rng(0)
-    rows = _scenes.sketch(np.repeat(rng.normal(size=(10, 6)), 3, axis=0))
-    samples, near = _absent._neighbors(rows)
+    rows = scenes.sketch(np.repeat(rng.normal(size=(10, 6)), 3, axis=0))
+    samples, near = label_prior._neighbors(rows)
     assert len(samples)
     assert (samples // 3 != near // 3).all()
-    same = _absent._neighbors(_scenes.sketch(np.ones((20, 6))))
+    same = label_prior._neighbors(scenes.sketch(np.ones((20, 6))))
     assert [len(ends) for ends in same] == [0, 0]
-    assert _absent._agreement(np.zeros(20, np.int32), same, 2) == (0, 0)
-    samples, near = _absent._neighbors(np.zeros((20, 6), np.float32))
+    assert label_prior._agreement(np.zeros(20, np.int32), same, 2) == (0, 0)
+    samples, near = label_prior._neighbors(np.zeros((20, 6), np.float32))
     assert (samples != near).all()
 
 
@@ -125,10 +123,10 @@ def test_the_gate_asks_the_features():
         (features, True),
         (np.random.default_rng(1).normal(size=(128, 16)), False),
     ):
-        state = _absent.begin(16, 40)
+        state = label_prior.init_state(16, 40)
         rows = probs.astype(np.float32)
-        _absent.keep(state, [1.0] * 128, _scenes.sketch(told), rows)
-        assert _absent.fit(state) is expected
+        label_prior.add_to_buffer(state, [1.0] * 128, scenes.sketch(told), rows)
+        assert label_prior.fit(state) is expected
 
 
 def test_a_row_has_no_part_in_its_own_prior():
@@ -136,10 +134,10 @@ def test_a_row_has_no_part_in_its_own_prior():
     probs = softmax(8 * np.eye(40)[np.arange(100) % 4]).astype(np.float32)
     probs[50] = softmax(8 * np.eye(40)[[7]])[0]
     state = kept(probs)
-    _absent.fit(state)
-    prior = state["absent"].copy()
+    label_prior.fit(state)
+    prior = state["label_prior"].copy()
     assert prior[7] > 5 * prior[8]
-    weighed, found = _absent.weigh(state, probs)
+    weighed, found = label_prior.reweight(state, probs)
     posteriors = probs * prior
     posteriors /= posteriors.sum(axis=1, keepdims=True)
     others = np.maximum(prior - posteriors / 100, prior.min())
@@ -147,7 +145,7 @@ def test_a_row_has_no_part_in_its_own_prior():
     assert np.allclose(weighed, probs * others / found[:, None], atol=1e-6)
     assert others[50, 7] == prior.min()
     state["since_fit"][()] = 1  # rows that came after the fit
-    weighed, found = _absent.weigh(state, probs)
+    weighed, found = label_prior.reweight(state, probs)
     assert np.allclose(found, probs @ prior, rtol=1e-4)
     assert np.allclose(weighed, posteriors, atol=1e-6)
 
@@ -227,17 +225,17 @@ def test_a_state_with_a_class_that_is_not_there_is_refused(label):
     prudent.correct(features, probs)
     before = prudent.state_dict()
     broken = prudent.state_dict()
-    broken["kept_classes"][3, 5] = label
-    named = rf"state\['kept_classes'\] must be class numbers from 0 to 39, got {label}"
+    broken["buffer_classes"][3, 5] = label
+    named = rf"state\['buffer_classes'\] must be class numbers from 0 to 39, got {label}"
     with pytest.raises(LamettaError, match=named):
         prudent.load_state_dict(broken)
     after = prudent.state_dict()
     assert all(np.array_equal(before[name], after[name]) for name in before)
-    broken["kept_classes"][3, 5] = 39  # the last that there is
+    broken["buffer_classes"][3, 5] = 39  # the last that there is
     prudent.load_state_dict(broken)
 
 
-@pytest.mark.parametrize("name", ["kept_count", "due", "since_fit", "believed"])
+@pytest.mark.parametrize("name", ["buffer_count", "pending", "since_fit", "accepted"])
 @pytest.mark.parametrize("count", [-1.0, 1e300])
 def test_a_count_that_cannot_be_is_refused(name, count):
     features, probs, _ = images(40)
@@ -281,7 +279,7 @@ def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, 
         room = 1 - one.probs[:, 0]
         shares.append(float(np.mean((other.probs[:, 0] - one.probs[:, 0]) / room)))
         heard = one.info["trust"] * max(one.info["absent"], min(one.info["evidence"], 1))
-        expected = 0.5 * heard if heard > module._LEAST else 0
+        expected = 0.5 * heard if heard > module.MIN_GATE else 0
         assert shares[-1] == pytest.approx(expected, abs=1e-4)
     assert min(shares) == 0
     assert 0.2 < max(shares) <= 0.5

@@ -11,45 +11,52 @@ from lametta._checks import check_choice
 from lametta._lame import lame
 from lametta.correctors.base import State, StatefulCorrector
 from lametta.correctors.prudent import experts, label_prior, scenes
-
-_MOST = 2.0  # nats that absent classes may be ahead or behind, so that the lead can soon change
-_LEAST = 0.05  # trust below which a batch's neighbors are not asked
-_LEAVE = 1e-4  # the chance, at each sample, that a track becomes another object's
+from lametta.correctors.prudent.constants import (
+    MAX_LOG_ODDS,
+    MIN_GATE,
+    NEIGHBOR_WEIGHT,
+    PENALTY,
+    POWERS,
+    TINY,
+    TRACK_SWITCH_RATE,
+)
 
 
 @dataclass
 class Prudent(StatefulCorrector):
     """The corrector to switch on where nobody knows what a stream is like; nothing to tune.
 
-    It works one sample at a time or in batches, and joins four parts. The first is always at work,
-    the others are heard only as far as evidence speaks for them:
+    It works one sample at a time or in batches, and combines four parts. The first is always at
+    work, the others have weight only as far as evidence speaks for them:
 
-    1. *Scenes*: near-copies of the sample before, as frames of a video are, are averaged and count
-       once. Photographs have few.
-    2. *Memory*: the classes of the last samples are a prior for the next, weighed by how well that
-       foretold the samples so far, with the source among the candidates (`Memory`).
-    3. *Absent classes*: a constant prior over the classes that the stream has, believed only where
-       neighbors' labels agree better with it than without, and weighed by the same evidence.
+    1. *Scenes*: near-duplicates of the sample before, as frames of a video are, are averaged and
+       count once. Photographs have few.
+    2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
+       likelihood on the samples so far, with the source among the candidates (`Memory`).
+    3. *Label prior*: a constant prior over the classes, of which some may be absent; accepted only
+       where neighbors' labels agree better with it than without, and weighed by the same evidence.
     4. *Neighbors*: in a batch, LAME on top of the rest. It weighs more where parts 2 and 3 trust
-       the source less, and where the batch shows few classes: by the weight of part 3, or by what
-       part 2 foretold of this batch, in full from a nat a sample. So inside a batch answers also
+       the source less, and where the batch shows few classes: by the weight of part 3, or by the
+       evidence of part 2 on this batch, in full from a nat a sample. So inside a batch answers also
        depend on later samples; one by one they do not.
 
-    What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. After n
-    new samples of any stream (near-copies count by their novelty) its evidence, in nats over the
-    source's, is at least -0.106 - 0.0003 n: the weight that the source gives up at the start, and
-    what returns to the start with each sample. It is also at least either memory's less
-    log 20 + 0.0503 n, where 0.05 is the price that a memory has to be worth. Where part 3 is heard,
-    it and part 2 together are at most log 2 + 0.127 n below the better of them; the neighbors' test
-    itself is not bounded, nor is part 4. All this bounds how well rows of the *network* are
-    foretold, not accuracy: where errors persist as truths do, as in a video that is wrong from end
-    to end, averaging makes them firm.
+    What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. Let E be
+    its log evidence over the source's, in nats, after n new samples of any stream (near-duplicates
+    count by their novelty), and E_m that of either memory, without the penalty of 0.05 a sample:
+
+        E >= -0.106 - 0.0003 n,        E >= E_m - log 20 - 0.0503 n.
+
+    The constants are the weights at the start, and 0.0003 the rate at which weights return to them.
+    Where part 3 is accepted, it and part 2 together are at most log 2 + 0.127 n below the better of
+    them; the neighbors' test itself is not bounded, nor is part 4. All this bounds how well rows of
+    the *network* are predicted, not accuracy: where errors persist as truths do, as in a video that
+    is wrong from end to end, averaging makes them firm.
 
     Bounded memory: 259 kB a stream at 1000 classes and 256 features or more.
 
-    ``info`` says who spoke, each as a mean over the batch: ``novelty`` (near 0 for frames of a
-    video), ``trust`` (the weight of all that is not the source's own answer), ``absent`` (that of
-    part 3), ``evidence`` (nats over the source, a sample).
+    ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
+    weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
+    (nats over the source, a sample).
 
     Examples
     --------
@@ -68,79 +75,80 @@ class Prudent(StatefulCorrector):
     causal: ClassVar[bool] = False
 
     def init_state(self, d: int, k: int) -> State:
-        own = {"lead": np.zeros(2)}  # of absent classes in nats: before the last sample, and by it
-        return scenes.begin(d, k) | experts.begin(k, 2) | label_prior.begin(d, k) | own
+        own = {"log_odds": np.zeros(2)}  # of the label prior: before the last sample, and by it
+        parts = scenes.init_state(d, k), experts.init_state(k, 2), label_prior.init_state(d, k)
+        return parts[0] | parts[1] | parts[2] | own
 
     def check_state(self, state: State) -> None:
         super().check_state(state)
-        label_prior.check(state)
+        label_prior.check_state(state)
 
     def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
-        novelty, rows, sketches = scenes.arrive(state, features, probs)
-        label_prior.keep(state, novelty, sketches, rows)
-        if label_prior.is_due(state):
+        novelty, rows, sketches = scenes.observe(state, features, probs)
+        label_prior.add_to_buffer(state, novelty, sketches, rows)
+        if label_prior.should_fit(state):
             self._fit(state)
-        out, trust, said = self._join(state, novelty, rows)
+        out, trust, info = self._combine(state, novelty, rows)
         trusted = float(trust.sum()) / len(probs)
-        # A memory may keep the trust of long ago. What it foretells now says how few classes there
-        # are, and so whether a batch has enough of each for neighbors: in full from a nat a sample.
-        heard = max(said["absent"], min(said["evidence"], 1.0))
-        if len(probs) > 1 and heard * trusted > _LEAST:
-            # Halfway: neighbors that agree make LAME more sure than they are right.
-            out += (0.5 * heard) * trust[:, None] * (lame(features, out).probs - out)
+        # A memory may keep the weight of long ago. How well it predicts now says how few classes
+        # there are, and so whether a batch has enough of each for neighbors: in full from a nat a
+        # sample.
+        gate = max(info["absent"], min(info["evidence"], 1.0))
+        if len(probs) > 1 and gate * trusted > MIN_GATE:
+            out += (NEIGHBOR_WEIGHT * gate) * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
-        return out, {**said, "trust": trusted, "novelty": sum(novelty) / len(probs)}
+        return out, {**info, "trust": trusted, "novelty": sum(novelty) / len(probs)}
 
     def _fit(self, state: State) -> None:
-        """Look for absent classes; the experts of part 3 read other rows from here on."""
-        was = bool(state["believed"])
+        """Fit the label prior; the experts of part 3 read other rows from here on."""
+        was = bool(state["accepted"])
         if label_prior.fit(state):
             if not was:
-                experts.restart(state, 1)
-                state["lead"][:] = 0
-            experts.rebase(state, 1, *label_prior.corrected(state, experts.POWERS))
+                experts.reset_group(state, 1)
+                state["log_odds"][:] = 0
+            experts.set_marginal(state, 1, *label_prior.corrected(state, POWERS))
 
-    def _join(
+    def _combine(
         self, state: State, novelty: list[float], rows: Floats
     ) -> tuple[Floats, Floats, dict[str, float]]:
-        """Parts 2 and 3: answers [N, K], the weight of all but the source, who spoke."""
+        """Parts 2 and 3: answers [N, K], the weight of all but the source, ``info``."""
         n, k = rows.shape
-        if not state["believed"]:
-            answers, source, evidence = experts.judge(state, novelty, experts.read(rows))
-            said = {"absent": 0.0, "evidence": float(evidence.sum()) / n}
-            return answers[:, 0], (1 - source[:, 0]).astype(np.float32), said
-        weighed, found = label_prior.weigh(state, rows)
-        read = experts.read(rows, weighed)
-        answers, source, evidence = experts.judge(state, novelty, read)
-        fits = np.log(found * k) + evidence[:, 1] - experts.PRICE - evidence[:, 0]
-        absent = self._lead(state["lead"], novelty, fits)
+        if not state["accepted"]:
+            answers, source, evidence = experts.mix(state, novelty, experts.temper(rows))
+            info = {"absent": 0.0, "evidence": float(evidence.sum()) / n}
+            return answers[:, 0], (1 - source[:, 0]).astype(np.float32), info
+        weighed, found = label_prior.reweight(state, rows)
+        tempered = experts.temper(rows, weighed)
+        answers, source, evidence = experts.mix(state, novelty, tempered)
+        ratios = np.log(found * k) + evidence[:, 1] - PENALTY - evidence[:, 0]
+        absent = self._label_prior_weight(state["log_odds"], novelty, ratios)
         out = answers[:, 0] + absent[:, None] * (answers[:, 1] - answers[:, 0])
         trust = 1 - (1 - absent) * source[:, 0].astype(np.float32)
-        said = {"absent": float(absent.sum()) / n, "evidence": float(evidence[:, 0].sum()) / n}
-        return out, trust, said
+        info = {"absent": float(absent.sum()) / n, "evidence": float(evidence[:, 0].sum()) / n}
+        return out, trust, info
 
     @staticmethod
-    def _lead(lead: Floats, novelty: list[float], ahead: Floats) -> Floats:
-        """How far part 3 is believed, from its lead over part 2 in nats."""
-        believed = np.empty(len(ahead), np.float32)
+    def _label_prior_weight(log_odds: Floats, novelty: list[float], ratios: Floats) -> Floats:
+        """The weight of part 3 for each sample, from its log odds against part 2."""
+        weight = np.empty(len(ratios), np.float32)
         for i, new in enumerate(novelty):
-            lead[0] = max(min(lead[0] + new * lead[1], _MOST), -_MOST)
-            lead[1] = ahead[i]
-            believed[i] = 1 / (1 + math.exp(-max(lead[0] + lead[1], -500)))
-        return believed
+            log_odds[0] = max(min(log_odds[0] + new * log_odds[1], MAX_LOG_ODDS), -MAX_LOG_ODDS)
+            log_odds[1] = ratios[i]
+            weight[i] = 1 / (1 + math.exp(-max(log_odds[0] + log_odds[1], -500)))
+        return weight
 
 
 @dataclass
 class Memory(StatefulCorrector):
-    """What was around a sample tells what it is, as far as the past has shown that it does.
+    """Take the classes of the samples before as a prior, as far as that predicted well so far.
 
-    Near-copies of the sample before, as frames of a video are, are one scene, whose probabilities
-    are averaged (the mean of their logarithms) and which counts once. What a *camera* shows is
-    mixed: memories of the classes before are priors for the next, and each is weighed by its
-    prequential evidence, how well it foretold the samples so far, with the source among them. On
-    streams without order the source prevails. A *track* shows one object: the scenes'
+    Near-duplicates of the sample before, as frames of a video are, are one scene, whose
+    probabilities are averaged (the mean of their logarithms) and which counts once. What a *camera*
+    shows is mixed: memories of the classes before are priors for the next, and each is weighed by
+    its prequential evidence, how well it predicted the samples so far, with the source among them.
+    On streams without order the source prevails. A *track* shows one object: the scenes'
     probabilities are multiplied, and a small chance to be another object keeps the product from
     being sure of what a few samples said.
 
@@ -176,25 +184,26 @@ class Memory(StatefulCorrector):
         check_choice("scope", self.scope, ("camera", "track"))
 
     def init_state(self, d: int, k: int) -> State:
-        state = scenes.begin(d, k)
+        state = scenes.init_state(d, k)
         if self.scope == "camera":
-            return state | experts.begin(k)
+            return state | experts.init_state(k)
         # The prior of the scene, and its posterior.
         return state | {"prior": np.full(k, 1 / k), "posterior": np.full(k, 1 / k)}
 
     def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
-        novelty, rows, _ = scenes.arrive(state, features, probs)
+        novelty, rows, _ = scenes.observe(state, features, probs)
         info = {"novelty": sum(novelty) / len(novelty)}
         if self.scope == "camera":
-            answers, source, evidence = experts.judge(state, novelty, experts.read(rows))
+            answers, source, evidence = experts.mix(state, novelty, experts.temper(rows))
             return answers[:, 0], {"trust": 1 - source.mean(), "evidence": evidence.mean(), **info}
         prior, posterior = state["prior"], state["posterior"]
         out = np.empty_like(probs)
         for i, new in enumerate(novelty):
-            prior += new * ((1 - _LEAVE) * posterior + _LEAVE / len(prior) - prior)
-            posterior[:] = prior * np.maximum(rows[i], scenes.TINY)
+            stay = (1 - TRACK_SWITCH_RATE) * posterior + TRACK_SWITCH_RATE / len(prior)
+            prior += new * (stay - prior)
+            posterior[:] = prior * np.maximum(rows[i], TINY)
             posterior /= posterior.sum()
             out[i] = posterior
         return out, info

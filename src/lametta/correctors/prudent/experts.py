@@ -1,4 +1,4 @@
-"""Priors from the past, each weighed by how well it foretold what came: the experts of `Memory`.
+"""Mixture of experts: temporal priors, weighed by log evidence.
 
 An expert keeps C, a decaying sum of its own posteriors p, and M, the mean of all rows q so far,
 this one included, and of three uniform ones. Its prior for the next label is (C + M) / (|C| + 1),
@@ -6,7 +6,7 @@ its likelihood is q / M, and its evidence the logarithm of the sum of their prod
 of novelty v comes, the one before becomes part of the past: C <- (C + v p) exp(-v / 8), |C|
 likewise; q counts v times in M, and the evidence v times in the weights of source and experts.
 
-So a prior is trusted only where it foretells the *order* of a stream: once M has settled, the mean
+So a prior gains weight only where it predicts the *order* of a stream: once M has settled, the mean
 evidence of a constant prior is not positive, whatever the network's bias, which M has too.
 
 Two experts, because a network may be too sure: one reads q, the other q ** (1/4).
@@ -19,133 +19,146 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta.correctors.base import State
+from lametta.correctors.prudent.constants import (
+    HALVE_AT,
+    MEMORY,
+    PENALTY,
+    POWERS,
+    PRIOR_WEIGHT,
+    PSEUDO_COUNT,
+    SWITCH_RATE,
+)
 
-Nats: TypeAlias = list[list[list[float]]]
-"""Evidence by sample, family, and source and experts: few numbers, which arrays would slow down."""
+LogEvidence: TypeAlias = list[list[list[float]]]
+"""By sample, group, and source and experts: few numbers, which arrays would slow down."""
 
-MEMORY = 8.0  # samples that an expert's memory reaches back
-PRICE = 0.05  # nats a sample by which an expert must beat the source
-_TRUST = 0.1  # the weight of all experts before the first sample; the source has the rest
-_SHARE = 3e-4  # the part of weights that returns to these with each sample, so that none is lost
-_FLAT = 3.0  # samples that the uniform start of a base counts as
-_MANY = 1e6  # samples after which a base is halved, since sums of float32 stop growing
 _BLOCK = 32  # samples at a time, so that their arrays stay in the cache
-POWERS = (1.0, 0.25)
 _E = len(POWERS)
-_WEIGHTS = [1 - _TRUST, *[_TRUST / _E] * _E]
-_NAMES = ("past", "base", "rows", "posterior", "weights", "evidence", "counts")
+_START = [1 - PRIOR_WEIGHT, *[PRIOR_WEIGHT / _E] * _E]  # weights of source and experts
+_NAMES = (
+    "decayed_counts",
+    "marginal",
+    "pending_rows",
+    "pending_posterior",
+    "weights",
+    "log_evidence",
+    "counts",
+)
 
 
-def begin(k: int, families: int = 1) -> State:
-    """The state of families of experts, each on rows of its own."""
-    shape = families, _E, k
+def init_state(k: int, groups: int = 1) -> State:
+    """The state of groups of experts, each on rows of its own."""
+    shape = groups, _E, k
     return {
-        "past": np.zeros(shape, np.float32),  # C
-        "base": np.full(shape, _FLAT / k, np.float32),  # M, not yet divided by its count
-        "rows": np.zeros(shape, np.float32),  # of the last sample, not yet part of the past
-        "posterior": np.zeros(shape, np.float32),
-        "weights": np.tile(_WEIGHTS, (families, 1)),
-        "evidence": np.zeros((families, 1 + _E)),  # of that sample, over the source's
-        "counts": np.zeros((families, 3)),  # of the past, of the base, pending
+        "decayed_counts": np.zeros(shape, np.float32),  # C
+        "marginal": np.full(shape, PSEUDO_COUNT / k, np.float32),  # M, not yet divided by its count
+        "pending_rows": np.zeros(shape, np.float32),  # of the last sample, not yet part of the past
+        "pending_posterior": np.zeros(shape, np.float32),
+        "weights": np.tile(_START, (groups, 1)),
+        "log_evidence": np.zeros((groups, 1 + _E)),  # of that sample, over the source's
+        "counts": np.zeros((groups, 3)),  # of decayed_counts, of marginal, pending
     }
 
 
-def restart(state: State, family: int) -> None:
-    """Forget all that a family knows except its base."""
-    fresh = begin(state["base"].shape[-1])
-    for name in set(_NAMES) - {"base"}:
-        state[name][family] = fresh[name][0]
+def reset_group(state: State, group: int) -> None:
+    """Forget all that a group of experts knows except its marginal."""
+    fresh = init_state(state["marginal"].shape[-1])
+    for name in set(_NAMES) - {"marginal"}:
+        state[name][group] = fresh[name][0]
 
 
-def rebase(state: State, family: int, base: Floats, count: int) -> None:
-    """Set the base of a family to sums [2, K] of rows as the experts read them."""
-    state["base"][family] = base + _FLAT / base.shape[-1]
-    state["counts"][family, 1] = count
+def set_marginal(state: State, group: int, sums: Floats, count: int) -> None:
+    """Set the marginal of a group to sums [2, K] of rows as the experts read them."""
+    state["marginal"][group] = sums + PSEUDO_COUNT / sums.shape[-1]
+    state["counts"][group, 1] = count
 
 
-def read(*families: Floats) -> Floats:
-    """Rows [N, K] of each family as the two experts read them, [N, families, 2, K]."""
-    n, k = families[0].shape
-    read: Floats = np.empty((n, len(families), _E, k), np.float32)
-    for place, rows in enumerate(families):
-        read[:, place, 0] = rows
-        flat = np.sqrt(rows, out=read[:, place, 1])  # the fourth root; powers take 20 times as long
+def temper(*groups: Floats) -> Floats:
+    """Rows [N, K] of each group to the powers that the two experts read, [N, groups, 2, K]."""
+    n, k = groups[0].shape
+    tempered: Floats = np.empty((n, len(groups), _E, k), np.float32)
+    for place, rows in enumerate(groups):
+        tempered[:, place, 0] = rows
+        # The fourth root: powers take 20 times as long.
+        flat = np.sqrt(rows, out=tempered[:, place, 1])
         np.sqrt(flat, out=flat)
         flat /= np.vecdot(flat, np.ones(k, np.float32))[:, None]
-    return read
+    return tempered
 
 
-def judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Weigh the experts' answers for the next samples, whose rows are [N, families, 2, K].
+def mix(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mix the experts' answers to the next samples, whose rows are [N, groups, 2, K].
 
     A sample becomes part of the past when the next one comes, as far as the next one is new.
 
-    Returns the answers [N, families, K], the weight of the source [N, families], and the evidence
-    of source and experts together [N, families], in nats over the source's alone.
+    Returns the answers [N, groups, K], the weight of the source [N, groups], and the log
+    evidence of source and experts together [N, groups], in nats over the source's alone.
     """
     starts = range(0, len(rows), _BLOCK)
-    found = [_judge(state, novelty[i : i + _BLOCK], rows[i : i + _BLOCK]) for i in starts]
+    found = [_mix_block(state, novelty[i : i + _BLOCK], rows[i : i + _BLOCK]) for i in starts]
     if len(found) == 1:
         return found[0]
     answers, source, together = (np.concatenate(part) for part in zip(*found, strict=True))
     return answers, source, together
 
 
-def _judge(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Floats, Floats]:
+def _mix_block(state: State, novelty: list[float], rows: Floats) -> tuple[Floats, Floats, Floats]:
     own = {name: state[name][: rows.shape[1]] for name in _NAMES}  # views
-    posteriors = _ratios(own, novelty, rows)
-    evidence = _foretell(own, novelty, rows, posteriors)
-    weighed, together = _weigh(own, novelty, evidence)
-    own["rows"][:], own["posterior"][:], own["evidence"][:] = rows[-1], posteriors[-1], evidence[-1]
+    posteriors = _likelihood_ratios(own, novelty, rows)
+    evidence = _log_evidence(own, novelty, rows, posteriors)
+    weighed, together = _mixture_weights(own, novelty, evidence)
+    own["pending_rows"][:], own["pending_posterior"][:] = rows[-1], posteriors[-1]
+    own["log_evidence"][:] = evidence[-1]
     shares = weighed.astype(np.float32)
     answers = np.vecmat(shares[..., 1:], posteriors)
     answers += shares[..., :1] * rows[:, :, 0]
     return answers, weighed[..., 0], together
 
 
-def _ratios(own: State, novelty: list[float], rows: Floats) -> Floats:
+def _likelihood_ratios(own: State, novelty: list[float], rows: Floats) -> Floats:
     """The rows q over their mean M so far, each included."""
-    before, base = own["rows"], own["base"]
+    before, marginal = own["pending_rows"], own["marginal"]
     _, counts, pending = own["counts"].T.tolist()
-    with_before = base + before
+    with_before = marginal + before
     ratios, totals = np.empty_like(rows), []
     for new, row, ratio in zip(novelty, rows, ratios, strict=True):
-        base = with_before if new == 1 else base + np.float32(new) * before
+        marginal = with_before if new == 1 else marginal + np.float32(new) * before
         counts = [count + new * one for count, one in zip(counts, pending, strict=True)]
         pending = [1.0] * len(counts)
-        with_before = np.add(base, row, out=ratio)
-        totals.append([[[count + 1 + _FLAT]] for count in counts])
+        with_before = np.add(marginal, row, out=ratio)
+        totals.append([[[count + 1 + PSEUDO_COUNT]] for count in counts])
         before = row
-    own["base"][:] = base
-    base = own["base"]
+    own["marginal"][:] = marginal
+    marginal = own["marginal"]
     np.divide(rows, ratios, out=ratios)
     ratios *= np.array(totals, np.float32)
-    for family, count in enumerate(counts):
-        if count > _MANY:
-            counts[family] = count / 2
-            base[family] = base[family] / 2 + np.float32(_FLAT / 2 / base.shape[-1])
+    for group, count in enumerate(counts):
+        if count > HALVE_AT:
+            counts[group] = count / 2
+            uniform = np.float32(PSEUDO_COUNT / 2 / marginal.shape[-1])
+            marginal[group] = marginal[group] / 2 + uniform
     own["counts"][:, 1] = counts
     return ratios
 
 
-def _foretell(own: State, novelty: list[float], rows: Floats, ratios: Floats) -> Nats:
-    """Turn ratios into the experts' posteriors; give the evidence of source and experts."""
-    past, posterior = own["past"], own["posterior"]
+def _log_evidence(own: State, novelty: list[float], rows: Floats, ratios: Floats) -> LogEvidence:
+    """Turn ratios into the experts' posteriors; give the log evidence of source and experts."""
+    decayed, posterior = own["decayed_counts"], own["pending_posterior"]
     counts, _, pending = own["counts"].T.tolist()
     ones, evidence = np.ones(rows.shape[-1], np.float32), []
     for new, row, ratio in zip(novelty, rows, ratios, strict=True):
         fade = math.exp(-new / MEMORY)
-        past += posterior if new == 1 else np.float32(new) * posterior
-        past *= np.float32(fade)
+        decayed += posterior if new == 1 else np.float32(new) * posterior
+        decayed *= np.float32(fade)
         counts = [(count + new * one) * fade for count, one in zip(counts, pending, strict=True)]
         pending = [1.0] * len(counts)
-        posterior = np.multiply(past, ratio, out=ratio)
+        posterior = np.multiply(decayed, ratio, out=ratio)
         posterior += row
         sums = np.vecdot(posterior, ones)
         posterior *= (1 / sums)[..., None]
         evidence.append(
             [
-                [0.0, *(math.log(told / (count + 1)) - PRICE for told in two)]  # the source's is 0
+                [0.0, *(math.log(one / (count + 1)) - PENALTY for one in two)]  # the source's is 0
                 for two, count in zip(sums.tolist(), counts, strict=True)
             ]
         )
@@ -153,34 +166,36 @@ def _foretell(own: State, novelty: list[float], rows: Floats, ratios: Floats) ->
     return evidence
 
 
-def _weigh(own: State, novelty: list[float], evidence: Nats) -> tuple[Floats, Floats]:
-    """Shares of source and experts in each answer [N, families, 3]; the evidence of all."""
-    weights, nats = own["weights"].tolist(), own["evidence"].tolist()
+def _mixture_weights(
+    own: State, novelty: list[float], evidence: LogEvidence
+) -> tuple[Floats, Floats]:
+    """Weights of source and experts in each answer [N, groups, 3]; the log evidence of all."""
+    weights, before = own["weights"].tolist(), own["log_evidence"].tolist()
     shares, together = [], []
     joint: list[list[float]] = [[] for _ in weights]  # the weights with the last sample's evidence
     for new, following in zip(novelty, evidence, strict=True):
-        back = _SHARE * new
-        for family, told in enumerate(following):
+        back = SWITCH_RATE * new
+        for group, log_evidence in enumerate(following):
             # Written out for two experts: a loop over them takes three times as long.
-            if new == 1 and joint[family]:
-                source, sure, flat, total = joint[family]
+            if new == 1 and joint[group]:
+                source, sure, flat, total = joint[group]
             else:
-                source, sure, flat = weights[family]
-                sure *= math.exp(new * nats[family][1])
-                flat *= math.exp(new * nats[family][2])
+                source, sure, flat = weights[group]
+                sure *= math.exp(new * before[group][1])
+                flat *= math.exp(new * before[group][2])
                 total = source + sure + flat
             left = (1 - back) / total
-            source = left * source + back * _WEIGHTS[0]
-            sure = left * sure + back * _WEIGHTS[1]
-            flat = left * flat + back * _WEIGHTS[2]
-            weights[family] = source, sure, flat
-            sure *= math.exp(told[1])
-            flat *= math.exp(told[2])
+            source = left * source + back * _START[0]
+            sure = left * sure + back * _START[1]
+            flat = left * flat + back * _START[2]
+            weights[group] = source, sure, flat
+            sure *= math.exp(log_evidence[1])
+            flat *= math.exp(log_evidence[2])
             total = source + sure + flat
-            joint[family] = [source, sure, flat, total]
+            joint[group] = [source, sure, flat, total]
             shares.append((source / total, sure / total, flat / total))
             together.append(math.log(total))
-        nats = following
+        before = following
     own["weights"][:] = weights
     shape = len(novelty), len(weights)
     return np.array(shares).reshape(*shape, 1 + _E), np.array(together).reshape(shape)

@@ -1,4 +1,4 @@
-"""Classes that are absent from a stream: a constant prior, and the test that it has to pass.
+"""Constant label prior by EM, used only where neighbors agree with it.
 
 The order of samples says nothing about a prior that never changes, and the network's own bias looks
 like one. The features tell them apart: where classes are truly absent, labels corrected by the
@@ -10,112 +10,113 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
+from lametta.correctors.prudent.constants import (
+    BUFFER_CLASSES,
+    BUFFER_SIZE,
+    COPY_COSINE,
+    EM_STEPS,
+    FIT_INTERVAL,
+    MIN_AGREEMENT,
+    MIN_GAIN,
+    N_NEIGHBORS,
+)
 from lametta.correctors.prudent.scenes import width
 from lametta.types import LamettaError
 
-_ROWS = 128  # samples that are kept, near-copies only once
-_TOP = 32  # classes that are kept of each sample
-_EVERY = 16  # new samples between two fits
-_STEPS = 12  # of EM
-_NEIGHBORS = 10
-_COPY = 0.999  # from this cosine on neighbors are copies, which agree even where they are wrong
-_AGREE = 0.25  # the least agreement of neighbors beyond chance
-_GAIN = 0.3  # nats that labels must tell about their neighbors' beyond what the source's tell
 
-
-def begin(d: int, k: int) -> State:
+def init_state(d: int, k: int) -> State:
     """The state before the first sample."""
-    top = min(k, _TOP)
+    top = min(k, BUFFER_CLASSES)
     return {
-        "kept": np.zeros((_ROWS, width(d)), np.float32),
-        "kept_classes": np.zeros((_ROWS, top), np.int32),
-        "kept_probs": np.zeros((_ROWS, top), np.float32),
-        "absent": np.full(k, 1 / k, np.float32),  # the prior
-        "kept_count": np.zeros(()),  # samples kept in all
-        "due": np.zeros(()),  # novelty of which no sample was kept yet
+        "buffer": np.zeros((BUFFER_SIZE, width(d)), np.float32),
+        "buffer_classes": np.zeros((BUFFER_SIZE, top), np.int32),
+        "buffer_probs": np.zeros((BUFFER_SIZE, top), np.float32),
+        "label_prior": np.full(k, 1 / k, np.float32),
+        "buffer_count": np.zeros(()),  # samples put there in all
+        "pending": np.zeros(()),  # novelty of which no sample is there yet
         "since_fit": np.zeros(()),  # novelty since the last fit
-        "believed": np.zeros(()),  # 1 where neighbors agree better with the prior, else 0
+        "accepted": np.zeros(()),  # 1 where neighbors agree better with the prior, else 0
     }
 
 
-def check(state: State) -> None:
+def check_state(state: State) -> None:
     """Refuse a loaded state with classes that do not exist, or with impossible counts."""
-    for name in ("kept_count", "due", "since_fit", "believed"):
+    for name in ("buffer_count", "pending", "since_fit", "accepted"):
         if not 0 <= state[name] < 2**53:
             raise LamettaError(f"state[{name!r}] must be a count >= 0, got {state[name]}")
-    classes, k = state["kept_classes"], len(state["absent"])
+    classes, k = state["buffer_classes"], len(state["label_prior"])
     low, high = int(classes.min()), int(classes.max())
     if low < 0 or high >= k:
         raise LamettaError(
-            f"state['kept_classes'] must be class numbers from 0 to {k - 1}, "
+            f"state['buffer_classes'] must be class numbers from 0 to {k - 1}, "
             f"got {low if low < 0 else high}"
         )
 
 
-def keep(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:
-    """Keep the samples that are new."""
-    top = state["kept_classes"].shape[1]
-    new, due = [], float(state["due"])
+def add_to_buffer(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:
+    """Put the samples that are new into the ring buffer."""
+    top = state["buffer_classes"].shape[1]
+    new, pending = [], float(state["pending"])
     for i, novel in enumerate(novelty):
-        due += novel
-        if due > 1 - 1e-9:
-            due -= 1
+        pending += novel
+        if pending > 1 - 1e-9:
+            pending -= 1
             new.append(i)
-    state["due"][()] = due
+    state["pending"][()] = pending
     state["since_fit"] += sum(novelty)
     if not new:
         return
-    state["kept_count"] += len(new)
-    count = int(state["kept_count"])
+    state["buffer_count"] += len(new)
+    count = int(state["buffer_count"])
     if len(new) == 1:  # takes half the time of what follows
-        place, row = (count - 1) % _ROWS, rows[new[0]]
+        place, row = (count - 1) % BUFFER_SIZE, rows[new[0]]
         classes = np.argpartition(row, -top)[-top:]
-        state["kept"][place] = sketches[new[0]]
-        state["kept_classes"][place] = classes
-        state["kept_probs"][place] = row[classes]
+        state["buffer"][place] = sketches[new[0]]
+        state["buffer_classes"][place] = classes
+        state["buffer_probs"][place] = row[classes]
         return
-    new = new[-_ROWS:]
-    places = np.arange(count - len(new), count) % _ROWS
+    new = new[-BUFFER_SIZE:]
+    places = np.arange(count - len(new), count) % BUFFER_SIZE
     rows = rows[new]
     classes = np.argpartition(rows, -top, axis=1)[:, -top:]
-    state["kept"][places] = sketches[new]
-    state["kept_classes"][places] = classes
-    state["kept_probs"][places] = rows[np.arange(len(new))[:, None], classes]
+    state["buffer"][places] = sketches[new]
+    state["buffer_classes"][places] = classes
+    state["buffer_probs"][places] = rows[np.arange(len(new))[:, None], classes]
 
 
-def is_due(state: State) -> bool:
+def should_fit(state: State) -> bool:
     """Whether it is time to fit."""
-    return min(float(state["since_fit"]), float(state["kept_count"])) >= _EVERY
+    return min(float(state["since_fit"]), float(state["buffer_count"])) >= FIT_INTERVAL
 
 
 def fit(state: State) -> bool:
-    """Fit the prior to the samples that are kept, and say whether it is to be believed."""
-    n, k = _kept(state), len(state["absent"])
-    classes, probs = state["kept_classes"][:n], state["kept_probs"][:n]
-    prior, distinct, posteriors = _maximize(classes, probs, k)
-    state["absent"][:] = prior
+    """Fit the prior to the buffer, and say whether it is accepted: whether neighbors agree."""
+    n, k = _n_buffered(state), len(state["label_prior"])
+    classes, probs = state["buffer_classes"][:n], state["buffer_probs"][:n]
+    prior, distinct, posteriors = _em(classes, probs, k)
+    state["label_prior"][:] = prior
     # Each sample's label without its own part in the prior.
     others = np.maximum(prior[classes] - posteriors / (n + distinct), 1e-3 / (k * n))
     before = _labels(classes, probs)
     after = _labels(classes, probs * others)
-    near = _neighbors(state["kept"][:n])
+    near = _neighbors(state["buffer"][:n])
     agree, told = _agreement(after, near, k)
-    believed = agree > _AGREE and told - _agreement(before, near, k)[1] > _GAIN
-    state["since_fit"][()], state["believed"][()] = 0, believed
-    return believed
+    accepted = agree > MIN_AGREEMENT and told - _agreement(before, near, k)[1] > MIN_GAIN
+    state["since_fit"][()], state["accepted"][()] = 0, accepted
+    return accepted
 
 
-def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
+def reweight(state: State, rows: Floats) -> tuple[Floats, Floats]:
     """Rows [N, K] as the prior corrects them, and how likely each is under it, [N].
 
     Where the prior was fitted in this call, a row's own part in it, an n-th of the row's posterior,
     is taken out first. What is left is at least the prior of a class that never came.
     """
-    prior = state["absent"]
+    prior = state["label_prior"]
     weighed = rows * prior
     found = weighed.sum(axis=1)
     if state["since_fit"] == 0:
-        weighed /= (-_kept(state) * found)[:, None]
+        weighed /= (-_n_buffered(state) * found)[:, None]
         weighed += prior
         np.maximum(weighed, prior.min(), out=weighed)
         weighed *= rows
@@ -125,13 +126,14 @@ def weigh(state: State, rows: Floats) -> tuple[Floats, Floats]:
 
 
 def corrected(state: State, powers: tuple[float, ...]) -> tuple[Floats, int]:
-    """Sums [powers, K] over the kept rows as the prior corrects them, to each power; their number.
+    """Sums [powers, K] over the buffer as the prior corrects its rows, to each power; their number.
 
-    Only the top classes of a row are kept. The others share the rest of it evenly: a base in which
-    they had nothing would make them look new.
+    Only the top classes of a row are kept. The others share the rest of it evenly: a marginal in
+    which they had nothing would make them look new.
     """
-    n, k = _kept(state), len(state["absent"])
-    prior, classes, probs = state["absent"], state["kept_classes"][:n], state["kept_probs"][:n]
+    n, k = _n_buffered(state), len(state["label_prior"])
+    prior = state["label_prior"]
+    classes, probs = state["buffer_classes"][:n], state["buffer_probs"][:n]
     rest = np.maximum(1 - probs.sum(axis=1, keepdims=True), 0) / max(k - classes.shape[1], 1)
     sums = np.empty((len(powers), k), np.float32)
     for place, power in enumerate(powers):
@@ -149,11 +151,11 @@ def _power(x: Floats, power: float) -> Floats:
     return roots
 
 
-def _kept(state: State) -> int:
-    return min(int(state["kept_count"]), _ROWS)
+def _n_buffered(state: State) -> int:
+    return min(int(state["buffer_count"]), BUFFER_SIZE)
 
 
-def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:
+def _em(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats, float, Floats]:
     """Label-shift EM, smoothed by Witten and Bell's rule: a new class is as likely as before.
 
     With D distinct classes among n samples, a share D / (n + D) goes to all classes alike, which is
@@ -162,7 +164,7 @@ def _maximize(classes: NDArray[np.int32], probs: Floats, k: int) -> tuple[Floats
     flat = classes.ravel().astype(np.intp)
     prior: Floats = np.full(k, 1 / k, np.float32)
     distinct, posteriors = 0.0, probs
-    for _ in range(_STEPS):
+    for _ in range(EM_STEPS):
         posteriors = prior.take(flat).reshape(probs.shape)
         posteriors *= probs
         posteriors /= posteriors.sum(axis=1, keepdims=True)
@@ -180,9 +182,9 @@ def _labels(classes: NDArray[np.int32], scores: Floats) -> NDArray[np.int32]:
 def _neighbors(rows: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Pairs of samples and neighbors, copies left out."""
     cosines = rows @ rows.T
-    cosines[cosines > _COPY] = -2
+    cosines[cosines > COPY_COSINE] = -2
     np.fill_diagonal(cosines, -2)  # a zero row has a cosine of 0 with itself
-    k = min(_NEIGHBORS, len(rows) // 4)
+    k = min(N_NEIGHBORS, len(rows) // 4)
     near = top_k(np, cosines.copy(), k).ravel()
     sample = np.repeat(np.arange(len(rows)), k)
     apart = cosines[sample, near] > -2
