@@ -97,7 +97,7 @@ def client(server):
 
 
 def _lies(rng):
-    """BodyReader that are wrong in one way or several."""
+    """Bodies that are wrong in one way or several."""
     header, tail = _good()
     tensors = header["inputs"]
     values = (0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1.5, True, None, "2", [], {}, [[2]])

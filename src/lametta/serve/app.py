@@ -89,84 +89,100 @@ def make_app(
     service : Service
         The models.
     reader : BodyReader
-        What reads the reader of requests.
+        What reads the bodies of requests.
     store : Store
         Where their streams are kept.
     threads : int or None
         As for `Executor`.
     """
-    executor = Executor(threads, blocking=store.blocking)
-    codec = Codec(reader.limits.request)
+    handlers = _Handlers(service, reader, store, Executor(threads, blocking=store.blocking))
+    model = "/v2/models/{model}"
+    version = f"{model}/versions/{{version}}"
+    routes = [
+        _Route(f"{model}/infer", handlers.infer, methods=["POST"]),
+        _Route(f"{version}/infer", handlers.infer, methods=["POST"]),
+        _Route("/v2", handlers.about),
+        _Route("/v2/health/live", handlers.live),
+        _Route("/v2/health/ready", handlers.ready),
+        _Route(model, handlers.model_metadata),
+        _Route(version, handlers.model_metadata),
+        _Route(f"{model}/ready", handlers.model_ready),
+        _Route(f"{version}/ready", handlers.model_ready),
+        _Route("/metrics", handlers.metrics),
+        _Route("/status.json", handlers.status),
+        _Route("/openapi.json", handlers.openapi),
+        _Route("/", handlers.page),
+        _Route("/static/{name}", handlers.static),
+    ]
+    router = Router(routes, default=error_response(404, "Not Found"))
+    return LimitMiddleware(router, reader.limits, service.monitor)
 
-    async def infer(request: Request) -> Response:
-        model = _model(service, request)
+
+class _Handlers:
+    """What each route does; errors are raised, for the middleware to answer."""
+
+    def __init__(
+        self, service: Service, reader: BodyReader, store: Store, executor: "Executor"
+    ) -> None:
+        self.service, self.reader, self.store, self.executor = service, reader, store, executor
+        self.codec = Codec(reader.limits.request)
+
+    async def infer(self, request: Request) -> Response:
+        model = self._model(request)
         request.scope["model"] = model
         header_length = _header_length(request)
-        length = reader.length(request)
-        with reader.reserve(length):
-            body = await reader.read(request)
-            handler = partial(service.infer, model, request.scope["begun"])
-            job = partial(codec.respond, body, header_length, handler)
+        length = self.reader.length(request)
+        with self.reader.reserve(length):
+            body = await self.reader.read(request)
+            handler = partial(self.service.infer, model, request.scope["begun"])
+            job = partial(self.codec.respond, body, header_length, handler)
             kind = RequestClass(model, len(body).bit_length())
-            reply = await executor.submit(kind, job)
+            reply = await self.executor.submit(kind, job)
         return _Answer(*reply)
 
-    async def about(_: Request) -> Response:
+    async def about(self, _: Request) -> Response:
         extensions = ["binary_tensor_data", "sequence"]
         return _json(name="lametta", version=lametta.__version__, extensions=extensions)
 
-    async def live(_: Request) -> Response:
+    async def live(self, _: Request) -> Response:
         return _json(live=True)
 
-    async def ready(_: Request) -> Response:
+    async def ready(self, _: Request) -> Response:
         try:
-            await executor.submit(RequestClass("", 0), store.check)
+            await self.executor.submit(RequestClass("", 0), self.store.check)
         except StoreError as error:
             return error_response(503, str(error))
         return _json(ready=True)
 
-    async def model_metadata(request: Request) -> Response:
-        return _json(**service.metadata(_model(service, request)))
+    async def model_metadata(self, request: Request) -> Response:
+        return _json(**self.service.metadata(self._model(request)))
 
-    async def model_ready(request: Request) -> Response:
-        _model(service, request)
-        return await ready(request)
+    async def model_ready(self, request: Request) -> Response:
+        self._model(request)
+        return await self.ready(request)
 
-    async def metrics(_: Request) -> Response:
-        return Response(service.monitor.text(), media_type="text/plain; version=0.0.4")
+    async def metrics(self, _: Request) -> Response:
+        return Response(self.service.monitor.text(), media_type="text/plain; version=0.0.4")
 
-    async def status(_: Request) -> Response:
-        return _json(**service.monitor.status())
+    async def status(self, _: Request) -> Response:
+        return _json(**self.service.monitor.status())
 
-    async def openapi(_: Request) -> Response:
+    async def openapi(self, _: Request) -> Response:
         return _json(**_openapi())
 
-    async def page(_: Request) -> Response:
+    async def page(self, _: Request) -> Response:
         return _file("index.html")
 
-    async def static(request: Request) -> Response:
+    async def static(self, request: Request) -> Response:
         return _file(request.path_params["name"])
 
-    model = "/v2/models/{model}"
-    version = f"{model}/versions/{{version}}"
-    routes = [
-        _Route(f"{model}/infer", infer, methods=["POST"]),
-        _Route(f"{version}/infer", infer, methods=["POST"]),
-        _Route("/v2", about),
-        _Route("/v2/health/live", live),
-        _Route("/v2/health/ready", ready),
-        _Route(model, model_metadata),
-        _Route(version, model_metadata),
-        _Route(f"{model}/ready", model_ready),
-        _Route(f"{version}/ready", model_ready),
-        _Route("/metrics", metrics),
-        _Route("/status.json", status),
-        _Route("/openapi.json", openapi),
-        _Route("/", page),
-        _Route("/static/{name}", static),
-    ]
-    router = Router(routes, default=error_response(404, "Not Found"))
-    return LimitMiddleware(router, reader.limits, service.monitor)
+    def _model(self, request: Request) -> str:
+        """The model that a path names, in the version that it has."""
+        model, version = request.path_params["model"], request.path_params.get("version", VERSION)
+        self.service.find(model)
+        if version != VERSION:
+            raise NotFoundError(f"version of {model} must be {VERSION}, got {version[:50]!r}")
+        return str(model)
 
 
 class RequestClass(NamedTuple):
@@ -265,15 +281,6 @@ def asset(name: str) -> tuple[bytes, str] | None:
     if name not in _KINDS:
         return None
     return files(__package__).joinpath("page", name).read_bytes(), _KINDS[name]
-
-
-def _model(service: Service, request: Request) -> str:
-    """The model that a path names, in the version that it has."""
-    model, version = request.path_params["model"], request.path_params.get("version", VERSION)
-    service.find(model)
-    if version != VERSION:
-        raise NotFoundError(f"version of {model} must be {VERSION}, got {version[:50]!r}")
-    return str(model)
 
 
 def _header_length(request: Request) -> int | None:

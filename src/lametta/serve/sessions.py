@@ -103,12 +103,12 @@ class SessionManager:
     store : Store
         Where states survive.
     memory : float
-        Bytes of states that are session ready here; others are loaded when they are needed.
+        Bytes of states that are held ready here; others are loaded when they are needed.
 
     Attributes
     ----------
     stateful : bool
-        Whether the corrector remembers; without memory, no streams are stored.
+        Whether the corrector remembers; without memory, no streams are kept.
     """
 
     def __init__(

@@ -22,9 +22,8 @@ class MemoryStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._idle, self._clock = most, idle, clock
-        self._streams: OrderedDict[str, tuple[float, StoredState]] = (
-            OrderedDict()
-        )  # the newest come last
+        # The newest come last.
+        self._streams: OrderedDict[str, tuple[float, StoredState]] = OrderedDict()
         self._lock = threading.Lock()
 
     def load(self, stream: str) -> StoredState:
