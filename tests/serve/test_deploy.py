@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from typer.main import get_command
@@ -146,6 +148,21 @@ def test_the_image_installs_extras_that_there_are():
     for path in (path for paths in copied if "--from=build" not in paths for path in paths):
         assert (ROOT / path).exists()
         assert f"!{path}" in (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+
+
+def test_the_image_has_what_a_wheel_is_made_from(tmp_path):
+    _, lines = _dockerfile()
+    for line in lines:
+        if line.startswith("COPY ") and "--from=build" not in line:
+            *paths, target = shlex.split(line)[1:]
+            for path in paths:
+                inside = tmp_path / target
+                inside = inside if target == f"./{path}" else inside / Path(path).name
+                inside.parent.mkdir(parents=True, exist_ok=True)
+                inside.symlink_to(ROOT / path)
+    about = ProjectMetadata(str(tmp_path), PluginManager())
+    assert "lametta" in about.core.readme
+    assert all((tmp_path / file).exists() for file in about.core.license_files)
 
 
 def test_the_manifest_gives_options_that_there_are():
