@@ -90,3 +90,16 @@ def runs(values):
 def make_data(n=600):
     rng = np.random.default_rng(0)
     return rng.integers(3, size=n), np.array([f"g{i}" for i in rng.integers(4, size=n)])
+
+
+def repeats(values):
+    """How often a value is that of the one before."""
+    return np.mean(values[1:] == values[:-1])
+
+
+def parts(stream):
+    """The positions of each stream, by id."""
+    found = {}
+    for name, batch in zip(stream.ids, stream, strict=True):
+        found.setdefault(name, []).extend(batch.tolist())
+    return found

@@ -1,4 +1,5 @@
 import itertools
+import re
 from collections import Counter
 
 import numpy as np
@@ -14,15 +15,19 @@ from lametta.stream import (
     by_group,
     dirichlet,
     gradual,
+    iid,
+    markov,
     mixed,
     recurring,
     zipf,
 )
 from lametta.stream._draws import generator
+from tests.pages import ROOT
 from tests.stream.cases import (
     KEPT,
     data_sets,
     make_data,
+    repeats,
     runs,
     seeds,
     sequences,
@@ -110,3 +115,30 @@ def test_dirichlet_shows_bursts():
     # The less gamma, the longer the bursts.
     lengths = [len(runs(labels[Scenario(dirichlet(g, 50))(labels).index])) for g in (1e-3, 0.1, 10)]
     assert lengths[0] < 10 < lengths[1] < lengths[2]
+
+
+# As docs/streams.md has it; 20 classes of 60 samples.
+PROTOCOLS = {
+    "RoTTA": dirichlet(0.1),
+    "StatA": dirichlet(0.1, slots=10, bursts=False),
+    "no bursts": dirichlet(0.1, bursts=False),
+    "StatA, separate": by_class(),
+    "UniTTA": markov(0.95),
+    "i.i.d.": iid(),
+}
+
+
+def test_protocols_differ_as_their_papers_say():
+    """At equal gamma whole chunks of classes are far more correlated than shuffled slots."""
+    labels = np.repeat(np.arange(20), 60)
+    same = {
+        name: np.mean([repeats(labels[Scenario(order, seed=s)(labels).index]) for s in range(5)])
+        for name, order in PROTOCOLS.items()
+    }
+    assert same["i.i.d."] < 0.1
+    assert 0.15 < same["StatA"] < 0.6 < 0.8 < same["RoTTA"] < 0.99
+    assert same["UniTTA"] == pytest.approx(0.95, abs=0.02)
+    assert same["StatA, separate"] > 0.98
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "streams.md").read_text(encoding="utf-8"))
+    ours, theirs = (f"{same[name]:.0%}".replace("%", " %") for name in ("RoTTA", "no bursts"))
+    assert f"in {ours} of the cases in the former and in {theirs} in the latter" in page

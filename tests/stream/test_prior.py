@@ -10,6 +10,7 @@ from lametta import LamettaError
 from lametta.stream import (
     Scenario,
     effective_classes,
+    long_tail,
     ratios,
     zipf,
 )
@@ -124,3 +125,22 @@ def test_effective_classes(data, seed):
         kept = set(labels[index].tolist())
         assert len(kept) == n
         assert len(index) == sum(label in kept for label in labels.tolist())
+
+
+def test_long_tail_by_definition():
+    labels = np.repeat(np.arange(11), 1000)
+    index = Scenario("recorded", long_tail(10), seed=1)(labels).index
+    counts = np.bincount(labels[index])
+    expected = [int(1000 * 10 ** (-i / 10) + 1e-9) for i in range(11)]
+    assert sorted(counts.tolist(), reverse=True) == expected
+    assert counts.tolist() != expected  # which class is rare is random
+    assert len(set(index.tolist())) == len(index)
+    groups = np.arange(11_000) % 5
+    index = Scenario("recorded", long_tail(1, 5))(labels, groups).index
+    per_domain = np.sort(np.bincount(groups[index]))
+    assert per_domain.tolist() == sorted(11 * int(200 * 5 ** (-i / 4) + 1e-9) for i in range(5))
+    assert set(np.bincount(labels[index]).tolist()) == {per_domain.sum() // 11}
+    both = Scenario("recorded", long_tail(10, 5))(labels, groups).index
+    assert len(both) < 0.6 * len(index)
+    with pytest.raises(LamettaError, match="labels must leave room for long_tail.* got 2 samples"):
+        [Scenario(prior=long_tail(9, 9), seed=s)([0, 1], [0, 1]) for s in range(20)]

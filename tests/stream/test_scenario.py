@@ -20,9 +20,11 @@ from lametta.stream import (
     Scenario,
     alone,
     by_group,
+    effective_classes,
     few_classes,
     iid,
     interleaved,
+    markov,
     orders,
     priors,
     recorded,
@@ -202,3 +204,11 @@ def test_import_is_light():
     code += "print([m for m in ('torch', 'jax', 'scipy', 'typer') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[:2] == ["False", "[]"], done.stderr
+
+
+@pytest.mark.parametrize("order", [alone(), tracks(2), few_classes(size=4), markov()])
+def test_only_what_the_prior_chose_arrives(order):
+    labels = np.arange(60) % 3
+    chosen = Scenario("recorded", effective_classes(1))(labels).index
+    stream = Scenario(order, effective_classes(1))(labels, labels)
+    assert sorted(stream.index.tolist()) == chosen.tolist()
