@@ -12,7 +12,6 @@ from safetensors.numpy import load, save
 
 from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
 from lametta.correctors import Average
-from lametta.correctors._lru import LRUCache
 
 
 def _stream(seed, n=12, d=8, k=5):
@@ -115,33 +114,6 @@ def test_memory_is_bounded():
         streams.correct(features[3:4], probs[3:4], "a").probs,
         _alone(Prudent(), features[:4], probs[:4])[3:],
     )
-
-
-def test_idle_streams_are_forgotten():
-    now = [0.0]
-    cache = LRUCache(list, len, max_entries=9, max_bytes=9, ttl=10, clock=lambda: now[0])
-    for now[0], stream in ((0, "a"), (5, "b"), (9, "a")):
-        with cache.lease(stream):
-            pass
-    now[0] = 15.5
-    assert cache.streams() == ["a"]
-    now[0] = 19.5
-    assert len(cache) == 0
-    assert cache.evicted == 2
-
-
-def test_what_is_in_use_stays():
-    cache = LRUCache(list, len, max_entries=1, max_bytes=9, ttl=9)
-    with cache.lease("a") as first:
-        with cache.lease("b"):
-            pass
-        with cache.lease("c"):
-            assert cache.streams() == ["a", "c"]
-        first.append(1)
-    with cache.lease("a") as again:
-        assert again is first
-    with cache.lease("a"), pytest.raises(TimeoutError), cache.lease("a", wait=0.01):
-        pass
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ class Streams(Composite, Params):
             if getattr(self, name) != math.inf:
                 check_number(name, getattr(self, name), above=0)
         self._cache = LRUCache(
-            self._begin, _size, max_entries=self.most, max_bytes=self.memory, ttl=self.idle
+            self._new, _size, max_entries=self.most, max_bytes=self.memory, ttl=self.idle
         )
 
     def _held(self) -> tuple[Corrector]:
@@ -241,7 +241,7 @@ class Streams(Composite, Params):
             if one is None:
                 raise LamettaError(f"state must have names id/name, the id in JSON, got {key!r}")
             memories.setdefault(one, {})[name] = array
-        loaded = {one: self._begin() for one in memories}
+        loaded = {one: self._new() for one in memories}
         for one, own in loaded.items():
             if not isinstance(own.corrector, Stateful):
                 raise LamettaError(
@@ -257,7 +257,7 @@ class Streams(Composite, Params):
             with self._cache.lease(one) as kept:
                 kept.corrector = own.corrector
 
-    def _begin(self) -> _Own:
+    def _new(self) -> _Own:
         return _Own(clone(self.corrector))
 
     def _step(self, stream: Id, features: Array, probs: Array) -> Prediction:
