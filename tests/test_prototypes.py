@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from starlette.testclient import TestClient
 from torch import nn
 from typer.testing import CliRunner
 
@@ -18,6 +19,8 @@ from lametta.correctors import Average, StatefulCorrector
 from lametta.correctors.chain import Chain
 from lametta.data import load
 from lametta.data.bank import Bank, extract
+from lametta.data.bank.bank import read_prototypes
+from lametta.serve.config import ServerConfig
 from lametta.testing import check_corrector
 from lametta.torch import TENT, Classifier, wrap
 from lametta.torch.digits import digits_net
@@ -283,3 +286,36 @@ def test_the_command_reads_them_from_the_file(tmp_path, monkeypatch, ending):
     assert found.exit_code == 2
     assert "Centered needs prototypes" in found.output
     assert "its arrays prototypes [K, d]" in " ".join(found.output.split())
+
+
+def answer(app):
+    tensors = {"features": FEATURES, "probs": PROBS}
+    inputs = [
+        {"name": name, "shape": x.shape, "datatype": "FP64", "data": x.ravel().tolist()}
+        for name, x in tensors.items()
+    ]
+    request = {"inputs": inputs, "parameters": {"sequence_id": "a"}}
+    found = TestClient(app).post("/v2/models/mine/infer", json=request).json()["outputs"]
+    return np.reshape(next(x["data"] for x in found if x["name"] == "probs"), (12, 4))
+
+
+def test_the_server_is_given_them(tmp_path):
+    np.savez(tmp_path / "bank.npz", prototypes=GIVEN.weight, bias=GIVEN.bias)
+    found = read_prototypes(tmp_path / "bank.npz")
+    config = ServerConfig({"mine": Centered()}, prototypes=found)
+    np.testing.assert_allclose(answer(config.app()), expected(), atol=1e-12)
+
+
+def test_a_server_without_any_does_not_start(tmp_path):
+    with pytest.raises(LamettaError, match="Centered needs prototypes, .* from the server"):
+        ServerConfig({"mine": Centered()}).app()
+    with pytest.raises(LamettaError, match="prototypes must be for a corrector that needs them"):
+        ServerConfig({"mine": Average()}, prototypes=GIVEN).app()
+    np.savez(tmp_path / "other.npz", features=FEATURES)
+    for path, message in (
+        (tmp_path / "other.npz", "--prototypes must hold prototypes, got features"),
+        (tmp_path / "absent.npz", "no such file"),
+    ):
+        found = CliRunner().invoke(app, ["serve", "--store", "memory", "--prototypes", str(path)])
+        assert found.exit_code == 2
+        assert message in " ".join(found.output.split())

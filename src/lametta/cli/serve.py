@@ -23,6 +23,7 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from lametta.serve.config import CorrectorSpec
+    from lametta.types import Prototypes
 
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SPEC = re.compile(
@@ -76,6 +77,14 @@ def serve(
             metavar="FILE",
             help="A text file with the names of the classes, one a line in their order, for "
             "answers (label_name) and the page at /; by default those in the model's file.",
+        ),
+    ] = None,
+    prototypes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A .npz or .safetensors file, such as a bank, with prototypes [K, d] and bias "
+            "[K], the weights of the model's head, for correctors that need them.",
         ),
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
@@ -176,6 +185,7 @@ def serve(
             features=features,
             logits=logits,
             names=_names(names),
+            prototypes=None if prototypes is None else _prototypes(prototypes),
         )
         from lametta.serve.server import log_to_stderr, run
 
@@ -183,7 +193,12 @@ def serve(
         level = log_level.upper()
         log_to_stderr(level)
         with option_names(
-            store="--store", path="--model", names="--names", address="--ray", port="--port"
+            store="--store",
+            path="--model",
+            names="--names",
+            prototypes="--prototypes",
+            address="--ray",
+            port="--port",
         ):
             if ray is not None:
                 require("ray", "ray")
@@ -251,6 +266,12 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
             f"--names must be a text file with a class in each line, got {path}{where}"
         )
     return names
+
+
+def _prototypes(path: Path) -> "Prototypes":
+    from lametta.data.bank.bank import read_prototypes
+
+    return read_prototypes(path, "--prototypes")
 
 
 def _bytes(option: str, text: str) -> int:

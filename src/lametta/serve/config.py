@@ -1,12 +1,14 @@
 """ServerConfig: models, store, limits; builds the application, in every replica."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
+from lametta.adapters import prototypes_of
+from lametta.correctors.base import give_prototypes, lacks_prototypes
 from lametta.integrations.onnx import OnnxModel
 from lametta.methods import as_corrector
 from lametta.serve.app import make_app
@@ -15,7 +17,7 @@ from lametta.serve.monitoring import Monitor
 from lametta.serve.service import Service
 from lametta.serve.sessions import SessionManager
 from lametta.serve.stores import IDLE, MOST, open_store
-from lametta.types import Corrector, LamettaError
+from lametta.types import Corrector, LamettaError, Prototypes
 
 
 class CorrectorSpec(NamedTuple):
@@ -50,6 +52,8 @@ class ServerConfig:
     names : sequence of str, optional
         The names of the classes, for answers and the live page; by default those that the model's
         file has. Requests must then have as many classes.
+    prototypes : Prototypes, optional
+        For correctors that need them; by default those of the model, if it has any.
     limits : ServerLimits
         What clients may ask: tokens, rate, sizes, time.
 
@@ -70,6 +74,7 @@ class ServerConfig:
     features: str | None = None
     logits: str | None = None
     names: Sequence[str] | None = None
+    prototypes: Prototypes | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
 
     def app(self) -> ASGIApp:
@@ -83,6 +88,7 @@ class ServerConfig:
             for name, one in self.correctors.items()
         }
         correctors = {name: one.make() for name, one in specs.items()}
+        self._give_prototypes(correctors.values(), network)
         store = open_store(self.store, most=self.most, idle=self.idle)
         sessions = {
             name: SessionManager(corrector, name, store, memory=self.memory)
@@ -97,6 +103,15 @@ class ServerConfig:
         monitor = Monitor(list(sessions), gauges, classes=names)
         service = Service(sessions, monitor, self.limits.deadline, network, names)
         return make_app(service, reader, store, threads=self.threads)
+
+    def _give_prototypes(
+        self, correctors: Collection[Corrector], network: OnnxModel | None
+    ) -> None:
+        found = prototypes_of(network) if self.prototypes is None else self.prototypes
+        if self.prototypes is not None and not any(map(lacks_prototypes, correctors)):
+            raise LamettaError("prototypes must be for a corrector that needs them, got no such")
+        for one in correctors:
+            give_prototypes(one, found, "the server: give it some as prototypes, --prototypes")
 
 
 def _names(given: Sequence[str] | None, network: OnnxModel | None) -> tuple[str, ...] | None:

@@ -192,6 +192,25 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
     are float16 to float64 in the machine's byte order. Nothing else is read but the header, or the
     names of the ``classes`` in a ``.npz`` file. Messages call the path ``name``.
     """
+    arrays, header, found = _read_file(path, name)
+    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
+        have = ", ".join(sorted(found)) or "nothing"
+        raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")
+    check_arrays(arrays)
+    return arrays, header, _unused(path, name, found)
+
+
+def read_prototypes(path: Path, name: str = "path") -> Prototypes:
+    """Read ``prototypes`` [K, d] and, if it is there, ``bias`` [K] from a file, such as a bank."""
+    arrays, _, found = _read_file(path, name)
+    if (prototypes := pop_prototypes(arrays)) is None:
+        have = ", ".join(sorted(found)) or "nothing"
+        raise LamettaError(f"{name} must hold prototypes, got {have} in {path}")
+    return prototypes
+
+
+def _read_file(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:
+    """The arrays that mean something here, the header, and the names of all arrays."""
     if path.suffix not in (".npz", ".safetensors"):
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
     if not path.is_file():
@@ -199,11 +218,7 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
     with raise_as(f"{name} must be a readable {path.suffix} file", str(path)):
         arrays, header, found = _load(path, name)
         check_header(header)
-    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
-        have = ", ".join(sorted(found)) or "nothing"
-        raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")
-    check_arrays(arrays)
-    return arrays, header, _unused(path, name, found)
+    return arrays, header, found
 
 
 def _unused(path: Path, name: str, found: Sequence[str]) -> list[str]:
