@@ -290,6 +290,8 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     scenarios = run("list", "scenarios").stdout
     assert "dirichlet" in scenarios
     assert "gamma=0.1" in scenarios
+    assert re.search(r"runtime +Time and memory", run("list", "figures").stdout)
+    assert re.search(r"norms +normalization layers", run("list", "layers").stdout)
     assert "no data root" in run("list", "datasets").stdout
     (tmp_path / "ilsvrc12" / "val" / "n01440764").mkdir(parents=True)
     shown = run("list", "datasets", "--data", tmp_path).stdout
@@ -299,6 +301,18 @@ def test_list_shows_models_data_sets_and_scenarios(tmp_path, monkeypatch):
     assert f"looked below {tmp_path}" in shown
     assert run("list", "nothing").exit_code == 2
     assert run("list", "models", "--data", tmp_path).exit_code == 2
+
+
+@pytest.mark.slow
+def test_list_shows_what_packages_add(plug_in):
+    for kind in ("methods", "affinities", "models", "datasets", "scenarios", "figures", "layers"):
+        groups = {"models": "networks", "scenarios": "orders"}
+        plug_in(f"lametta.{groups.get(kind, kind)}", acme="no_such_package:Thing")
+        result = run("list", kind)
+        assert result.exit_code == 0, result.output
+        assert re.search(r"^(order +)?acme ", result.stdout, flags=re.MULTILINE), kind
+        imported = kind in ("models", "figures")  # these are described without their code
+        assert ("No module named" in " ".join(result.stdout.split())) == (not imported)
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ def test_bad_input_is_named(make, message):
         (lambda: Scenario()([0, 1], keys=3), "keys must have one entry a label, 2, got 3"),
         (lambda: by_group(sequence=np.arange(3)), "sequence must be one of"),
         (lambda: interleaved(inside=int), "inside must be an order of one stream"),
+        (lambda: interleaved(inside=len), "inside must be an order of one stream"),
         (lambda: ratios(np.array(3)), "shares must be a sequence or a mapping"),
         (lambda: ratios({10**9: 1.0}), "shares must be of classes <= 1000000, got 1000000000"),
         (lambda: recurring(10**30), "rounds must be a finite number >= 1 and <= 1e.09, got 1000"),

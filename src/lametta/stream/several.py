@@ -3,7 +3,7 @@
 Each stream has an id of its own, and no batch holds samples of two.
 """
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -49,7 +49,8 @@ class interleaved:  # noqa: N801 - read as a value: order=interleaved()
     def __post_init__(self) -> None:
         if self.sources is not None:
             check_integer("sources", self.sources, 1)
-        if not callable(self.inside) or isinstance(self.inside, interleaved | type):
+        is_order = callable(self.inside) and is_dataclass(self.inside)
+        if not is_order or isinstance(self.inside, interleaved | type):
             raise LamettaError(f"inside must be an order of one stream, got {self.inside!r}")
 
     def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> dict[str, Index]:
