@@ -24,7 +24,7 @@ def draw(folder: str) -> None:
     figures = {f.name: f for part in make_report(results).sections for f in part.figures}
     rows = results.validation.rows
     chosen = [figures[name] for name in SHOWN if name in figures]
-    if not results.validation.lack:
+    if not results.validation.missing:
         both = rows.filter(pl.col("method").is_in([results.source, "LAME", "TENT"]))
         order = {name: results.experiment.configs(name) for name in ("LAME", "TENT")}
         chosen.append(cross_shift(both, source=results.source, order=order))

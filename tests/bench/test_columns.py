@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from lametta.bench.columns import CELL, COLUMNS, SCHEMA, STREAM, names
-from lametta.bench.running.scores import Tally
+from lametta.bench.running.scores import StreamingMetrics
 
 
 def test_files_have_the_columns_that_they_always_had():
@@ -31,9 +31,9 @@ def test_cells_are_told_apart_by_method_and_stream():
 
 
 def test_every_metric_is_computed():
-    tally = Tally(2)
-    tally.add(np.array([[0.75, 0.25]]), np.array([0]))
-    assert {*tally.values()} == {*names("metric"), "n"}
+    metrics = StreamingMetrics(2)
+    metrics.update(np.array([[0.75, 0.25]]), np.array([0]))
+    assert {*metrics.compute()} == {*names("metric"), "n"}
 
 
 def test_what_tables_show_has_a_label_and_a_unit():

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lametta import LamettaError
 from lametta.bench import figures
 from lametta.bench.analysis import selection
-from lametta.bench.figures import marks
-from lametta.bench.figures.style import apart, pick
+from lametta.bench.figures import series_styles
+from lametta.bench.figures.style import dash_overlaps, styles_for
 from tests.bench.made_up import METHODS, SIX, TEST, VALIDATION, mean_of_means
 
 
@@ -255,7 +255,9 @@ def test_a_caption_says_what_the_paper_has_more_of(main):
 def test_lines_that_cover_each_other_are_told_apart():
     lines = {"Source": [1.0, 2, 3, 4], "TENT": [1, 2, 3, 9], "LAME": [5, 6, 7, 8]}
     lines |= {"AdaBN": [1, 2, np.nan, np.nan]}
-    dashes = {name: mark.dashes for name, mark in apart(marks(lines), [lines]).items()}
+    dashes = {
+        name: mark.dashes for name, mark in dash_overlaps(series_styles(lines), [lines]).items()
+    }
     assert dashes["Source"] == dashes["LAME"] == ()
     assert len({dashes[name] for name in ("Source", "TENT", "AdaBN")}) == 3
 
@@ -310,7 +312,7 @@ def test_files_are_the_same_every_time(results, tmp_path):
 
 
 def test_methods_keep_their_colors():
-    everywhere, some = marks(METHODS), marks(["TENT", "LAME"])
+    everywhere, some = series_styles(METHODS), series_styles(["TENT", "LAME"])
     assert everywhere["TENT"].color == some["TENT"].color
     assert everywhere["LAME"].color == some["LAME"].color
     assert len({mark.color for name, mark in everywhere.items() if name in SIX}) == 6
@@ -324,17 +326,17 @@ def test_methods_keep_their_colors():
     )
 )
 def test_no_two_marks_are_alike(names):
-    chosen = marks(names)
+    chosen = series_styles(names)
     assert list(chosen) == names
     assert len({(mark.color, mark.dashes) for mark in chosen.values()}) == len(names)
 
 
 def test_a_style_that_tells_too_few_apart_is_left():
-    style = marks(METHODS)
+    style = series_styles(METHODS)
     three = ["LAME rbf", "LAME linear", "TENT fast"]
     assert len({style[name].color for name in three}) < 3
-    assert len({mark.color for mark in pick(three, style).values()}) == 3
-    assert pick(SIX, style) == {name: style[name] for name in SIX}
+    assert len({mark.color for mark in styles_for(three, style).values()}) == 3
+    assert styles_for(SIX, style) == {name: style[name] for name in SIX}
 
 
 def test_colors_can_be_seen_on_white_and_on_black():
@@ -348,7 +350,7 @@ def test_colors_can_be_seen_on_white_and_on_black():
     css = resources.files("lametta.bench").joinpath("templates/report.css").read_text()
     pages = re.search(r"--back: light-dark\((#\w+), (#\w+)\)", css).groups()
     assert len(pages) == 2
-    for mark in marks([*SIX, "other", "another"]).values():
+    for mark in series_styles([*SIX, "other", "another"]).values():
         for page in pages:
             low, high = sorted((luminance(mark.color), luminance(page)))
             assert (high + 0.05) / (low + 0.05) > 2

@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias
 import polars as pl
 
 Kind: TypeAlias = Literal[
-    "note", "method", "stream", "metric", "signal", "stage", "time", "memory", "passes", "course"
+    "note", "method", "stream", "metric", "signal", "stage", "time", "memory", "passes", "series"
 ]
 """What a column is.
 
 A *method* or *stream* column tells cells apart; a *note* only says more. A *metric* needs labels, a
 *signal* does not. A *stage* is the mean time of a part of a batch, *time* that of all of it,
-*memory* its peak, and *passes* are those through the network that were counted. A *course* holds a
+*memory* its peak, and *passes* are those through the network that were counted. A *series* holds a
 number for each batch.
 """
 
@@ -78,16 +78,17 @@ COLUMNS = {
         Column("forward_samples", "passes", _NUMBER, "forward", "samples a batch", digits=1),
         Column("backwards", "passes", _NUMBER, "backward passes", "a batch", digits=1),
         Column("backward_samples", "passes", _NUMBER, "backward", "samples a batch", digits=1),
-        Column("step_n", "course", pl.List(_COUNT)),
-        Column("step_hits", "course", pl.List(_COUNT)),
-        Column("step_entropy", "course", pl.List(_NUMBER)),
-        Column("step_diversity", "course", pl.List(_NUMBER)),
+        Column("step_n", "series", pl.List(_COUNT)),
+        Column("step_hits", "series", pl.List(_COUNT)),
+        Column("step_entropy", "series", pl.List(_NUMBER)),
+        Column("step_diversity", "series", pl.List(_NUMBER)),
     )
 }
 """All columns, in the order of the files.
 
-Another metric is a line here and a number of that name from `lametta.bench.running.scores.Tally`;
-another signal is a line here and a number of that name in the ``info`` of a method's predictions.
+Another metric is a line here and a number of that name from
+`lametta.bench.running.scores.StreamingMetrics`; another signal is a line here and a number of that
+name in the ``info`` of a method's predictions.
 """
 
 SCHEMA = {name: column.type for name, column in COLUMNS.items()}

@@ -195,7 +195,7 @@ def dry_run(
     (Count(phase='validation', method='TENT', cells=1944),
     Passes(name='TENT', forward=148322400, backward=74161200, speed=None))
     >>> plan.missing[0].where
-    "data must be a folder, got '/no/data'"
+    "no such data folder: '/no/data'"
     """
     phases = _phases(experiment)
     cells = list(dict.fromkeys(cell for phase in phases.values() for cell in phase))

@@ -45,7 +45,7 @@ class View:
 
 
 _VIEWS = {
-    "boxes": View("Results", ("accuracy:boxes", "timeseries:widest")),
+    "boxes": View("Results", ("accuracy:boxes", "timeseries:most_divergent")),
     "radar_architectures": View("Architectures", ("radars:radar",), "architecture", "model"),
     "radar_trainings": View("Trainings", ("radars:radar",), "training", "model"),
     "batch_size": View("Batch size", ("accuracy:batch_size",), columns="batch_size"),

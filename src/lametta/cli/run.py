@@ -28,7 +28,7 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
     from lametta.bench.experiment import Experiment
     from lametta.bench.planning import Estimate, Passes
-    from lametta.bench.running import OnState, State
+    from lametta.bench.running import OnProgress, Progress
     from lametta.bench.running.workspace import Workspace
 
 Jobs = Annotated[int, typer.Option(min=1, help="How many cells run at once.")]
@@ -173,11 +173,11 @@ def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None
 
 
 @contextmanager
-def _progress() -> Iterator["OnState"]:
+def _progress() -> Iterator["OnProgress"]:
     with progress_bar(transient=False) as progress:
         tasks = {}
 
-        def show(state: "State") -> None:
+        def show(state: "Progress") -> None:
             if state.phase not in tasks:
                 tasks[state.phase] = progress.add_task(escape(state.phase), total=None)
             failed = f" ([red]{state.failed} failed[/])" if state.failed else ""

@@ -55,7 +55,7 @@ def test_figures_are_numbered_as_in_the_papers_source():
 def test_ours_beside_the_papers(results, drawn, shown):
     studies = results.experiment.studies
     rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
-    both = paper.with_ours([*rows, ("cross_shift", drawn["cross_shift"].frame())])
+    both = paper.join_published([*rows, ("cross_shift", drawn["cross_shift"].frame())])
     found = {
         (of, method): (ours, theirs)
         for quantity, of, method, ours, theirs in both.iter_rows()
@@ -77,6 +77,6 @@ def test_ours_beside_the_papers(results, drawn, shown):
     assert found["non-i.i.d. scenarios", "LAME"] == expected
     assert ("RN-18", "AdaBN") not in found  # which the paper has not
     other = results.studies["batch_size"].rows.with_columns(architecture=pl.lit("digits"))
-    assert paper.with_ours([("batch_size", other)]).is_empty()
+    assert paper.join_published([("batch_size", other)]).is_empty()
     assert "71.2" in shown.sections[-1].tables[0].markdown()
     assert "approximate" in shown.sections[-1].notes[0]

@@ -15,7 +15,7 @@ def test_parts_are_complete_and_in_the_order_of_the_file(results):
         part = results.studies[name]
         assert part.total == len(part.rows)
         assert part.total == len(models) * len(scenarios) * len(methods) * n * len(sizes)
-        assert part.lack == ""
+        assert part.missing == ""
         assert list(dict.fromkeys(part.rows["scenario"])) == scenarios
         assert list(dict.fromkeys(part.rows["method"])) == methods
         assert list(dict.fromkeys(part.rows["model"])) == [MODELS[model][0] for model in models]
@@ -47,11 +47,11 @@ def test_equal_labels_are_told_apart(folder, tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: folder.rmdir(), "must be a folder, got"),
-        (lambda folder: None, "must have files cells/*.parquet, got none in"),
+        (lambda folder: folder.rmdir(), "no results in '"),
+        (lambda folder: None, "NAME must have files cells/*.parquet, got none in"),
         (
             lambda folder: ((folder / "cells").mkdir(), (folder / "cells/a.parquet").touch()),
-            "must have Parquet files, got",
+            "NAME must have Parquet files, got",
         ),
     ],
 )
@@ -62,7 +62,7 @@ def test_bad_results_end_with_2(tmp_path, prepare, message):
     for name, arguments in (("RESULTS", ["report", results]), ("A", ["compare", results, results])):
         result = invoke(*arguments)
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"lametta: {name} {message}")
+        assert result.stderr.startswith(f"lametta: {message.replace('NAME', name)}")
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def one_changed(folder, results, target, **columns):
         ({"batch_size": 64.0}, "RESULTS must have batch_size as Int64, got Float64 in"),
         ({"accuracy": "x"}, "RESULTS must have accuracy as Float64, got String in"),
         ({"step_n": 3.0}, "RESULTS must have step_n as List(Int64), got Float64 in"),
-        ({"step_n": [1, 2, 3]}, "RESULTS must have courses of one length, got several in"),
-        ({"step_hits": None}, "RESULTS must have courses of one length, got several in"),
+        ({"step_n": [1, 2, 3]}, "RESULTS must have series of one length, got several in"),
+        ({"step_hits": None}, "RESULTS must have series of one length, got several in"),
         ({"ece": {"a": {"b": 1}}}, "RESULTS must have ece as Float64, got Struct({'a': Struct"),
         ({"method": "LAME"}, "is named by, got another"),
     ],

@@ -64,7 +64,7 @@ def test_on_a_gpu_as_well(experiment, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_inputs_that_are_made_ahead_are_those_of_the_stream(experiment, tmp_path):
     with cells.set_up(*prepared(experiment, tmp_path, "cuda")) as setup:
-        assert setup.ahead == "cuda"
+        assert setup.prefetch_device == "cuda"
         plain = replace(setup, ahead=None)
         both = [[(i.tolist(), x.cpu()) for i, x in cells._arriving(s)] for s in (setup, plain)]
         assert [index for index, _ in both[0]] == [index for index, _ in both[1]]

@@ -10,7 +10,7 @@ import pytest
 from lametta import Output
 from lametta.bench.experiment import Cell
 from lametta.bench.running import cell as cells
-from lametta.bench.running.cell import adapters
+from lametta.bench.running.cell import adapter_per_stream
 from lametta.stream import Scenario, alone, by_group, interleaved
 from lametta.types import Prediction
 
@@ -31,7 +31,7 @@ class Recording:
 
 def drive(ids, stop=99, **options):
     log = []
-    with closing(adapters(lambda: Recording(log), ids, **options)) as own:
+    with closing(adapter_per_stream(lambda: Recording(log), ids, **options)) as own:
         for i, (adapter, name) in enumerate(zip(own, ids, strict=True)):
             if i == stop:
                 break

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score
 
-from lametta.bench.running.scores import Tally
+from lametta.bench.running.scores import StreamingMetrics
 from lametta.types import LamettaError
 from tests.conftest import softmax
 
 
 def tallied(probs, labels, cuts=()):
-    tally = Tally(probs.shape[1])
+    metrics = StreamingMetrics(probs.shape[1])
     parts = zip(np.split(probs, cuts), np.split(labels, cuts), strict=True)
-    hits = sum(tally.add(*part) for part in parts)
-    return tally.values() | {"hits": hits}
+    hits = sum(metrics.update(*part) for part in parts)
+    return metrics.compute() | {"hits": hits}
 
 
 def predictions(n=500, n_classes=7, seed=0, scale=2.0):
@@ -116,15 +116,15 @@ def test_a_diverged_network_is_wrong():
         (np.full((1, 3), np.inf), [0], "probs must lie in 0..1"),
     ],
 )
-def test_tally_names_what_is_wrong(probs, labels, message):
+def test_metrics_name_what_is_wrong(probs, labels, message):
     with pytest.raises(LamettaError, match=message):
-        Tally(3).add(probs, np.array(labels))
+        StreamingMetrics(3).update(probs, np.array(labels))
 
 
-def test_a_tally_needs_classes_and_samples():
+def test_metrics_need_classes_and_samples():
     with pytest.raises(LamettaError, match="n_classes must be >= 1, got 0"):
-        Tally(0)
-    tally = Tally(3)
-    assert tally.add(np.zeros((0, 3)), np.zeros(0, int)) == 0
+        StreamingMetrics(0)
+    metrics = StreamingMetrics(3)
+    assert metrics.update(np.zeros((0, 3)), np.zeros(0, int)) == 0
     with pytest.raises(LamettaError, match="at least one sample"):
-        tally.values()
+        metrics.compute()

@@ -210,7 +210,7 @@ def risk(
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
-    """The course of each run: one row for each batch of each cell.
+    """The time series of each run: one row for each batch of each cell.
 
     Returns
     -------
@@ -226,9 +226,9 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
     >>> curves(pl.DataFrame(cell | steps)).select("step", "samples", "online_accuracy").rows()
     [(1, 2, 0.5), (2, 4, 0.75)]
     """
-    require(frame, *CELL, *names("course"))
+    require(frame, *CELL, *names("series"))
     so_far = pl.element().cum_sum()
-    courses = frame.select(
+    series = frame.select(
         *CELL,
         step=pl.int_ranges(1, pl.col("step_n").list.len() + 1),
         samples=pl.col("step_n").list.eval(so_far),
@@ -236,8 +236,8 @@ def curves(frame: pl.DataFrame) -> pl.DataFrame:
         entropy="step_entropy",
         diversity="step_diversity",
     )
-    lists = [name for name in courses.columns if name not in CELL]
-    return courses.explode(lists).with_columns(pl.col("online_accuracy") / pl.col("samples"))
+    lists = [name for name in series.columns if name not in CELL]
+    return series.explode(lists).with_columns(pl.col("online_accuracy") / pl.col("samples"))
 
 
 def require(frame: pl.DataFrame, *names: str) -> None:

@@ -87,12 +87,12 @@ _STUDIES: Mapping[str, tuple[str, str, tuple[object, ...], Numbers]] = {
 }
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name without case, dashes and synonyms, so that the paper's names match ours.
 
     Examples
     --------
-    >>> plain("ResNet-50") == plain("RN-50"), plain("ViT-B/16")
+    >>> normalize_name("ResNet-50") == normalize_name("RN-50"), normalize_name("ViT-B/16")
     (True, 'vitb')
     """
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
@@ -148,7 +148,9 @@ def _published() -> Iterator[tuple[str, str, str, str, float]]:
                 yield study, quantity, _of(study, key), method, value
 
 
-def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") -> pl.DataFrame:
+def join_published(
+    rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source"
+) -> pl.DataFrame:
     """The paper's numbers with ours, where there are both.
 
     Parameters
@@ -164,7 +166,7 @@ def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") 
     --------
     >>> cells = {"method": "Source", "config": "{}", "model": "net", "scenario": "video", "seed": 0}
     >>> cells |= {"fingerprint": "5f1c", "batch_size": 16, "accuracy": 0.5, "architecture": "RN-50"}
-    >>> with_ours([("batch_size", pl.DataFrame([cells]))]).select("of", "ours", "paper").rows()
+    >>> join_published([("batch_size", pl.DataFrame([cells]))]).select("of", "ours", "paper").rows()
     [('batches of 16', 50.0, 52.2)]
     """
     ours: dict[tuple[str, str, str], float] = {}
@@ -181,7 +183,7 @@ def with_ours(rows: Iterable[tuple[str, pl.DataFrame]], source: str = "Source") 
 
 
 def _key(study: str, of: object, method: str) -> tuple[str, str, str]:
-    return study, plain(str(of)), plain(method)
+    return study, normalize_name(str(of)), normalize_name(method)
 
 
 def _of(study: str, key: object) -> str:
@@ -206,7 +208,9 @@ def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
             for of, part in parts.items()
         )
     if study == "batch_size":  # which is of one network
-        paired = paired.filter(pl.col("architecture").map_elements(plain, pl.String) == "rn50")
+        paired = paired.filter(
+            pl.col("architecture").map_elements(normalize_name, pl.String) == "rn50"
+        )
     if study not in _STUDIES or paired.is_empty():
         return pl.DataFrame(schema=["of", "method", "value"])
     key = _STUDIES[study][1]

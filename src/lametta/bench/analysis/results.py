@@ -20,7 +20,7 @@ _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StudyRows:
     """The cells of the validation or of a study.
 
     Attributes
@@ -30,13 +30,13 @@ class Part:
         Streams on which the source was not run are left out, since there are no gains over it.
     total : int
         How many cells there should be.
-    lack : str
+    missing : str
         What was not run, or why that is not known, in words; empty if nothing.
     """
 
     rows: pl.DataFrame
     total: int = 0
-    lack: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +70,12 @@ class Results:
         return self.experiment.source
 
     @cached_property
-    def validation(self) -> Part:
+    def validation(self) -> StudyRows:
         """The cells that configurations are chosen by."""
         return self._part(self.experiment.validation_cells())
 
     @cached_property
-    def studies(self) -> dict[str, Part]:
+    def studies(self) -> dict[str, StudyRows]:
         """The cells of each study."""
         return {name: self._study(name) for name in self.experiment.studies}
 
@@ -94,14 +94,14 @@ class Results:
         is_chosen = pl.col("config") == pl.col("method").replace(chosen)
         return self.validation.rows.filter(single | is_chosen)
 
-    def _study(self, name: str) -> Part:
+    def _study(self, name: str) -> StudyRows:
         try:
             cells = self.experiment.study_cells(name, self.selected)
         except LamettaError as error:  # nothing is selected yet
-            return Part(self.frame.clear(), lack=str(error))
+            return StudyRows(self.frame.clear(), missing=str(error))
         return self._part(cells)
 
-    def _part(self, cells: Sequence[Cell]) -> Part:
+    def _part(self, cells: Sequence[Cell]) -> StudyRows:
         schema = {"id": pl.String(), **{name: SCHEMA[name] for name in CELL}}
         wanted = pl.DataFrame(
             [[getattr(cell, name) for name in schema] for cell in cells], schema, orient="row"
@@ -113,12 +113,12 @@ class Results:
             raise LamettaError(f"results must have the cell that {file} is named by, got another")
         sources = rows.filter(method=self.source)
         paired = rows.join(sources, on=STREAM, how="semi", maintain_order="left")
-        lack = ""
+        missing = ""
         if len(rows) < len(cells):
-            lack = f"{len(cells) - len(rows)} of {len(cells)} cells were not run"
+            missing = f"{len(cells) - len(rows)} of {len(cells)} cells were not run"
             if unpaired := len(rows) - len(paired):
-                lack += f"; {unpaired} more are left out, since their stream has no source"
-        return Part(self._labeled(paired), len(cells), lack)
+                missing += f"; {unpaired} more are left out, since their stream has no source"
+        return StudyRows(self._labeled(paired), len(cells), missing)
 
     def _labeled(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Put labels in the place of names, and add what is known of models and scenarios."""
@@ -145,7 +145,7 @@ def read_results(folder: PathLike) -> Results:
     --------
     >>> read_results("no/such/folder")
     Traceback (most recent call last):
-    lametta.types.LamettaError: results must be a folder, got no/such/folder
+    lametta.types.LamettaError: no results in 'no/such/folder': not a folder
     """
     folder = Path(folder)
     frame = read_cells(folder)
@@ -177,7 +177,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise LamettaError(f"results must be a folder, got {folder}")
+        raise LamettaError(f"no results in '{folder}': not a folder")
     if cells is None:
         files = sorted(folder.glob("cells/*.parquet"))
     else:
@@ -196,13 +196,13 @@ def _read_sound(files: list[Path]) -> pl.DataFrame | None:
         found = pl.read_parquet(files, glob=False, include_file_paths="id")
     except _UNREADABLE:
         return None
-    types, courses = found.drop("id").schema, names("course")
+    types, series = found.drop("id").schema, names("series")
     sound = (
         found["id"].to_list() == [str(file) for file in files]
         and types == {name: SCHEMA[name] for name in types if name in SCHEMA}
-        and {*NEEDED, *courses} <= types.keys()
+        and {*NEEDED, *series} <= types.keys()
         and not any(found[name].has_nulls() for name in NEEDED)
-        and all(found[x].list.len().eq_missing(found[courses[0]].list.len()).all() for x in courses)
+        and all(found[x].list.len().eq_missing(found[series[0]].list.len()).all() for x in series)
     )
     return found.with_columns(id=pl.Series([file.stem for file in files])) if sound else None
 
@@ -232,9 +232,9 @@ def read_cell(path: Path) -> pl.DataFrame:
         got = types[name]
         if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
             raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
-    courses = [row.get(name) for name in names("course")]
-    if len({None if course is None else len(course) for course in courses}) > 1:
-        raise LamettaError(f"results must have courses of one length, got several in {path}")
+    series = [row.get(name) for name in names("series")]
+    if len({None if x is None else len(x) for x in series}) > 1:
+        raise LamettaError(f"results must have series of one length, got several in {path}")
     if types != known:
         found = found.select(pl.col(name).cast(known[name], strict=False) for name in known)
     return found.hstack([pl.Series("id", [path.stem])])

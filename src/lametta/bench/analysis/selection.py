@@ -14,10 +14,10 @@ from lametta._files import write_text
 from lametta.bench.analysis import check_cells, gains, means, refuse, require
 from lametta.bench.columns import CELL, STREAM
 from lametta.bench.experiment.errors import (
-    Strict,
-    complaint,
-    find_problems,
-    plain,
+    StrictModel,
+    config_error,
+    errors_of,
+    json_value,
     read_toml,
     to_key,
     to_toml,
@@ -203,14 +203,14 @@ def read_selection(path: str | Path) -> dict[str, dict[str, object]]:
     try:
         selected = TypeAdapter(dict[str, _Selected]).validate_python(content)
     except ValidationError as error:
-        raise complaint(path, find_problems(error, lambda _: ["config"])) from None
+        raise config_error(path, errors_of(error, lambda _: ["config"])) from None
     return {method: section.config for method, section in selected.items()}
 
 
-class _Selected(Strict):
+class _Selected(StrictModel):
     """What is selected for a method, as the file has it."""
 
-    config: Annotated[dict[str, object], plain]
+    config: Annotated[dict[str, object], json_value]
 
 
 def _rows(frame: pl.DataFrame, scenarios: Sequence[str]) -> pl.DataFrame:

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from lametta._checks import check_choice
 from lametta._files import PathLike
-from lametta.bench.experiment.errors import Strict, complaint, find_problems, read_toml
-from lametta.bench.experiment.references import find_inconsistencies
+from lametta.bench.experiment.errors import StrictModel, config_error, errors_of, read_toml
+from lametta.bench.experiment.references import check_references
 from lametta.bench.experiment.schema import (
     DatasetSpec,
     MethodSpec,
@@ -73,7 +73,7 @@ class Cell:
         return params
 
 
-class Experiment(Strict):
+class Experiment(StrictModel):
     """An experiment: what there is, what is chosen from it, and what is run with the choice.
 
     `load` reads it from a file; ``experiments/demo.toml`` is one to start from.
@@ -230,7 +230,7 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     --------
     >>> load("no/such.toml")
     Traceback (most recent call last):
-    lametta.types.LamettaError: path must be a TOML file, got no/such.toml: No such file or
+    lametta.types.LamettaError: cannot read 'no/such.toml': No such file or
     directory
     """
     path = Path(path)
@@ -238,12 +238,12 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     try:
         experiment = Experiment.model_validate(content)
     except ValidationError as error:
-        problems = find_problems(error, _known)
+        problems = errors_of(error, _known)
     else:
-        problems = find_inconsistencies(experiment, check)
+        problems = check_references(experiment, check)
         if not problems:
             return experiment
-    raise complaint(path, problems)
+    raise config_error(path, problems)
 
 
 def bundled(name: str) -> Path:

@@ -36,13 +36,13 @@ _WORDS = {
 _DEPTH = 100  # of lists and tables in each other; ours have six
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A table of the file that takes no unknown keys, and no text for numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Problem(NamedTuple):
+class ConfigError(NamedTuple):
     """What is wrong, and the keys that lead there."""
 
     keys: tuple[str, ...]
@@ -55,9 +55,9 @@ class Problem(NamedTuple):
         return f"{key}: {self.message}" if key else self.message
 
 
-def find_problems(
+def errors_of(
     error: ValidationError, known: Callable[[tuple[str, ...]], Iterable[str]]
-) -> list[Problem]:
+) -> list[ConfigError]:
     """Give what pydantic found; ``known`` lists the keys allowed where an unknown one stands."""
     problems = []
     for found in error.errors():
@@ -66,11 +66,13 @@ def find_problems(
         # The place in a list is left out: the message shows the item.
         keys = tuple(part for part in found["loc"] if isinstance(part, str) and part != "[key]")
         extra = found["type"] == "extra_forbidden"
-        problems.append(Problem(keys, expected(known(keys), keys[-1]) if extra else _say(found)))
+        problems.append(
+            ConfigError(keys, expected(known(keys), keys[-1]) if extra else _say(found))
+        )
     return problems
 
 
-def complaint(path: PathLike, problems: Iterable[Problem]) -> LamettaError:
+def config_error(path: PathLike, problems: Iterable[ConfigError]) -> LamettaError:
     """The error that says all that is wrong with a file, a line for each problem."""
     return LamettaError("\n".join(f"{path}: {problem.line}" for problem in problems))
 
@@ -114,7 +116,7 @@ def _check_unique(values: tuple[object, ...]) -> tuple[object, ...]:
 unique = AfterValidator(_check_unique)
 
 
-def check_plain(value: T) -> T:
+def check_json_value(value: T) -> T:
     """Refuse what TOML has and JSON has not: dates and times; and NaN."""
     for item in _leaves(value):
         if not isinstance(item, str | bool | int | float):
@@ -132,7 +134,7 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-plain = AfterValidator(check_plain)
+json_value = AfterValidator(check_json_value)
 
 
 def _say(found: "ErrorDetails") -> str:
@@ -154,10 +156,10 @@ def read_toml(path: Path) -> dict[str, object]:
     except RecursionError:
         pass
     except OSError as error:
-        reason = error.strerror
+        raise LamettaError(f"cannot read '{path}': {error.strerror}") from None
     except ValueError as error:
         reason = error
-    raise LamettaError(f"path must be a TOML file, got {path}: {reason}")
+    raise LamettaError(f"'{path}' is not valid TOML: {reason}")
 
 
 def _is_deep(content: dict[str, object]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lametta import methods
 from lametta._checks import check_choice
-from lametta.bench.experiment.errors import Problem, expected
+from lametta.bench.experiment.errors import ConfigError, expected
 from lametta.registry import is_third_party
 from lametta.types import LamettaError
 
@@ -19,7 +19,7 @@ _MOST_CONFIGURATIONS = 10_000  # of a method; the paper's have at most 54
 _MOST_CELLS = 1_000_000
 
 
-def find_inconsistencies(experiment: "Experiment", check: str) -> list[Problem]:
+def check_references(experiment: "Experiment", check: str) -> list[ConfigError]:
     """Find what does not fit together in an experiment whose tables are each valid."""
     check_choice("check", check, ("ours", "all", "none"))
     if problems := list(_sizes(experiment)):
@@ -28,27 +28,27 @@ def find_inconsistencies(experiment: "Experiment", check: str) -> list[Problem]:
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
 
 
-def _sizes(experiment: "Experiment") -> Iterator[Problem]:
+def _sizes(experiment: "Experiment") -> Iterator[ConfigError]:
     """A mistake in a grid can make more cells than anyone can count to, let alone run."""
     counts = {name: method.n_configurations for name, method in experiment.methods.items()}
     for name, n in counts.items():
         if n > _MOST_CONFIGURATIONS:
             message = f"must make at most {_MOST_CONFIGURATIONS} configurations, got {n}"
-            yield Problem(("methods", name, "grid"), message)
+            yield ConfigError(("methods", name, "grid"), message)
     for keys, phase in _phases(experiment):
         chosen = len(phase.methods)  # one configuration of each
         every = sum(counts.get(name, 1) for name in phase.methods)
         lists = (phase.models, phase.scenarios, phase.seeds, phase.batch_sizes)
         n = math.prod(map(len, lists)) * (every if keys == ("validation",) else chosen)
         if n > _MOST_CELLS:
-            yield Problem(keys, f"must have at most {_MOST_CELLS} cells, got {n}")
+            yield ConfigError(keys, f"must have at most {_MOST_CELLS} cells, got {n}")
 
 
-def _sources(experiment: "Experiment") -> Iterator[Problem]:
+def _sources(experiment: "Experiment") -> Iterator[ConfigError]:
     """There is one baseline, which gains are counted from."""
     n = sum(method.kind == "source" for method in experiment.methods.values())
     if n != 1:
-        yield Problem(("methods",), f"must have one method of kind 'source', got {n}")
+        yield ConfigError(("methods",), f"must have one method of kind 'source', got {n}")
 
 
 def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str, object]]) -> None:
@@ -59,7 +59,7 @@ def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str,
             raise LamettaError(f"selected must fit {name}, got {key}: {message}")
 
 
-def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
+def _parameters(experiment: "Experiment", check: str) -> Iterator[ConfigError]:
     for name, method in experiment.methods.items():
         wrong: Iterable[tuple[str, str]] = ()
         if check == "all" or (check == "ours" and _is_ours(method)):
@@ -67,16 +67,18 @@ def _parameters(experiment: "Experiment", check: str) -> Iterator[Problem]:
                 found = methods.find(method.kind)
                 wrong = chain.from_iterable(map(found.param_errors, method.configurations()))
             except LamettaError as error:
-                yield Problem(("methods", name, "kind"), str(error).removeprefix("method "))
+                yield ConfigError(("methods", name, "kind"), str(error).removeprefix("method "))
         in_grids = {key for grid in method.grid for key in grid}
         for key in in_grids & method.params.keys():
-            yield Problem(("methods", name, "grid", key), "must not be in params too, got both")
+            yield ConfigError(("methods", name, "grid", key), "must not be in params too, got both")
         for key, message in wrong:
             table = ("grid" if key in in_grids else "params", key) if key else ()
-            yield Problem(("methods", name, *table), message)
+            yield ConfigError(("methods", name, *table), message)
         configs = experiment.configs(name)
         if len(set(configs)) < len(configs):
-            yield Problem(("methods", name, "grid"), "must give each configuration once, got more")
+            yield ConfigError(
+                ("methods", name, "grid"), "must give each configuration once, got more"
+            )
 
 
 def _is_ours(method: "MethodSpec") -> bool:
@@ -88,11 +90,11 @@ def _is_ours(method: "MethodSpec") -> bool:
     return methods.is_builtin(method.kind) and not any(map(is_third_party, values))
 
 
-def _references(experiment: "Experiment") -> Iterator[Problem]:
+def _references(experiment: "Experiment") -> Iterator[ConfigError]:
     for name, scenario in experiment.scenarios.items():
         yield from _defined(("scenarios", name, "dataset"), [scenario.dataset], experiment.datasets)
     if not experiment.studies and not experiment.validation.seeds:
-        yield Problem((), "must have a validation or a study, got none")
+        yield ConfigError((), "must have a validation or a study, got none")
     for keys, phase in _phases(experiment):
         yield from _defined((*keys, "models"), phase.models, experiment.models)
         yield from _defined((*keys, "scenarios"), phase.scenarios, experiment.scenarios)
@@ -100,11 +102,13 @@ def _references(experiment: "Experiment") -> Iterator[Problem]:
         kinds = {experiment.methods[m].kind for m in phase.methods if m in experiment.methods}
         if "source" not in kinds and phase.seeds:
             message = f"must have the method of kind 'source', got {', '.join(phase.methods)}"
-            yield Problem((*keys, "methods"), message)
+            yield ConfigError((*keys, "methods"), message)
 
 
-def _defined(keys: tuple[str, ...], names: Iterable[str], known: Iterable[str]) -> list[Problem]:
-    return [Problem(keys, expected(known, name)) for name in names if name not in known]
+def _defined(
+    keys: tuple[str, ...], names: Iterable[str], known: Iterable[str]
+) -> list[ConfigError]:
+    return [ConfigError(keys, expected(known, name)) for name in names if name not in known]
 
 
 def _phases(experiment: "Experiment") -> Iterator[tuple[tuple[str, ...], "Validation | Study"]]:
@@ -113,17 +117,17 @@ def _phases(experiment: "Experiment") -> Iterator[tuple[tuple[str, ...], "Valida
         yield ("studies", name), study
 
 
-def _unselected(experiment: "Experiment") -> Iterator[Problem]:
+def _unselected(experiment: "Experiment") -> Iterator[ConfigError]:
     """A study runs one configuration of each method, so somebody has to choose it."""
     for name, study in experiment.studies.items():
         for method in study.methods:
             n = len(experiment.configs(method))
             if n > 1 and method not in experiment.validation.methods:
                 message = f"must be in validation.methods too, or have one configuration, got {n}"
-                yield Problem(("studies", name, "methods"), f"{method!r} {message}")
+                yield ConfigError(("studies", name, "methods"), f"{method!r} {message}")
 
 
-def _timed(experiment: "Experiment") -> Iterator[Problem]:
+def _timed(experiment: "Experiment") -> Iterator[ConfigError]:
     """In an untimed phase too, the cells of a timed study would be there twice."""
     studies = experiment.studies.values()
     timed = {name for study in studies if study.live for name in study.scenarios}
@@ -131,4 +135,4 @@ def _timed(experiment: "Experiment") -> Iterator[Problem]:
         for name in phase.scenarios:
             if name in timed and not phase.live:
                 message = f"must not have what a timed study has, got {name!r}"
-                yield Problem((*keys, "scenarios"), message)
+                yield ConfigError((*keys, "scenarios"), message)

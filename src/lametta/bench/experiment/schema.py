@@ -18,7 +18,7 @@ from pydantic import (
 
 from lametta import methods
 from lametta._checks import raise_as
-from lametta.bench.experiment.errors import Strict, expected, named, one_of, plain, unique
+from lametta.bench.experiment.errors import StrictModel, expected, json_value, named, one_of, unique
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
@@ -36,7 +36,7 @@ _List = Field(strict=False, min_length=1)
 _Names = Annotated[tuple[str, ...], _List, unique]
 _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
-_Grid = dict[str, Annotated[tuple[object, ...], _List, plain]]
+_Grid = dict[str, Annotated[tuple[object, ...], _List, json_value]]
 _Grids = Annotated[
     tuple[_Grid, ...], _List, BeforeValidator(lambda x: (x,) if isinstance(x, dict) else x)
 ]
@@ -45,7 +45,7 @@ Params: TypeAlias = dict[str, object]
 """The parameters of a method: what TOML and JSON can say."""
 
 
-class _Spec(Strict):
+class _Spec(StrictModel):
     def identity(self) -> dict[str, object]:
         """Give what results depend on: all but defaults and what is only shown."""
         return self.model_dump(exclude=_SHOWN, exclude_defaults=True)
@@ -121,7 +121,7 @@ class DatasetSpec(_Spec):
     """
 
     reader: Annotated[str, named(catalog.DATASETS, "reader")]
-    options: Annotated[dict[str, object], plain] = Field(default_factory=dict)
+    options: Annotated[dict[str, object], json_value] = Field(default_factory=dict)
     part: _Part | None = None
     most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
@@ -195,7 +195,7 @@ class MethodSpec(_Spec):
     """
 
     kind: Annotated[str, AfterValidator(_check_kind)]
-    params: Annotated[Params, plain] = Field(default_factory=dict)
+    params: Annotated[Params, json_value] = Field(default_factory=dict)
     grid: _Grids = ({},)
 
     @property

@@ -5,19 +5,19 @@ from lametta.bench.figures.cost import runtime
 from lametta.bench.figures.figure import Figure
 from lametta.bench.figures.radars import kernels, radar
 from lametta.bench.figures.shifts import cross_shift
-from lametta.bench.figures.style import Mark, marks
+from lametta.bench.figures.style import SeriesStyle, series_styles
 from lametta.bench.figures.timeseries import curves
 
 __all__ = [
     "Figure",
-    "Mark",
+    "SeriesStyle",
     "batch_size",
     "boxes",
     "cross_shift",
     "curves",
     "kernels",
-    "marks",
     "radar",
     "runtime",
+    "series_styles",
     "spread",
 ]

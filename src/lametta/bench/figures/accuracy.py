@@ -9,15 +9,29 @@ import polars as pl
 
 from lametta.bench.analysis import COVERED, gains
 from lametta.bench.analysis.paper import differences
-from lametta.bench.figures.figure import MEANS, Figure, averages, ends, heights, place
-from lametta.bench.figures.style import INK, Mark, Marks, apart, name_rows, pick
+from lametta.bench.figures.figure import (
+    MEANS,
+    Figure,
+    averages,
+    axis_limits,
+    panel_label,
+    values_by_method,
+)
+from lametta.bench.figures.style import (
+    INK,
+    SeriesStyle,
+    SeriesStyles,
+    dash_overlaps,
+    name_rows,
+    styles_for,
+)
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
+def boxes(frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None) -> Figure:
     """The accuracy of each run, one panel a kind of scenario: the paper's Figure 4.
 
     Parameters
@@ -27,7 +41,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
         has the columns ``iid`` and ``prior_shift``, scenarios of a kind share a panel.
     source : str
         The baseline; its mean is drawn as a line through the methods of a scenario.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
 
     Examples
@@ -46,7 +60,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
     runs = runs.join(means, on=keys, how="left", maintain_order="left")
     panels = runs.partition_by("panel")
     n_boxes = max((panel.select("scenario", "method").n_unique() for panel in panels), default=0)
-    present = pick(frame["method"], style)
+    present = styles_for(frame["method"], style)
     return Figure(
         "boxes",
         "Accuracy over runs",
@@ -56,7 +70,9 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: Marks | None = Non
         "Beside each method stands its average over the scenarios of the panel; all panels have "
         f"one axis.{differences('boxes', frame)}",
         runs,
-        partial(_draw_boxes, source=source, style=present, ends=ends(list(runs["accuracy"]))),
+        partial(
+            _draw_boxes, source=source, style=present, ends=axis_limits(list(runs["accuracy"]))
+        ),
         size=(min(max(3.5, 0.7 + 0.16 * n_boxes), 7.0), 3.5),
         columns=3,
     )
@@ -70,11 +86,11 @@ def _panel(frame: pl.DataFrame) -> pl.Expr:
         kind = (
             kind.when("prior_shift").then(pl.lit("i.i.d., prior shift")).otherwise(pl.lit("i.i.d."))
         )
-    return place(frame, kind).alias("panel")
+    return panel_label(frame, kind).alias("panel")
 
 
 def _draw_boxes(
-    axes: "Axes", rows: pl.DataFrame, source: str, style: Marks, ends: tuple[float, float]
+    axes: "Axes", rows: pl.DataFrame, source: str, style: SeriesStyles, ends: tuple[float, float]
 ) -> None:
     scenarios = list(dict.fromkeys(rows["scenario"]))
     methods = list(dict.fromkeys(rows["method"]))
@@ -109,7 +125,7 @@ def _draw_boxes(
     axes.set_xlabel("scenario")
     average = dict(rows.select("method", "average").iter_rows())
     handles = [
-        Mark(style[name].color, filled=True).handle(f"{name} {average[name]:.1f}")
+        SeriesStyle(style[name].color, filled=True).handle(f"{name} {average[name]:.1f}")
         for name in methods
     ]
     columns = 3 if max(map(len, methods)) < 12 else 2
@@ -125,7 +141,9 @@ def _draw_boxes(
     axes.set_title(rows["panel"][0], pad=8 + 11 * -(-len(methods) // columns))
 
 
-def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
+def batch_size(
+    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
+) -> Figure:
     """The mean accuracy against the batch size: the paper's Figure 9.
 
     Parameters
@@ -134,7 +152,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
         One row a cell.
     source : str
         The baseline.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
 
     Examples
@@ -149,7 +167,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
         "batch_size", maintain_order=True
     )
     data = means.select(pl.col("model").alias("panel"), "batch_size", *MEANS)
-    present = apart(pick(data["method"], style), heights(data, "accuracy"))
+    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "accuracy"))
     whiskers = f"; whiskers are 95 % intervals of the gain over {source}, paired and {COVERED}"
     sure = data["gain_ci"].is_not_null().any()
     return Figure(
@@ -163,7 +181,7 @@ def batch_size(frame: pl.DataFrame, source: str = "Source", style: Marks | None 
     )
 
 
-def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
+def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: SeriesStyles) -> None:
     for i, (method, mark) in enumerate(style.items()):
         line = rows.filter(method=method)
         axes.errorbar(
@@ -183,7 +201,9 @@ def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
     axes.set_ylabel("accuracy (%)")
 
 
-def spread(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
+def spread(
+    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
+) -> Figure:
     """The gain of each run over the source on the same stream, one line of dots a method.
 
     Parameters
@@ -193,7 +213,7 @@ def spread(frame: pl.DataFrame, source: str = "Source", style: Marks | None = No
         ``iid``, streams that are i.i.d. and those that are not have panels of their own.
     source : str
         The baseline, at 0.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
 
     Examples
@@ -218,7 +238,7 @@ def spread(frame: pl.DataFrame, source: str = "Source", style: Marks | None = No
         gain=100 * pl.col("gain"),
     )
     methods = list(dict.fromkeys(data["method"]))
-    style, around = pick(methods, style), ends([0.0, *data["gain"]])
+    style, around = styles_for(methods, style), axis_limits([0.0, *data["gain"]])
     return Figure(
         "spread",
         "Gain of each run",
@@ -231,7 +251,11 @@ def spread(frame: pl.DataFrame, source: str = "Source", style: Marks | None = No
 
 
 def _draw_spread(
-    axes: "Axes", rows: pl.DataFrame, methods: list[str], style: Marks, ends: tuple[float, float]
+    axes: "Axes",
+    rows: pl.DataFrame,
+    methods: list[str],
+    style: SeriesStyles,
+    ends: tuple[float, float],
 ) -> None:
     axes.axvline(0, color=INK, lw=0.8)
     for line, method in enumerate(methods):

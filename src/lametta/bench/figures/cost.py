@@ -7,7 +7,7 @@ import polars as pl
 from lametta.bench.analysis.paper import differences
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.figures.figure import Figure
-from lametta.bench.figures.style import Mark, name_rows
+from lametta.bench.figures.style import SeriesStyle, name_rows
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ _STAGES = [COLUMNS[name] for name in names("stage")]
 _MEMORY = COLUMNS["peak_memory"]
 _COLORS = ("#56b4e9", "#d55e00", "#009e73", "#e69f00", "#cc79a7")
 _MARKS = {
-    stage.label: Mark(color, filled=True) for stage, color in zip(_STAGES, _COLORS, strict=False)
+    stage.label: SeriesStyle(color, filled=True)
+    for stage, color in zip(_STAGES, _COLORS, strict=False)
 }
-_GRAY = Mark("#808890", filled=True)
+_GRAY = SeriesStyle("#808890", filled=True)
 
 
 def runtime(frame: pl.DataFrame) -> Figure:

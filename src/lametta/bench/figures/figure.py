@@ -13,7 +13,7 @@ import polars as pl
 
 from lametta._files import atomic_write
 from lametta.bench.analysis import gains, summary
-from lametta.bench.figures.style import GRID, INK, RC, Marks
+from lametta.bench.figures.style import GRID, INK, RC, SeriesStyles
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Figure:
         What is drawn. Its column ``panel`` says in which panel, and titles it.
     draw : callable
         ``draw(axes, rows)`` draws the rows of one panel.
-    legend : mapping of str to Mark
+    legend : mapping of str to SeriesStyle
         What the marks stand for, where the axes do not say so.
     size : tuple of float
         Width and height of a panel, in inches.
@@ -59,7 +59,7 @@ class Figure:
     caption: str
     data: pl.DataFrame = field(repr=False)
     draw: Callable[[Any, pl.DataFrame], object] = field(repr=False)
-    legend: Marks = field(default_factory=dict, repr=False)
+    legend: SeriesStyles = field(default_factory=dict, repr=False)
     size: tuple[float, float] = (3.4, 2.5)
     columns: int = 2
     polar: bool = False
@@ -101,7 +101,7 @@ class Figure:
         return self.data.partition_by("panel", maintain_order=True)
 
     def _canvas(
-        self, panels: list[pl.DataFrame], columns: int = 1, legend: Marks | None = None
+        self, panels: list[pl.DataFrame], columns: int = 1, legend: SeriesStyles | None = None
     ) -> "Canvas":
         import matplotlib
         from matplotlib.figure import Figure as Canvas
@@ -164,26 +164,26 @@ def averages(frame: pl.DataFrame, source: str, *by: str) -> pl.DataFrame:
     return means.with_columns(pl.col("accuracy", "accuracy_ci", "gain", "gain_ci") * 100)
 
 
-def heights(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]]:
+def values_by_method(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]]:
     """The values of each method in the order of the rows, panel by panel."""
     for rows in frame.partition_by("panel", maintain_order=True):
         yield dict(rows.group_by("method", maintain_order=True).agg(column).iter_rows())
 
 
-def place(frame: pl.DataFrame, what: str | pl.Expr = "scenario") -> pl.Expr:
+def panel_label(frame: pl.DataFrame, what: str | pl.Expr = "scenario") -> pl.Expr:
     """The scenario, after the model and the batch size where there are several of them."""
     varying = [name for name in ("model", "batch_size") if frame[name].n_unique() > 1]
     return pl.concat_str(*varying, what, separator=" · ")
 
 
-def ends(values: Sequence[float]) -> tuple[float, float]:
+def axis_limits(values: Sequence[float]) -> tuple[float, float]:
     """The ends of an axis that holds them all, with some room."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     room = 0.04 * (high - low) or 1.0
     return low - room, high + room
 
 
-def variants(frame: pl.DataFrame) -> pl.DataFrame:
+def name_configurations(frame: pl.DataFrame) -> pl.DataFrame:
     """Add to a method's name what tells its configurations apart."""
     pairs = frame.select("method", "config")
     parsed = {pair: json.loads(pair[1]) for pair in pairs.unique(maintain_order=True).iter_rows()}

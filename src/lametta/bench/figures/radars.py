@@ -9,8 +9,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from lametta.bench.analysis.paper import differences
-from lametta.bench.figures.figure import MEANS, Figure, averages, heights, variants
-from lametta.bench.figures.style import GRID, Marks, apart, pick
+from lametta.bench.figures.figure import (
+    MEANS,
+    Figure,
+    averages,
+    name_configurations,
+    values_by_method,
+)
+from lametta.bench.figures.style import GRID, SeriesStyles, dash_overlaps, styles_for
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -21,7 +27,7 @@ def radar(
     frame: pl.DataFrame,
     spokes: str = "model",
     source: str = "Source",
-    style: Marks | None = None,
+    style: SeriesStyles | None = None,
 ) -> Figure:
     """The mean accuracy of each method, one spoke a model: the paper's Figure 5.
 
@@ -33,7 +39,7 @@ def radar(
         The column whose values are the spokes; what else varies is averaged over.
     source : str
         The baseline.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
 
     Examples
@@ -49,13 +55,15 @@ def radar(
     return _radar("radar", frame, spokes, source, style)
 
 
-def _radar(kind: str, frame: pl.DataFrame, spokes: str, source: str, style: Marks | None) -> Figure:
+def _radar(
+    kind: str, frame: pl.DataFrame, spokes: str, source: str, style: SeriesStyles | None
+) -> Figure:
     means = averages(frame, source, spokes, "method")
     if (n := means[spokes].n_unique()) < 3:
         raise LamettaError(f"frame must have at least 3 values of {spokes} for a radar, got {n}")
     data = means.select(pl.lit("accuracy (%)").alias("panel"), pl.col(spokes), *MEANS)
     data = data.rename({spokes: "spoke"})
-    present = apart(pick(data["method"], style), heights(data, "accuracy"))
+    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "accuracy"))
     over = "" if spokes == "scenario" else ", the mean over scenarios"
     overall = dict(data.group_by("method").agg(pl.col("accuracy").mean()).iter_rows())
     center = _ticks(data)[0]
@@ -82,7 +90,7 @@ def _ticks(rows: pl.DataFrame) -> NDArray[np.float64]:
     return np.asarray(ticks)
 
 
-def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
+def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: SeriesStyles) -> None:
     spokes = list(dict.fromkeys(rows["spoke"]))
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
     for method, mark in style.items():
@@ -103,7 +111,9 @@ def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: Marks) -> None:
     axes.spines["polar"].set_color(GRID)
 
 
-def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = None) -> Figure:
+def kernels(
+    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
+) -> Figure:
     """The mean accuracy of each kernel, one spoke a model: the paper's Figure 8.
 
     With fewer than three models the spokes are the scenarios.
@@ -114,7 +124,7 @@ def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = N
         One row a cell. Kernels are methods of their own, or configurations of one method.
     source : str
         The baseline.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
 
     Examples
@@ -130,6 +140,8 @@ def kernels(frame: pl.DataFrame, source: str = "Source", style: Marks | None = N
     ['Source 50.0', 'LAME knn 50.0', 'LAME rbf 50.0']
     """
     few = frame["model"].n_unique() < 3
-    figure = _radar("kernels", variants(frame), "scenario" if few else "model", source, style)
+    figure = _radar(
+        "kernels", name_configurations(frame), "scenario" if few else "model", source, style
+    )
     why = " Its spokes are the networks, which are too few here: these are the scenarios."
     return replace(figure, title="Kernels of LAME", caption=figure.caption + why * few)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from lametta.bench.analysis.paper import plain
+from lametta.bench.analysis.paper import normalize_name
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -72,12 +72,12 @@ RC: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Mark:
+class SeriesStyle:
     """How a series is drawn: its color, its marker and its dashes; or, filled, as an area.
 
     Examples
     --------
-    >>> Mark("#d55e00").line
+    >>> SeriesStyle("#d55e00").line
     '-'
     """
 
@@ -103,22 +103,22 @@ class Mark:
         )
 
 
-Marks: TypeAlias = Mapping[str, Mark]
+SeriesStyles: TypeAlias = Mapping[str, SeriesStyle]
 
 
-def marks(names: Iterable[str]) -> dict[str, Mark]:
-    """A mark for each name: the paper's methods have fixed colors, others take those left.
+def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
+    """A style for each name: the paper's methods have fixed colors, others take those left.
 
     Examples
     --------
-    >>> chosen = marks(["Source", "LAME", "mine"])
+    >>> chosen = series_styles(["Source", "LAME", "mine"])
     >>> chosen["LAME"].color, len({mark.color for mark in chosen.values()})
     ('#d55e00', 3)
     """
     unique = tuple(dict.fromkeys(names))
     known: dict[str, str] = {}
     for name in unique:
-        color = _KNOWN.get(plain(name))
+        color = _KNOWN.get(normalize_name(name))
         if color and color not in known.values():  # "TENT" and "tent" are two methods
             known[name] = color
     free = [color for color in _PALETTE if color not in known.values()]
@@ -126,25 +126,27 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     chosen = {}
     for name, marker in zip(unique, cycle(_MARKERS), strict=False):
         dashes, color = (_DASHES[0], known[name]) if name in known else next(left)
-        chosen[name] = Mark(color, marker, dashes)
+        chosen[name] = SeriesStyle(color, marker, dashes)
     return chosen
 
 
-def pick(names: Iterable[str], style: Marks | None = None) -> dict[str, Mark]:
-    """The marks of these names: those of the style, if it has them all in different colors."""
+def styles_for(names: Iterable[str], style: SeriesStyles | None = None) -> dict[str, SeriesStyle]:
+    """The styles of these names: those of the style, if it has them all in different colors."""
     unique = tuple(dict.fromkeys(names))
     known = [style[name].color for name in unique if name in style] if style else []
     if style is None or len(set(known)) < len(unique):
-        style = marks(unique)
+        style = series_styles(unique)
     return {name: style[name] for name in unique}
 
 
-def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, Mark]:
-    """The marks with gaps in lines that would cover others, drawn in the order of the style.
+def dash_overlaps(
+    style: SeriesStyles, panels: Iterable[Mapping[str, Sequence[float]]]
+) -> dict[str, SeriesStyle]:
+    """The styles with gaps in lines that would cover others, drawn in the order of the style.
 
     Parameters
     ----------
-    style : mapping of str to Mark
+    style : mapping of str to SeriesStyle
         How each line is drawn.
     panels : iterable of mapping of str to sequence of float
         The heights of each line, at the same places.
@@ -152,7 +154,7 @@ def apart(style: Marks, panels: Iterable[Mapping[str, Sequence[float]]]) -> dict
     Examples
     --------
     >>> lines = {"Source": [1, 2, 3], "TENT": [1, 2, 3.01], "LAME": [4, 5, 6]}
-    >>> {name: mark.dashes for name, mark in apart(marks(lines), [lines]).items()}
+    >>> {name: mark.dashes for name, mark in dash_overlaps(series_styles(lines), [lines]).items()}
     {'Source': (), 'TENT': (4.0, 4.0), 'LAME': ()}
     """
     above = dict.fromkeys(style, 0)

@@ -11,8 +11,8 @@ import polars as pl
 from lametta.bench import analysis
 from lametta.bench.analysis.paper import differences
 from lametta.bench.columns import COLUMNS
-from lametta.bench.figures.figure import Figure, heights, place, variants
-from lametta.bench.figures.style import Marks, apart, name_rows, pick
+from lametta.bench.figures.figure import Figure, name_configurations, panel_label, values_by_method
+from lametta.bench.figures.style import SeriesStyles, dash_overlaps, name_rows, styles_for
 from lametta.types import Array
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Classes: TypeAlias = Callable[[str], Array | None]
 
 
 def curves(
-    frame: pl.DataFrame, style: Marks | None = None, classes: Classes | None = None
+    frame: pl.DataFrame, style: SeriesStyles | None = None, classes: Classes | None = None
 ) -> Figure:
     """The stream, and entropy and online accuracy along it: the paper's Figure 1.
 
@@ -38,7 +38,7 @@ def curves(
     ----------
     frame : DataFrame
         One row a cell. Configurations of one method are lines of their own.
-    style : mapping of str to Mark, optional
+    style : mapping of str to SeriesStyle, optional
         How each method is drawn.
     classes : callable, optional
         Gives the classes of a stream, to be shown as a strip beside those of an i.i.d. stream.
@@ -54,12 +54,12 @@ def curves(
      (2, 'online_accuracy', 100.0), (4, 'online_accuracy', 75.0)]
     """
     data = _thinned(
-        analysis.curves(variants(frame).with_columns(scenario=place(frame)))
+        analysis.curves(name_configurations(frame).with_columns(scenario=panel_label(frame)))
     ).with_columns(
         panel=pl.col("scenario") + pl.lit(": ") + pl.col("quantity").replace(_QUANTITIES)
     )
-    present = apart(pick(data["method"], style), heights(data, "value"))
-    strips = _strips(frame, classes) if classes else data.clear()
+    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "value"))
+    strips = _class_bars(frame, classes) if classes else data.clear()
     first = "The class of each sample, of the stream and of an i.i.d. one of the same samples; "
     lines = "the mean entropy of the predictions, and the accuracy over all samples so far"
     caption = lines.capitalize() if strips.is_empty() else first + lines
@@ -77,7 +77,7 @@ def curves(
     )
 
 
-def _strips(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
+def _class_bars(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
     """The class of samples at equal distances along a stream of each scenario, where known."""
     parts: list[tuple[str, Array]] = []
     streams = frame.unique("scenario", keep="first", maintain_order=True)
@@ -96,10 +96,10 @@ def _strips(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
     return pl.DataFrame(rows, schema, orient="row")
 
 
-def widest(
+def most_divergent(
     frame: pl.DataFrame,
     source: str,
-    style: Marks | None = None,
+    style: SeriesStyles | None = None,
     n: int = 3,
     *,
     streams: Classes | None = None,
@@ -118,13 +118,13 @@ def widest(
     return replace(figure, caption=figure.caption + more)
 
 
-def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
+def _thinned(series: pl.DataFrame) -> pl.DataFrame:
     """Means over seeds, at no more than `_N_POINTS` points of the stream."""
-    every = -(-courses.select(pl.col("step").max().fill_null(1)).item() // _N_POINTS)
+    every = -(-series.select(pl.col("step").max().fill_null(1)).item() // _N_POINTS)
     keys = ["scenario", "method", "point"]
-    scenarios = courses["scenario"].unique(maintain_order=True)
+    scenarios = series["scenario"].unique(maintain_order=True)
     return (
-        courses.with_columns(point=(pl.col("step") - 1) // every)
+        series.with_columns(point=(pl.col("step") - 1) // every)
         .group_by(*keys, "seed", maintain_order=True)
         .agg(pl.col("samples", "online_accuracy").last(), pl.col("entropy").mean())
         .group_by(keys, maintain_order=True)
@@ -141,10 +141,10 @@ def _thinned(courses: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _draw(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
+def _draw(axes: "Axes", rows: pl.DataFrame, style: SeriesStyles) -> None:
     quantity = rows["quantity"][0]
     if quantity == "class":
-        _draw_strips(axes, rows)
+        _draw_class_bars(axes, rows)
         return
     for method, mark in style.items():
         line = rows.filter(method=method)
@@ -154,7 +154,7 @@ def _draw(axes: "Axes", rows: pl.DataFrame, style: Marks) -> None:
     axes.set_ylabel(_QUANTITIES[quantity])
 
 
-def _draw_strips(axes: "Axes", rows: pl.DataFrame) -> None:
+def _draw_class_bars(axes: "Axes", rows: pl.DataFrame) -> None:
     """A strip a stream, whose colors are the classes."""
     from matplotlib import colormaps
 

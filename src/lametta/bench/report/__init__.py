@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 
 from lametta.bench import figures
-from lametta.bench.analysis.paper import with_ours
+from lametta.bench.analysis.paper import join_published
 from lametta.bench.analysis.results import Results, read_json
 from lametta.bench.analysis.selection import select
 from lametta.bench.experiment import canonical
 from lametta.bench.figures import Figure
-from lametta.bench.figures.style import Marks
-from lametta.bench.figures.timeseries import widest
+from lametta.bench.figures.style import SeriesStyles
+from lametta.bench.figures.timeseries import most_divergent
 from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
@@ -159,7 +159,7 @@ def _joined(names: Sequence[str]) -> str:
 
 def sections(results: Results) -> Iterator[Section]:
     """The studies in the order of the experiment file, the risks, and then the validation."""
-    style = figures.marks(results.experiment.methods)
+    style = figures.series_styles(results.experiment.methods)
     names = set(_OWN_NAMES)
     for name in results.experiment.studies:
         yield _study(results, name, style, names)
@@ -185,11 +185,11 @@ def _take(name: str, taken: set[str]) -> str:
     return free
 
 
-def _study(results: Results, name: str, style: Marks, names: set[str]) -> Section:
+def _study(results: Results, name: str, style: SeriesStyles, names: set[str]) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
     view = VIEWS.find(study.figure)
     heading = view.title if study.title == name else study.title
-    notes = [part.lack] if part.lack else []
+    notes = [part.missing] if part.missing else []
     file, classes = _take(name, names), partial(stream_classes, results)
     drawn: list[Figure] = []
     shown: list[Table] = []
@@ -224,9 +224,9 @@ def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
     return figure
 
 
-def _validation(results: Results, style: Marks, names: set[str]) -> Section:
+def _validation(results: Results, style: SeriesStyles, names: set[str]) -> Section:
     experiment, part, source = results.experiment, results.validation, results.source
-    notes = [part.lack] if part.lack else []
+    notes = [part.missing] if part.missing else []
     table: pl.DataFrame | None = None
     drawn: list[Figure] = []
     if not part.rows.is_empty():
@@ -242,7 +242,9 @@ def _validation(results: Results, style: Marks, names: set[str]) -> Section:
     return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
 
 
-def _rates(results: Results, rows: pl.DataFrame, style: Marks, names: set[str]) -> Iterator[Figure]:
+def _rates(
+    results: Results, rows: pl.DataFrame, style: SeriesStyles, names: set[str]
+) -> Iterator[Figure]:
     """The paper's first figure: the same method at several learning rates."""
     has_own = any(study.figure == "curves" for study in results.experiment.studies.values())
     method = next((name for name, params in results.selected.items() if "lr" in params), None)
@@ -258,7 +260,7 @@ def _rates(results: Results, rows: pl.DataFrame, style: Marks, names: set[str]) 
         own = (pl.col("method") == method) & pl.col("config").is_in(configs)
         shown = rows.filter(own | (pl.col("method") == results.source))
         classes = partial(stream_classes, results)
-        figure = widest(shown, results.source, style, n=1, streams=classes)
+        figure = most_divergent(shown, results.source, style, n=1, streams=classes)
         title = f"{method} at several learning rates"
         yield replace(figure, name=_take("rates", names), title=title)
 
@@ -268,7 +270,7 @@ def _paper(results: Results, shown: Sequence[Section]) -> Section:
     studies, drawn = results.experiment.studies, [f for section in shown for f in section.figures]
     rows = [(study.figure, results.studies[name].rows) for name, study in studies.items()]
     rows += [(figure.name, figure.frame()) for figure in drawn if figure.name == "cross_shift"]
-    both = with_ours((pair for pair in rows if len(pair[1])), results.source)
+    both = join_published((pair for pair in rows if len(pair[1])), results.source)
     note = _APPROXIMATE if len(both) else "Nothing that was run has a number in the paper."
     return Section("paper", "Beside the paper", tables=(ours_and_papers(both),), notes=(note,))
 

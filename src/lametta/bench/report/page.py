@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from lametta._files import PathLike, write_text
 from lametta.bench.analysis.results import Results
-from lametta.bench.figures import marks
+from lametta.bench.figures import series_styles
 from lametta.bench.report import Report
 from lametta.bench.tables import Table, as_table, percent, to_csv
-from lametta.bench.tables.accuracy import details, looks_ahead
+from lametta.bench.tables.accuracy import details, non_causal
 
 
 def write(report: Report, folder: PathLike) -> Path:
@@ -72,8 +72,8 @@ def _render(report: Report, streams: Table) -> str:
         results=results,
         message=report.message,
         cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
-        ahead=looks_ahead(rows),
-        marks=marks(results.experiment.methods),
+        ahead=non_causal(rows),
+        marks=series_styles(results.experiment.methods),
         sections=report.sections,
         details=[details(rows, scenario) for scenario in scenarios],
         environment=_flat(results.environment),

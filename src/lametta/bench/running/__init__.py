@@ -38,13 +38,13 @@ from lametta.types import LamettaError
 # A node of a cluster may die and take cells with it: they run again, in so many rounds at most.
 _ROUNDS = 5
 
-Pool: TypeAlias = Callable[[], AbstractContextManager[type[Exception]]]
+Backend: TypeAlias = Callable[[], AbstractContextManager[type[Exception]]]
 """Opens a context for ``joblib.Parallel``, and gives the error that a dead worker raises."""
 _PATIENCE = 15.0  # seconds that a node has to answer
 
 
 @dataclass(frozen=True)
-class State:
+class Progress:
     """What `run` reports: the phase, and how many of its cells are done and have failed."""
 
     phase: str
@@ -53,7 +53,7 @@ class State:
     failed: int = 0
 
 
-OnState: TypeAlias = Callable[[State], object]
+OnProgress: TypeAlias = Callable[[Progress], object]
 """Is told how far a run is."""
 
 
@@ -62,7 +62,7 @@ def run(
     *,
     jobs: int = 1,
     ray: str | None = None,
-    report: OnState = lambda _: None,
+    report: OnProgress = lambda _: None,
     text: str | None = None,
 ) -> list[Cell]:
     """Run an experiment to its end: validation, selection, studies.
@@ -79,7 +79,7 @@ def run(
     ray : str, optional
         The address of a Ray cluster to run cells on, such as ``"auto"``.
     report : callable
-        Called with a `State` as cells end.
+        Called with a `Progress` as cells end.
     text : str, optional
         The experiment's file, which the results keep as ``experiment.toml`` for their report.
 
@@ -115,22 +115,22 @@ def run(
         if text is not None:
             write_text(folder / "experiment.toml", text)
         _write_json(folder / "run.json", environment(workspace))
-        return _run(workspace, local(jobs) if ray is None else cluster(ray), report)
+        return _run(workspace, local_backend(jobs) if ray is None else ray_backend(ray), report)
 
 
-def _run(workspace: Workspace, pool: Pool, report: OnState) -> list[Cell]:
+def _run(workspace: Workspace, backend: Backend, report: OnProgress) -> list[Cell]:
     experiment, folder = workspace.experiment, workspace.folder
     validation = experiment.validation_cells()
     if missing := _missing(folder, validation):
         # What studies need is looked for too, before hours of validation.
         first = {name: experiment.configurations(name)[0] for name in experiment.methods}
         check_inputs(workspace, [*missing, *experiment.test_cells(first)])
-    failed = _phase("validation", workspace, validation, pool, report)
+    failed = _phase("validation", workspace, validation, backend, report)
     if failed:
         return failed  # a choice by an incomplete validation would not be fair
     cells = experiment.test_cells(_selected(workspace, validation))
     check_inputs(workspace, _missing(folder, cells))
-    return _phase("test", workspace, cells, pool, report)
+    return _phase("test", workspace, cells, backend, report)
 
 
 def environment(workspace: Workspace) -> dict[str, object]:
@@ -168,27 +168,29 @@ def _selected(workspace: Workspace, validation: list[Cell]) -> dict[str, dict[st
 
 
 def _phase(
-    phase: str, workspace: Workspace, cells: list[Cell], pool: Pool, report: OnState
+    phase: str, workspace: Workspace, cells: list[Cell], backend: Backend, report: OnProgress
 ) -> list[Cell]:
     """Run those cells that are missing, and give those that failed."""
     folder, failed = workspace.folder, dict[str, Cell]()
     for cell in cells:
-        _note(folder, cell).unlink(missing_ok=True)  # it gets another chance
-        _set_damaged_aside(cell_file(folder, cell))
+        _failure_file(folder, cell).unlink(missing_ok=True)  # it gets another chance
+        _quarantine(cell_file(folder, cell))
     _prepare(workspace, _missing(folder, cells), report)
     for _ in range(_ROUNDS):
         missing = _missing(folder, [cell for cell in cells if cell.id not in failed])
         if not missing:
             break
         tasks = (delayed(_work)(workspace, cell) for cell in missing)
-        with _watched(phase, folder, cells, report), pool() as lost, suppress(lost):
+        with _report_progress(phase, folder, cells, report), backend() as lost, suppress(lost):
             failed |= {cell.id: cell for cell, fine in Parallel()(tasks) if not fine}
     else:
-        raise LamettaError(f"workers must stay alive, got {len(missing)} cells that none finished")
+        raise LamettaError(
+            f"{len(missing)} cells unfinished after {_ROUNDS} rounds: workers keep dying"
+        )
     return list(failed.values())
 
 
-def _set_damaged_aside(file: Path) -> None:
+def _quarantine(file: Path) -> None:
     """Make room for the row of a cell whose file cannot be read, so that the cell runs again."""
     try:
         if file.exists():
@@ -210,14 +212,16 @@ def _stems(folder: Path, suffix: str) -> set[str]:
 
 
 @contextmanager
-def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> Iterator[None]:
+def _report_progress(
+    phase: str, folder: Path, cells: list[Cell], report: OnProgress
+) -> Iterator[None]:
     """Report all the while how many cells are on disk."""
     ended = threading.Event()
 
     def look() -> None:
         failed = len(_stems(folder / "failed", ".json") & {cell.id for cell in cells})
         done = len(cells) - len(_missing(folder, cells))
-        report(State(phase, done, len(cells), failed))
+        report(Progress(phase, done, len(cells), failed))
 
     def watch() -> None:
         while not ended.wait(0.3):
@@ -234,7 +238,7 @@ def _watched(phase: str, folder: Path, cells: list[Cell], report: OnState) -> It
         look()
 
 
-def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
+def _prepare(workspace: Workspace, cells: list[Cell], report: OnProgress) -> None:
     """Run each network once over each data set, however many cells need it."""
     scenarios = workspace.experiment.scenarios
     needs: dict[tuple[str, str], bool] = {}
@@ -244,14 +248,14 @@ def _prepare(workspace: Workspace, cells: list[Cell], report: OnState) -> None:
     for (model, dataset), images in needs.items():
 
         def tell(done: int, total: int, name: str = f"{model} on {dataset}") -> None:
-            report(State(name, done, total))
+            report(Progress(name, done, total))
 
         workspace.prepare(model, dataset, images=images, progress=tell)
 
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     """Run a cell, write its row or its traceback, and say whether it went well."""
-    note = _note(workspace.folder, cell)
+    note = _failure_file(workspace.folder, cell)
     try:
         # Not imported for this alone, which takes longer than to replay many a stream.
         if cell.live or find(cell.kind).needs_network or "torch" in sys.modules:
@@ -273,7 +277,7 @@ def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:
     return cell, True
 
 
-def _note(folder: Path, cell: Cell) -> Path:
+def _failure_file(folder: Path, cell: Cell) -> Path:
     return folder / "failed" / f"{cell.id}.json"
 
 
@@ -281,32 +285,32 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def local(jobs: int) -> Pool:
+def local_backend(jobs: int) -> Backend:
     """As many processes on this machine as there are jobs; with one job, this process itself."""
 
     @contextmanager
-    def pool() -> Iterator[type[Exception]]:
+    def opened() -> Iterator[type[Exception]]:
         with parallel_config(backend="loky" if jobs > 1 else "sequential", n_jobs=jobs):
             yield TerminatedWorkerError
 
-    return pool
+    return opened
 
 
-def cluster(address: str) -> Pool:
+def ray_backend(address: str) -> Backend:
     """All processors of a Ray cluster, but for nodes that have died."""
     ray = import_optional("ray", extra("ray"), "--ray")
-    backend = import_optional("ray.util.joblib", extra("ray"), "--ray")
+    joblib_ray = import_optional("ray.util.joblib", extra("ray"), "--ray")
 
     @contextmanager
-    def pool() -> Iterator[type[Exception]]:
+    def opened() -> Iterator[type[Exception]]:
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False)
-        backend.register_ray()
+        joblib_ray.register_ray()
         options = {"num_cpus": 1}
         with parallel_config(backend="ray", n_jobs=_processors(ray), ray_remote_args=options):
             yield ray.exceptions.RayError
 
-    return pool
+    return opened
 
 
 def _processors(ray: ModuleType) -> int:

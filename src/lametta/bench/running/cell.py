@@ -18,7 +18,7 @@ from joblib.externals import loky
 from lametta._arrays import to_numpy
 from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
-from lametta.bench.running.scores import Tally
+from lametta.bench.running.scores import StreamingMetrics
 from lametta.bench.running.workspace import Workspace
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
@@ -52,16 +52,16 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     method = find(cell.kind)
     shared = method.needs_network or not method.stateful
     with set_up(workspace, cell) as setup:
-        stream, tally = setup.stream, Tally(setup.n_classes)
+        stream, metrics = setup.stream, StreamingMetrics(setup.n_classes)
         make = partial(method.build, setup.model, cell.params)
-        with closing(adapters(make, stream.ids, shared=shared)) as own:
-            steps = list(_steps(own, setup, tally))
+        with closing(adapter_per_stream(make, stream.ids, shared=shared)) as own:
+            steps = list(_steps(own, setup, metrics))
     row = {
         "experiment": experiment.name,
         **{name: getattr(cell, name) for name in CELL},
         "dataset": experiment.scenarios[cell.scenario].dataset,
         "fingerprint": stream.fingerprint,
-        **tally.values(),
+        **metrics.compute(),
         "causal": method.causal,
         **_summary(steps),
     }
@@ -81,7 +81,9 @@ class Setup:
     labels: Array
     n_classes: int
     batches: Callable[[], Iterable[Any]]
-    ahead: str | None = None  # the GPU that works on a batch while the next is made and queued
+    prefetch_device: str | None = (
+        None  # the GPU that works on a batch while the next is made and queued
+    )
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
             np.asarray(data.labels),
             len(data.classes),
             partial(workspace.inputs, cell.model, data, stream),
-            ahead=workspace.device if on_gpu and not cell.live else None,
+            prefetch_device=workspace.device if on_gpu and not cell.live else None,
         )
 
 
@@ -128,16 +130,16 @@ class _Timed:
             return self.model(x)
 
 
-def _steps(own: Iterator[Adapter], setup: Setup, tally: Tally) -> Iterator[_Step]:
-    """One plain row a batch."""
+def _steps(own: Iterator[Adapter], setup: Setup, metrics: StreamingMetrics) -> Iterator[_Step]:
+    """One row of numbers a batch."""
     under_way = deque[tuple[Array, _Wait]]()
-    begin, most = (_timed, 0) if setup.ahead is None else (_queued, _AHEAD)
+    begin, most = (_timed, 0) if setup.prefetch_device is None else (_queued, _AHEAD)
 
     def settled() -> _Step:
         y, wait = under_way.popleft()
         probs, info = wait()
         found = {name: info.get(name) for name in (*_READ, *_PASSES)}
-        return found | {"n": len(y), "hits": tally.add(probs, y)}
+        return found | {"n": len(y), "hits": metrics.update(probs, y)}
 
     for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
         under_way.append((setup.labels[index], begin(adapter, x, setup)))
@@ -203,26 +205,26 @@ def passes_of(info: Mapping[str, Any]) -> dict[str, float]:
 
 def _arriving(setup: Setup) -> Iterator[tuple[Array, Any]]:
     """The positions of each batch, and its inputs."""
-    if setup.ahead is None:
+    if setup.prefetch_device is None:
         yield from zip(setup.stream, setup.batches(), strict=True)
         return
     import torch
 
     from lametta.torch.network import check_finite
 
-    batches, side = iter(setup.batches()), _side(setup.ahead)
+    batches, side = iter(setup.batches()), _copy_stream(setup.prefetch_device)
     for index in setup.stream:
         with torch.cuda.stream(side):
             x = next(batches)
             check_finite(x)
-        steps = torch.cuda.current_stream(setup.ahead)
+        steps = torch.cuda.current_stream(setup.prefetch_device)
         steps.wait_stream(side)
         x.record_stream(steps)
         yield index, x
 
 
 @lru_cache
-def _side(device: str) -> "torch.cuda.Stream":
+def _copy_stream(device: str) -> "torch.cuda.Stream":
     """The CUDA stream of the inputs: in that of the steps, a copy would wait for their last one.
 
     One for all cells, since each CUDA stream has memory of its own.
@@ -237,7 +239,7 @@ def _summary(steps: list[_Step]) -> dict[str, object]:
     return {
         **{name: _mean(steps, name) for name in names("signal", "passes")},
         **{name: _mean(timed, name) for name in names("stage", "time", "memory")},
-        **{name: [step[name.removeprefix("step_")] for step in steps] for name in names("course")},
+        **{name: [step[name.removeprefix("step_")] for step in steps] for name in names("series")},
     }
 
 
@@ -246,7 +248,7 @@ def _mean(steps: list[_Step], name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def adapters(
+def adapter_per_stream(
     make: Callable[[], Adapter], ids: Sequence[str], *, shared: bool = False
 ) -> Generator[Adapter, None, None]:
     """The adapter of each batch: one for each stream, from its first batch to its last.
@@ -266,7 +268,7 @@ def adapters(
     >>> from types import SimpleNamespace as Own
     >>> made = iter("abc")
     >>> make = lambda: Own(name=next(made), reset=lambda: None)
-    >>> [adapter.name for adapter in adapters(make, ["left", "right", "left", "later"])]
+    >>> [adapter.name for adapter in adapter_per_stream(make, ["left", "right", "left", "later"])]
     ['a', 'b', 'a', 'c']
     """
     last = {name: i for i, name in enumerate(ids)}

@@ -8,8 +8,8 @@ _N_BINS = 20
 _FLOOR = float(np.finfo(np.float32).tiny)
 
 
-class Tally:
-    """Counts over a stream, from which its metrics follow; no prediction is kept.
+class StreamingMetrics:
+    """Metrics of a stream, gathered batch by batch; no prediction is kept.
 
     Parameters
     ----------
@@ -18,10 +18,10 @@ class Tally:
 
     Examples
     --------
-    >>> tally = Tally(n_classes=2)
-    >>> tally.add(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), np.array([0, 1, 1]))
+    >>> metrics = StreamingMetrics(n_classes=2)
+    >>> metrics.update(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), np.array([0, 1, 1]))
     2
-    >>> {name: round(value, 3) for name, value in tally.values().items()}
+    >>> {name: round(value, 3) for name, value in metrics.compute().items()}
     {'accuracy': 0.667, 'class_accuracy': 0.75, 'nll': 0.459, 'ece': 0.333, 'n': 3}
     """
 
@@ -34,7 +34,7 @@ class Tally:
         self._overconfidence = np.zeros(_N_BINS)
         self._loss = 0.0
 
-    def add(self, probs: Array, labels: Array, /) -> int:
+    def update(self, probs: Array, labels: Array, /) -> int:
         """Count one batch, probs [N, K] and labels [N], and give how many were right.
 
         A network that adapts itself may diverge, which is a result and no error: a row with NaN
@@ -58,7 +58,7 @@ class Tally:
         self._overconfidence += np.bincount(bins, confidence - right, minlength=_N_BINS)
         return int(right.sum())
 
-    def values(self) -> dict[str, float]:
+    def compute(self) -> dict[str, float]:
         """The metrics of all batches so far.
 
         Returns
@@ -73,7 +73,7 @@ class Tally:
         """
         n = int(self._seen.sum())
         if n == 0:
-            raise LamettaError("values needs at least one sample, got none")
+            raise LamettaError("compute needs at least one sample, got none")
         occurred = self._seen > 0
         return {
             "accuracy": float(self._right.sum() / n),

@@ -195,7 +195,7 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
         analysis.risk(part, source).select(pl.lit(kind).alias("kind"), pl.all())
         for kind, part in kinds.items()
     )
-    ahead = looks_ahead(frame)
+    ahead = non_causal(frame)
     data = data.with_columns(
         looks_ahead=pl.col("method").replace_strict(ahead, default=None, return_dtype=pl.Boolean)
     )
@@ -231,7 +231,7 @@ def _change(name: str, change: float | None) -> Entry:
     return Entry(f"{round(change, 3) + 0.0:+.3f}", -20 * change)
 
 
-def looks_ahead(frame: pl.DataFrame) -> dict[str, bool]:
+def non_causal(frame: pl.DataFrame) -> dict[str, bool]:
     """Whether each method looks ahead, where that is known: older results do not say it.
 
     In batches of one sample there is nothing ahead.
@@ -239,7 +239,7 @@ def looks_ahead(frame: pl.DataFrame) -> dict[str, bool]:
     Examples
     --------
     >>> runs = {"method": ["Source", "LAME"], "causal": [True, False], "batch_size": 64}
-    >>> looks_ahead(pl.DataFrame(runs))
+    >>> non_causal(pl.DataFrame(runs))
     {'Source': False, 'LAME': True}
     """
     if "causal" not in frame.columns:
@@ -261,7 +261,7 @@ def marked(frame: pl.DataFrame, source: str) -> tuple[Mapping[str, Entry], str]:
     >>> [entry.text for entry in entries.values()], footnote[:13]
     (['Source', 'LAME †', 'average'], '† looks ahead')
     """
-    ahead = looks_ahead(frame)
+    ahead = non_causal(frame)
     tells_apart = len({x for name, x in ahead.items() if name != source}) == 2
     names = dict.fromkeys(frame["method"])
     shown = {name for name in names if tells_apart and ahead.get(name)}

@@ -33,7 +33,11 @@ def selected(
     """
     known = {} if table is None else {row["method"]: row for row in table.iter_rows(named=True)}
     rows = [
-        [Entry(method), Entry(words(config)), *(_validated(known.get(method)) if known else ())]
+        [
+            Entry(method),
+            Entry(format_params(config)),
+            *(_validated(known.get(method)) if known else ()),
+        ]
         for method, config in params.items()
     ]
     extra = ["validation accuracy (%)", "gain", "runner-up", "its accuracy (%)"] if known else []
@@ -55,16 +59,16 @@ def _validated(row: Mapping[str, Any] | None) -> list[Entry]:
     if row["runner_up"] is not None:
         chosen, second = json.loads(row["config"]), json.loads(row["runner_up"])
         other = {name: value for name, value in second.items() if chosen.get(name) != value}
-        entries[2:] = Entry(words(other)), Entry(percent(row["runner_up_accuracy"]))
+        entries[2:] = Entry(format_params(other)), Entry(percent(row["runner_up_accuracy"]))
     return entries
 
 
-def words(params: Mapping[str, object]) -> str:
+def format_params(params: Mapping[str, object]) -> str:
     """Parameters as a reader sees them.
 
     Examples
     --------
-    >>> words({"affinity": "knn", "k": 5})
+    >>> format_params({"affinity": "knn", "k": 5})
     'affinity = knn, k = 5'
     """
     return ", ".join(f"{name} = {value}" for name, value in params.items()) or "as it is"
@@ -146,7 +150,7 @@ def ours_and_papers(numbers: pl.DataFrame) -> Table:
     Parameters
     ----------
     numbers : DataFrame
-        As `lametta.bench.analysis.paper.with_ours` gives them.
+        As `lametta.bench.analysis.paper.join_published` gives them.
 
     Examples
     --------
