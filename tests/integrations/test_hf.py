@@ -1,10 +1,12 @@
 """Pipelines of transformers, corrected: the real library, with tiny networks made from configs."""
 
 import contextlib
+import copy
 import io
 import re
 import runpy
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import lametta
 from lametta import LamettaError
-from lametta.correctors import Average
+from lametta._arrays import softmax
+from lametta.correctors import Average, StatefulCorrector
 from lametta.integrations import hf
 from lametta.torch.model import pooled
 from tests.integrations.hf_networks import (
@@ -251,6 +254,40 @@ def test_zero_shot_equals_the_core_bit_for_bit(name):
         core = corrector.correct(wanted.image_embeds, wanted.logits_per_image.softmax(1))
         assert torch.equal(found.corrected.probs, core.probs)
     assert found.labels == tuple(LABELS)
+
+
+@dataclass
+class ByHead(StatefulCorrector):
+    """What the head says of the features, if it was given whole."""
+
+    needs = frozenset({"prototypes"})
+
+    def init_state(self, d, k):
+        return {}
+
+    def update(self, state, features, probs):
+        return softmax(np, self.prototypes.logits(features)), {}
+
+
+@pytest.mark.parametrize("name", ["vit", "clip", "siglip"])
+def test_correctors_are_given_prototypes(name):
+    options = {} if name == "vit" else {"candidate_labels": LABELS}
+    made = image_processor() if name == "vit" else Both()
+    classify = hf.CorrectedPipeline(network(name), made, ByHead())
+    for _ in range(2):
+        found = classify.predict(samples("vit"), batch_size=6, **options)
+        assert torch.allclose(found.corrected.probs, found.source.probs, atol=1e-5)
+    if options:  # other texts are other prototypes
+        classify.reset()
+        found = classify.predict(samples("vit"), batch_size=6, candidate_labels=LABELS[:2])
+        assert torch.allclose(found.corrected.probs, found.source.probs, atol=1e-5)
+
+
+def test_a_head_without_prototypes_is_refused_at_once():
+    net = copy.deepcopy(network("vit"))
+    net.classifier = torch.nn.Sequential(net.classifier, torch.nn.ReLU())
+    with pytest.raises(LamettaError, match="needs prototypes, .* which is no linear layer"):
+        hf.CorrectedPipeline(net, image_processor(), ByHead(), head="classifier")
 
 
 def test_zero_shot_returns_what_the_pipeline_returns():

@@ -321,9 +321,9 @@ def give_prototypes(corrector: object, found: Prototypes | None, source: str) ->
     if not lacks_prototypes(corrector):
         return
     if found is None:
+        name = type(getattr(corrector, "corrector", corrector)).__name__  # in a window, or streams
         raise LamettaError(
-            f"{type(corrector).__name__} needs prototypes, the weights [K, d] of a linear head, "
-            f"got none from {source}"
+            f"{name} needs prototypes, the weights [K, d] of a linear head, got none from {source}"
         )
     cast(UsesPrototypes, corrector).use(check_prototypes(found))
 

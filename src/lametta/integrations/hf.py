@@ -14,9 +14,10 @@ from torch.utils.data import Dataset
 from lametta._checks import check_integer, extra, import_optional
 from lametta.adapters import Source
 from lametta.correctors import Streams
+from lametta.correctors.base import give_prototypes, lacks_prototypes
 from lametta.methods import as_corrector
 from lametta.torch.model import Classifier, Inputs, check_one_of_many, check_ready, find_head
-from lametta.types import Corrector, Id, LamettaError, Output, Prediction
+from lametta.types import Corrector, Id, LamettaError, Output, Prediction, Prototypes
 
 if TYPE_CHECKING:
     from transformers import Pipeline, PreTrainedModel
@@ -118,8 +119,12 @@ class CorrectedPipeline:
             corrector = Streams(as_corrector(corrector))
         self.streams = corrector
         self._zero_shot: _ZeroShot | None = None
+        self._takes_texts = self.task == _ZERO_SHOT and lacks_prototypes(self.streams)
         if self.task != _ZERO_SHOT:
             self._model = _classifier(self.pipeline, head)
+            if lacks_prototypes(self.streams):
+                none = f"the head of {type(self._model.net).__name__}, which is no linear layer"
+                give_prototypes(self.streams, self._model.prototypes, none)
         elif head is not None:
             raise LamettaError("head must be None for images and texts, whose cosines are logits")
 
@@ -186,6 +191,9 @@ class CorrectedPipeline:
             zero_shot = self._prompted(ready)
             labels: Sequence[str] = zero_shot.labels
             output = _concatenate(zero_shot(part) for part in parts)
+            if self._takes_texts and not zero_shot.is_used:
+                self.streams.use(zero_shot.head())
+                zero_shot.is_used = True
         else:
             config = self.pipeline.model.config
             labels = [config.id2label[i] for i in range(config.num_labels)]
@@ -258,6 +266,7 @@ class _ZeroShot:
         self.options = dict(options)
         self.labels = _check_labels(options.get("candidate_labels"))
         self.prototypes: torch.Tensor | None = None
+        self.is_used = False  # by a corrector that needs prototypes
 
     def __call__(self, images: Sequence[object]) -> Output:
         """Return embeddings [N, d] and logits [N, K] of images."""
@@ -282,6 +291,18 @@ class _ZeroShot:
                 if torch.allclose(logits, returned.logits_per_image, rtol=1e-4, atol=1e-4):
                     self.prototypes = returned.text_embeds
         return Output(returned.image_embeds, returned.logits_per_image)
+
+    def head(self) -> Prototypes:
+        """What makes logits of embeddings, once the embeddings of the texts are known."""
+        net = self.pipeline.model
+        if self.prototypes is None:
+            raise LamettaError(
+                "corrector must need no prototypes where the logits are no cosines of texts and "
+                f"images, got one that does for {type(net).__name__}"
+            )
+        weight = self.prototypes * net.logit_scale.detach().exp()
+        bias = getattr(net, "logit_bias", None)
+        return Prototypes(weight, None if bias is None else bias.detach().expand(len(weight)))
 
     def _logits(self, prototypes: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """Cosines on the learned scale, computed in the order in which the networks do it."""
