@@ -126,7 +126,7 @@ def check(wheel: Path, python: str, extras: list[str], constraint: Path | None) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--extras", default="cli", help="with commas between; may be empty")
+    parser.add_argument("--extras", default="cli", help='with commas between, or "all"')
     parser.add_argument("--python", action="append", help="instead of those that are declared")
     parser.add_argument("--constraint", type=Path, help="versions to install, as pip reads them")
     chosen = parser.parse_args()
@@ -135,6 +135,8 @@ def main() -> None:
         raise SystemExit(f"{wheel.name} must have at most {MOST_BYTES} bytes, got {size}")
     print(f"{wheel.name}: {size / 1e6:.2f} MB")
     extras = [extra for extra in chosen.extras.split(",") if extra]
+    if extras == ["all"]:
+        extras = sorted(PROMISES)
     pythons = {path: path for path in chosen.python or ()}
     for version in () if chosen.python else declared(wheel):
         pythons[f"Python {version}"] = find_python(version) or ""

@@ -138,10 +138,16 @@ def test_links_of_the_readme_lead_somewhere_from_an_index():
 
 
 def test_the_lowest_versions_are_those_that_are_allowed():
-    allowed = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cli"]]
+    """Of the core and of every extra, and one for each package: they go into one environment."""
+    extras = PROJECT["optional-dependencies"]
+    given = [*PROJECT["dependencies"]]
+    given += [one for name in extras.keys() - {"all", "dev"} for one in extras[name]]
+    given = [re.match(r"([\w-]+)(\[.*\])?>=([\d.]+)", one) for one in given]
+    allowed = {f"{found[1]}=={found[3]}" for found in given if found}
     text = (ROOT / "constraints-lowest.txt").read_text(encoding="utf-8")
     lowest = [line for line in text.splitlines() if not line.startswith("#")]
-    assert lowest == sorted(given.replace(">=", "==") for given in allowed)
+    assert lowest == sorted(allowed)
+    assert len({line.partition("==")[0] for line in lowest}) == len(lowest)
 
 
 def test_every_extra_keeps_a_promise():
