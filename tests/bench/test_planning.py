@@ -444,6 +444,12 @@ def test_passes_run_no_code_of_others(kind, config):
     assert "someone" not in sys.modules
 
 
+def test_names_that_packages_add_are_not_run_either(plug_in):
+    plug_in("lametta.layers", acme="no_such_package:layers")
+    with pytest.raises(LamettaError, match="its code is not run"):
+        count_passes("tent", '{"layers": "acme"}')
+
+
 def test_what_cannot_be_counted_is_named_once(experiment, monkeypatch):
     def fail(*_):
         raise LamettaError("it has no layers")

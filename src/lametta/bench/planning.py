@@ -25,7 +25,7 @@ from lametta.bench.running.cell import passes_of
 from lametta.bench.running.workspace import IMAGE_CACHE, as_specified, pixels_of
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
-from lametta.registry import import_object
+from lametta.registry import import_object, is_third_party
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def count_passes(kind: str, config: str) -> tuple[float, float]:
     >>> count_passes("lame", "{}"), count_passes("tent+lame", '{"steps": 2}')
     ((0.0, 0.0), (3.0, 2.0))
     """
-    if not methods.is_builtin(kind) or '"python:' in config:
+    if not methods.is_builtin(kind) or any(map(is_third_party, json.loads(config).values())):
         raise LamettaError(_THIRD_PARTY)
     method = methods.find(kind)
     if not method.needs_network:
