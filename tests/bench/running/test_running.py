@@ -339,7 +339,9 @@ def test_workers_that_keep_dying_end_the_run(workspace, monkeypatch):
     def run_nothing(tasks):
         raise DeadError
 
-    monkeypatch.setattr("lametta.bench.running.local", lambda _: lambda: nullcontext(DeadError))
+    monkeypatch.setattr(
+        "lametta.bench.running.local_backend", lambda _: lambda: nullcontext(DeadError)
+    )
     monkeypatch.setattr("lametta.bench.running.Parallel", lambda: run_nothing)
     with pytest.raises(
         lametta.LamettaError, match="cells unfinished after . rounds: workers keep dying"

@@ -1,71 +1,22 @@
 """Published numbers beside ours.
 
-Boudiaf, Mueller, Ben Ayed and Bertinetto, "Parameter-free Online Test-time Adaptation", CVPR 2022.
-Accuracies and gains are in percent and in points; times are seconds a batch. `BY_BATCH_SIZE` and
-`SECONDS` are read off plots, so they are approximate.
+``bench/published.csv`` has those of Boudiaf, Mueller, Ben Ayed and Bertinetto, "Parameter-free
+Online Test-time Adaptation", CVPR 2022. By training, architecture and batch size they are means
+over the 7 test scenarios, in batches of 16; of box plots, in batches of 64. Those that are read off
+a plot are approximate.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
+from importlib import resources
 
 import polars as pl
 
 from lametta.bench.analysis import gains, summary
 from lametta.bench.columns import names
 
-Numbers: TypeAlias = Mapping[str, tuple[float, ...]]
-
-TRAININGS = ("original", "torchvision", "SimCLR")
-BY_TRAINING: Numbers = {
-    "Source": (52.07, 53.39, 47.68),
-    "PseudoLabel": (52.17, 45.53, 47.67),
-    "SHOT-IM": (52.11, 50.77, 47.64),
-    "TENT": (49.74, 28.54, 37.00),
-    "AdaBN": (49.31, 50.43, 41.07),
-    "LAME": (55.70, 57.74, 51.46),
-}
-"""Accuracy of a ResNet-50 by how it was trained: mean of the 7 test scenarios, batches of 16."""
-
-ARCHITECTURES = ("RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B")
-BY_ARCHITECTURE: Numbers = {
-    "Source": (47.28, 52.07, 54.93, 62.67, 67.69),
-    "PseudoLabel": (33.13, 52.17, 55.17, 59.64, 69.86),
-    "SHOT-IM": (42.95, 52.11, 54.98, 59.64, 65.33),
-    "TENT": (28.59, 49.74, 53.04, 53.27, 54.00),
-    "LAME": (51.46, 55.70, 58.79, 66.17, 71.22),
-}
-"""Accuracy by architecture: mean of the 7 test scenarios, batches of 16."""
-
-BATCH_SIZES = (16, 32, 64, 128)
-BY_BATCH_SIZE: Numbers = {
-    "Source": (52.2, 52.2, 52.2, 52.2),
-    "PseudoLabel": (52.4, 52.3, 52.3, 53.1),
-    "SHOT-IM": (52.2, 52.2, 52.2, 53.1),
-    "TENT": (49.8, 51.6, 52.2, 52.3),
-    "AdaBN": (49.3, 49.9, 50.4, 50.9),
-    "LAME": (56.1, 56.1, 56.0, 55.7),
-}
-"""Accuracy of the original ResNet-50 by batch size: mean of the 7 test scenarios, approximate."""
-
-SECONDS: Numbers = {
-    "TENT": (0.19, 0.34, 0.53, 0.42, 0.67),
-    "LAME": (0.09, 0.15, 0.22, 0.20, 0.34),
-}
-"""Seconds a batch by architecture, in the order of `ARCHITECTURES`: approximate."""
-
-NON_IID = {
-    "Source": 53.6,
-    "PseudoLabel": 53.6,
-    "SHOT-IM": 53.6,
-    "TENT": 52.6,
-    "AdaBN": 50.2,
-    "LAME": 60.3,
-}
-"""Accuracy of the original ResNet-50: mean of the 3 non-i.i.d. test scenarios, batches of 64."""
-
-WORST = {"LAME": -1.2, "TENT": -66.0}
-"""The lowest gain of a configuration in a validation scenario that it was not tuned on."""
+METHODS = ("Source", "PseudoLabel", "SHOT-IM", "TENT", "AdaBN", "LAME")
+"""The paper's methods, in the order of its tables."""
 
 FIGURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "curves": (1, {"runs": 5, "samples a batch": 16}),
@@ -79,11 +30,10 @@ FIGURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 """The paper's number of each figure, and what it is drawn from. Figure 7 is a causal graph."""
 
 _SYNONYMS = {"resnet": "rn", "efficientnet": "en", "vitb16": "vitb", "shotim": "shot"}
-_STUDIES: Mapping[str, tuple[str, str, tuple[object, ...], Numbers]] = {
-    "radar_trainings": ("accuracy (%)", "training", TRAININGS, BY_TRAINING),
-    "radar_architectures": ("accuracy (%)", "architecture", ARCHITECTURES, BY_ARCHITECTURE),
-    "batch_size": ("accuracy (%)", "batch_size", BATCH_SIZES, BY_BATCH_SIZE),
-    "runtime": ("seconds a batch", "architecture", ARCHITECTURES, SECONDS),
+_COLUMNS = {  # whose means a study compares
+    "radar_trainings": "training",
+    "radar_architectures": "architecture",
+    "batch_size": "batch_size",
 }
 
 
@@ -133,19 +83,30 @@ def differences(figure: str, frame: pl.DataFrame) -> str:
     return f" The paper's Figure {number} has {', '.join(other)}." if other else ""
 
 
-def _published() -> Iterator[tuple[str, str, str, str, float]]:
-    """The paper's numbers: study, quantity, of what (a batch size, say), method and value."""
-    at_64 = {name: values[BATCH_SIZES.index(64)] for name, values in BY_BATCH_SIZE.items()}
-    for of, means in (("all scenarios", at_64), ("non-i.i.d. scenarios", NON_IID)):
-        for method, value in means.items():
-            if method != "Source":
-                yield "boxes", "mean gain (points)", of, method, value - means["Source"]
-    for method, low in WORST.items():
-        yield "cross_shift", "worst gain (points)", "where not tuned", method, low
-    for study, (quantity, _, keys, table) in _STUDIES.items():
-        for method, values in table.items():
-            for key, value in zip(keys, values, strict=True):
-                yield study, quantity, _of(study, key), method, value
+def published() -> pl.DataFrame:
+    """The paper's numbers: study, quantity, of what (a batch size, say), method, value and source.
+
+    Accuracies and gains are in percent and in points; times are seconds a batch.
+
+    Examples
+    --------
+    >>> published().filter(study="radar_architectures", of="RN-50", method="LAME")["value"].item()
+    55.7
+    """
+    with (resources.files("lametta.bench") / "published.csv").open("rb") as file:
+        return pl.read_csv(file, schema_overrides={"value": pl.Float64})
+
+
+def _comparable() -> pl.DataFrame:
+    """The same, where the means of box plots are gains over the source."""
+    numbers, boxes = published(), pl.col("study") == "boxes"
+    of_source = pl.col("value").filter(method="Source").first().over("study", "of")
+    gained = numbers.with_columns(value=pl.col("value") - of_source).filter(
+        boxes, pl.col("method") != "Source"
+    )
+    return pl.concat(
+        [gained.with_columns(quantity=pl.lit("mean gain (points)")), numbers.filter(~boxes)]
+    )
 
 
 def join_published(
@@ -175,7 +136,7 @@ def join_published(
             ours.setdefault(_key(study, of, "Source" if method == source else method), value)
     both = [
         (quantity, of, method, ours[key], paper)
-        for study, quantity, of, method, paper in _published()
+        for study, quantity, of, method, paper, _ in _comparable().iter_rows()
         if (key := _key(study, of, method)) in ours
     ]
     names = dict.fromkeys(("quantity", "of", "method"), pl.String)
@@ -191,7 +152,7 @@ def _of(study: str, key: object) -> str:
 
 
 def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Columns of what, method and value, as `_published` has them."""
+    """Columns of what, method and value, as `published` has them."""
     if study == "cross_shift":
         elsewhere = frame.filter(pl.col("tuned_on") != pl.col("scenario"))
         lowest = elsewhere.group_by("method").agg(pl.col("gain").min())
@@ -211,9 +172,9 @@ def _ours(study: str, frame: pl.DataFrame, source: str) -> pl.DataFrame:
         paired = paired.filter(
             pl.col("architecture").map_elements(normalize_name, pl.String) == "rn50"
         )
-    if study not in _STUDIES or paired.is_empty():
+    if study not in _COLUMNS or paired.is_empty():
         return pl.DataFrame(schema=["of", "method", "value"])
-    key = _STUDIES[study][1]
+    key = _COLUMNS[study]
     means = summary(paired, [key, "method"]).with_columns(pl.col("accuracy") * 100)
     return means.select(
         pl.col(key).map_elements(partial(_of, study), pl.String), "method", "accuracy"

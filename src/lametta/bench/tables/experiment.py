@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from lametta.bench.analysis.paper import BY_TRAINING
+from lametta.bench.analysis.paper import METHODS
 from lametta.bench.experiment.schema import DatasetSpec
 from lametta.bench.tables import Entry, Table, number, percent
 
@@ -164,7 +164,7 @@ def ours_and_papers(numbers: pl.DataFrame) -> Table:
         (quantity, of, method): _entry(quantity, ours, paper)
         for quantity, of, method, ours, paper in numbers.iter_rows()
     }
-    methods = [name for name in BY_TRAINING if name in set(numbers["method"])]
+    methods = [name for name in METHODS if name in set(numbers["method"])]
     rows = [
         [Entry(f"{quantity}, {of}"), *(entries.get((quantity, of, m), Entry("")) for m in methods)]
         for quantity, of in dict.fromkeys(numbers.select("quantity", "of").iter_rows())
