@@ -278,36 +278,43 @@ def _read_c(
     layout = C[split] if corruptions is None else replace(C[split], inside=tuple(corruptions))
     for corruption in layout.inside:
         check_choice("corruptions", corruption, C[split].inside)
-    levels: Sequence[int] = _SEVERITIES
-    if isinstance(severities, str):
-        check_choice("severities", severities, (_DRAWN,))
-    else:
-        levels = (severities,) if isinstance(severities, int) else severities
-    for severity in levels:
-        check_choice("severities", severity, _SEVERITIES)
+    levels, drawn = _levels(severities)
     if not layout.inside or not levels:
         raise LamettaError("severities and corruptions must not be empty, got no folder to read")
     folder, paths = layout.find(root), list[str]()
     for corruption in layout.inside:
-        found = [
-            [
-                path
-                for below in synsets or [""]
-                for path in list_images(folder, f"{corruption}/{level}/{below}".rstrip("/"))
-            ]
-            for level in levels
-        ]
-        paths += _draw(folder, found) if severities == _DRAWN else itertools.chain(*found)
+        found = [_list_level(folder, f"{corruption}/{level}", synsets) for level in levels]
+        paths += _draw(folder, found) if drawn else itertools.chain(*found)
+    classes, labels = number_classes(folder, [path.split("/")[2] for path in paths], "synset")
+    groups = [path.partition("/")[0] for path in paths]
+    times = len(layout.inside) * (1 if drawn else len(levels))  # of each image
+    data = image_dataset(name, folder, paths, labels, classes, groups)
+    return _compared(data, _PER_CLASS * len(synsets or IMAGENET) * times)
+
+
+def _levels(severities: int | Sequence[int] | str) -> tuple[Sequence[int], bool]:
+    """The severities to read, and whether one of them is drawn for each image."""
+    if isinstance(severities, str):
+        check_choice("severities", severities, (_DRAWN,))
+        return _SEVERITIES, True
+    levels = (severities,) if isinstance(severities, int) else severities
+    for severity in levels:
+        check_choice("severities", severity, _SEVERITIES)
+    return levels, False
+
+
+def _list_level(folder: Path, below: str, synsets: Sequence[str] | None) -> list[str]:
+    """The images of a corruption at a severity, ``<corruption>/<severity>/<synset>/<image>``."""
+    if synsets is None:
+        paths = list_images(folder, below)
+    else:
+        paths = [path for synset in synsets for path in list_images(folder, f"{below}/{synset}")]
     for path in paths:
         if path.count("/") != 3:
             raise LamettaError(
                 f"{folder} must hold <corruption>/<severity>/<synset>/<image>, got {path}"
             )
-    classes, labels = number_classes(folder, [path.split("/")[2] for path in paths], "synset")
-    groups = [path.partition("/")[0] for path in paths]
-    times = len(layout.inside) * (1 if severities == _DRAWN else len(levels))  # of each image
-    data = image_dataset(name, folder, paths, labels, classes, groups)
-    return _compared(data, _PER_CLASS * len(synsets or IMAGENET) * times)
+    return paths
 
 
 def _draw(folder: Path, found: Sequence[Sequence[str]]) -> Iterator[str]:
