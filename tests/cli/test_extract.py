@@ -184,6 +184,8 @@ def test_the_head_may_be_named(photos, tmp_path):
     bank = Bank.open(tmp_path / "first.safetensors")
     assert (bank.features.shape, bank.logits.shape) == ((12, 6), (12, 4))
     assert bank.header["head"] == "first"
+    assert bank.prototypes is None  # of a layer that does not make the logits
+    assert Bank.open(tmp_path / "bank.safetensors").prototypes.weight.shape == (4, 9)
     assert bank.labels is not None  # four folders are the network's four classes
     torch.manual_seed(1)
     other = invoke(photos, name=deep, output="first.safetensors")

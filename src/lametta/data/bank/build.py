@@ -49,7 +49,7 @@ def build(
     restart: bool = False,
     wait: float | None = None,
     progress: OnProgress | None = None,
-    constants: Arrays | None = None,
+    constants: Callable[[Arrays], Arrays] | None = None,
 ) -> Path:
     """Make a file, or what is missing of it.
 
@@ -58,7 +58,8 @@ def build(
     ``<path>.lock`` keeps others from making it at the same time. ``compute`` starts the work on a
     batch of inputs and gives a function that waits for its rows, so that a GPU has the next batches
     while these are written; ``header`` is what the file says of itself, in addition to the data set
-    and the transform; ``pin`` is that of `load_batches`; ``constants`` are stored beside the rows.
+    and the transform; ``pin`` is that of `load_batches`; ``constants`` gives arrays to store beside
+    the rows, of which it is shown the first.
     All else is as for `extract`.
     """
     check_integer("batch_size", batch_size, 1)
@@ -139,7 +140,9 @@ def _fill(
             drain(0)  # what was begun is kept, also after an error
 
 
-def _merge(shards: Shards, path: Path, dataset: Dataset, constants: Arrays | None) -> None:
+def _merge(
+    shards: Shards, path: Path, dataset: Dataset, constants: Callable[[Arrays], Arrays] | None
+) -> None:
     if len(shards.failed) == len(dataset):
         shards.delete()
         raise LamettaError(f"cannot read any of the {len(dataset)} images of {dataset.name}")

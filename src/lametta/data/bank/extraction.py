@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _FORMAT = "lametta.Bank/1"
+_ROUNDING = 1e-2  # of logits, as a share of the largest: float16 on the way through a network
 
 
 @runtime_checkable
@@ -149,17 +151,29 @@ def extract(
         restart=restart,
         wait=wait,
         progress=progress,
-        constants=_head_of(model),
+        constants=partial(_head_of, model),
     )
     return Bank.open(file)
 
 
-def _head_of(model: Model) -> Arrays:
-    """The prototypes of a model, and their bias, as a file holds them; nothing if it has none."""
+def _head_of(model: Model, rows: Arrays) -> Arrays:
+    """The prototypes of a model, and their bias, as a file holds them, if they make its logits.
+
+    They do not where a layer in the middle of the network was named as its head. Logits may differ
+    by a constant for each sample, as those do that were made of probabilities.
+    """
     found: Prototypes | None = getattr(model, "prototypes", None)
-    given = {} if found is None else {"prototypes": found.weight, "bias": found.bias}
+    if found is None:
+        return {}
+    given = {"prototypes": found.weight, "bias": found.bias}
     arrays = {name: widen(np, to_numpy(x)) for name, x in given.items() if x is not None}
-    return {name: x.astype(np.float32) for name, x in arrays.items()}
+    features, logits = (widen(np, rows[name]) for name in ("features", "logits"))
+    if arrays["prototypes"].shape != (logits.shape[1], features.shape[1]):
+        return {}
+    gap = features @ arrays["prototypes"].T + arrays.get("bias", 0) - logits
+    gap = np.abs(gap - gap.mean(axis=1, keepdims=True)).max(initial=0)
+    fits = gap <= _ROUNDING * (1 + np.abs(logits).max(initial=0))
+    return {name: x.astype(np.float32) for name, x in arrays.items()} if fits else {}
 
 
 def weights_hash(net: "nn.Module") -> str:

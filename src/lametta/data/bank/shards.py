@@ -3,7 +3,7 @@
 import re
 import reprlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ _INDEX = "index"  # the array of a shard that says which samples its rows are of
 _VERSIONS = "stamps"  # the array of a file with the versions of its samples' files
 # Fields of a header that change when any sample does; versions say which samples did.
 _DATA = ("fingerprint", "classes", "class_map")
+_FIRST = 64  # rows that constants are compared with
 _CONSTANTS = ("prototypes", "bias")  # of the network, which are no rows
 _COLUMNS = ("keys.utf8", "labels", "groups", "groups.utf8", _VERSIONS)  # that are no rows
 _FAILED, _MISSING = -1, -2  # a sample that could not be read, one without a reusable row
@@ -104,13 +105,14 @@ class Shards:
         path: Path,
         keys: Sequence[str],
         columns: Mapping[str, Sequence[object] | NDArray[np.generic] | None],
-        constants: Arrays | None = None,
+        constants: Callable[[Arrays], Arrays] | None = None,
     ) -> None:
         """Write one file, whole or not there, with a row for each sample that could be read.
 
         ``keys`` name all samples; those without a row are ``failed`` in the header of the file,
         which has to be on the disk of the folder. ``columns`` say what else is known of samples,
-        ``constants``, prototypes and bias, of the network.
+        ``constants`` gives what is known of the network, prototypes and bias, when it has seen the
+        first rows.
         """
         kept = np.flatnonzero(self._present()).tolist()
         kept_columns = {
@@ -120,8 +122,10 @@ class Shards:
         arrays: dict[str, Sequence[Rows]] = {
             name: self._blocks(name) for name in self._shapes if name not in (_INDEX, _VERSIONS)
         }
+        first = {name: np.asarray(blocks[0][:_FIRST]) for name, blocks in arrays.items()}
         arrays |= {name: [column] for name, column in encode_columns(kept_columns).items()}
-        arrays |= {name: [x] for name, x in (constants or {}).items()}
+        if constants is not None:
+            arrays |= {name: [x] for name, x in constants(first).items()}
         header = self.header | {"failed": [keys[i] for i in self.failed]}
         if self.versions is not None and len(self.failed):
             header |= {"failed_stamps": self.versions[self.failed].tolist()}
