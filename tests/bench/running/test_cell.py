@@ -41,10 +41,12 @@ def test_queued_steps_have_the_rows_of_those_that_are_waited_for(experiment, tmp
     @contextmanager
     def ahead(*which):
         with set_up(*which) as setup:
-            yield replace(setup, ahead="cpu")
+            yield replace(setup, prefetch_device="cpu")
 
     monkeypatch.setattr(cells, "set_up", ahead)
-    monkeypatch.setattr(cells, "_arriving", lambda setup: arriving(replace(setup, ahead=None)))
+    monkeypatch.setattr(
+        cells, "_arriving", lambda setup: arriving(replace(setup, prefetch_device=None))
+    )
     monkeypatch.setattr(adapt, "check_finite", looks.append)
     queued, _ = cells.run_cell(workspace, cell)
     check_same(queued, waited)
@@ -65,7 +67,7 @@ def test_on_a_gpu_as_well(experiment, tmp_path):
 def test_inputs_that_are_made_ahead_are_those_of_the_stream(experiment, tmp_path):
     with cells.set_up(*prepared(experiment, tmp_path, "cuda")) as setup:
         assert setup.prefetch_device == "cuda"
-        plain = replace(setup, ahead=None)
+        plain = replace(setup, prefetch_device=None)
         both = [[(i.tolist(), x.cpu()) for i, x in cells._arriving(s)] for s in (setup, plain)]
         assert [index for index, _ in both[0]] == [index for index, _ in both[1]]
         assert all(torch.equal(a, b) for (_, a), (_, b) in zip(*both, strict=True))
