@@ -3,7 +3,9 @@
 import json
 import re
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -434,6 +436,29 @@ def test_losses_are_one_value_a_sample():
     values = torch.tensor([1.0, 2.0], requires_grad=True)
     losses.mean(values, values.detach() > 9).backward()
     assert values.grad.tolist() == [0, 0]
+
+
+def test_a_reset_waits_for_the_step_of_another_thread():
+    """Or that step would go on learning on a network that was given back."""
+    model, inside, let_go = classifier(), threading.Event(), threading.Event()
+    before = {k: v.clone() for k, v in model.net.state_dict().items()}
+
+    def work(_, batch, net):
+        inside.set()
+        assert let_go.wait(10)
+        net.step(batch.outputs.entropy.mean())
+
+    method = Tool(model, work=work, lr=0.1)
+    with ThreadPoolExecutor(2) as pool:
+        step = pool.submit(method.step, INPUTS)
+        assert inside.wait(10)
+        reset = pool.submit(method.reset)
+        with pytest.raises(TimeoutError):
+            reset.result(timeout=0.1)
+        let_go.set()
+        step.result()
+        reset.result()
+    assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
 
 
 # Mistakes of a stranger

@@ -209,15 +209,13 @@ class NetworkMethod:
 
     def reset(self) -> None:
         """Give the network back as it was before the first step, and forget all state."""
-        if self._before is None and self._network is None:
+        if self._before is None or self._network is None:
             self.forget()
             return
-        with _lock_of(self.model.net):
-            if self._before is not None:
-                _end(self)
-                self._before.restore()
-            if self._network is not None:
-                self._network.close()
+        with _lock_of(self.model.net):  # not amid the step of another thread
+            _end(self)
+            self._before.restore()
+            self._network.close()
             self._before = self._network = None
             self.forget()
 
