@@ -1,6 +1,5 @@
 """Prudent and Memory: priors from the past, weighed by their predictive likelihood."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,16 +9,8 @@ from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta._lame import lame
 from lametta.correctors.base import State, StatefulCorrector
-from lametta.correctors.prudent import experts, label_prior, scenes
-from lametta.correctors.prudent.constants import (
-    MAX_LOG_ODDS,
-    MIN_GATE,
-    NEIGHBOR_WEIGHT,
-    PENALTY,
-    POWERS,
-    TINY,
-    TRACK_SWITCH_RATE,
-)
+from lametta.correctors.prudent import experts, label_prior, order, scenes, window
+from lametta.correctors.prudent.constants import CONSTANTS, TINY, Constants
 
 
 @dataclass
@@ -73,71 +64,66 @@ class Prudent(StatefulCorrector):
     """
 
     causal: ClassVar[bool] = False
+    constants: ClassVar[Constants] = CONSTANTS
 
     def init_state(self, d: int, k: int) -> State:
-        own = {"log_odds": np.zeros(2)}  # of the label prior: before the last sample, and by it
-        parts = scenes.init_state(d, k), experts.init_state(k, 2), label_prior.init_state(d, k)
-        return parts[0] | parts[1] | parts[2] | own
+        c = self.constants
+        state = scenes.init_state(c, d, k) | window.init_state(c, d, k) | order.init_state(c)
+        return state | label_prior.init_state(c, k) | experts.init_state(c, k)
 
     def check_state(self, state: State) -> None:
         super().check_state(state)
+        window.check_state(state, len(state["label_prior"]))
         label_prior.check_state(state)
 
     def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
-        novelty, rows, sketches = scenes.observe(state, features, probs)
-        label_prior.add_to_buffer(state, novelty, sketches, rows)
-        if label_prior.should_fit(state):
-            self._fit(state)
-        out, trust, info = self._combine(state, novelty, rows)
-        trusted = float(trust.sum()) / len(probs)
+        c = self.constants
+        novelty, rows, sketches = scenes.observe(c, state, features, probs)
+        nearest = _nearest(state["window"], sketches)
+        window.add(state, novelty, sketches, rows)
+        fitted = window.should_look(c, state)
+        if fitted:
+            self._look(state)
+        accepted = bool(state["accepted"])
+        read = label_prior.reweight(state, rows, fitted) if accepted else rows
+        heard = order.by_classes(state)
+        out, source, evidence = experts.mix(
+            c, state, novelty, read, kind=int(accepted), heard=heard
+        )
+        trust = 1 - source
+        if accepted:  # a near-copy of what is known is no evidence of a class
+            usual = float(state["median_distance"][0])
+            trust = np.array(novelty, np.float32) * (1 - nearest > c.copy * usual)
+            out = rows + trust[:, None] * (out - rows)
+        trusted = float(trust.mean())
         # A memory may keep the weight of long ago. How well it predicts now says how few classes
         # there are, and so whether a batch has enough of each for neighbors: in full from a nat a
         # sample.
-        gate = max(info["absent"], min(info["evidence"], 1.0))
-        if len(probs) > 1 and gate * trusted > MIN_GATE:
-            out += (NEIGHBOR_WEIGHT * gate) * trust[:, None] * (lame(features, out).probs - out)
+        gate = max(float(accepted), min(evidence, 1.0))
+        if len(probs) > 1 and gate * trusted > c.min_gate:
+            out += (c.neighbor_weight * gate) * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
-        return out, {**info, "trust": trusted, "novelty": sum(novelty) / len(probs)}
+        info = {"trust": trusted, "absent": trusted * accepted, "evidence": evidence}
+        return out, {**info, "novelty": sum(novelty) / len(probs), "order": order.found(c, state)}
 
-    def _fit(self, state: State) -> None:
-        """Fit the label prior; the experts of part 3 read other rows from here on."""
-        was = bool(state["accepted"])
-        if label_prior.fit(state):
-            if not was:
-                experts.reset_group(state, 1)
-                state["log_odds"][:] = 0
-            experts.set_marginal(state, 1, *label_prior.corrected(state, POWERS))
+    def _look(self, state: State) -> None:
+        """Look at the window: what makes its order, and whether classes are absent."""
+        c, k = self.constants, len(state["label_prior"])
+        sketches, classes, probs = window.in_order(state)
+        cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
+        order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
+        if label_prior.fit(c, state, cosines, classes, probs):
+            experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))
+        state["since_look"][()] = 0
 
-    def _combine(
-        self, state: State, novelty: list[float], rows: Floats
-    ) -> tuple[Floats, Floats, dict[str, float]]:
-        """Parts 2 and 3: answers [N, K], the weight of all but the source, ``info``."""
-        n, k = rows.shape
-        if not state["accepted"]:
-            answers, source, evidence = experts.mix(state, novelty, experts.temper(rows))
-            info = {"absent": 0.0, "evidence": float(evidence.sum()) / n}
-            return answers[:, 0], (1 - source[:, 0]).astype(np.float32), info
-        weighed, found = label_prior.reweight(state, rows)
-        tempered = experts.temper(rows, weighed)
-        answers, source, evidence = experts.mix(state, novelty, tempered)
-        ratios = np.log(found * k) + evidence[:, 1] - PENALTY - evidence[:, 0]
-        absent = self._label_prior_weight(state["log_odds"], novelty, ratios)
-        out = answers[:, 0] + absent[:, None] * (answers[:, 1] - answers[:, 0])
-        trust = 1 - (1 - absent) * source[:, 0].astype(np.float32)
-        info = {"absent": float(absent.sum()) / n, "evidence": float(evidence[:, 0].sum()) / n}
-        return out, trust, info
 
-    @staticmethod
-    def _label_prior_weight(log_odds: Floats, novelty: list[float], ratios: Floats) -> Floats:
-        """The weight of part 3 for each sample, from its log odds against part 2."""
-        weight = np.empty(len(ratios), np.float32)
-        for i, new in enumerate(novelty):
-            log_odds[0] = max(min(log_odds[0] + new * log_odds[1], MAX_LOG_ODDS), -MAX_LOG_ODDS)
-            log_odds[1] = ratios[i]
-            weight[i] = 1 / (1 + math.exp(-max(log_odds[0] + log_odds[1], -500)))
-        return weight
+def _nearest(kept: Floats, sketches: Floats) -> Floats:
+    """Each sketch's highest cosine to a kept one, or to an earlier one of the batch."""
+    cosines = np.concatenate([sketches @ kept.T, np.tril(sketches @ sketches.T, -1)], axis=1)
+    nearest: Floats = cosines.max(axis=1)
+    return nearest
 
 
 @dataclass
@@ -179,29 +165,44 @@ class Memory(StatefulCorrector):
     """
 
     scope: str = "camera"
+    constants: ClassVar[Constants] = CONSTANTS
 
     def __post_init__(self) -> None:
         check_choice("scope", self.scope, ("camera", "track"))
 
     def init_state(self, d: int, k: int) -> State:
-        state = scenes.init_state(d, k)
+        c = self.constants
+        state = scenes.init_state(c, d, k)
         if self.scope == "camera":
-            return state | experts.init_state(k)
+            return (
+                state | window.init_state(c, d, k) | order.init_state(c) | experts.init_state(c, k)
+            )
         # The prior of the scene, and its posterior.
         return state | {"prior": np.full(k, 1 / k), "posterior": np.full(k, 1 / k)}
+
+    def check_state(self, state: State) -> None:
+        super().check_state(state)
+        if self.scope == "camera":
+            window.check_state(state, state["decayed_counts"].shape[1])
 
     def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
-        novelty, rows, _ = scenes.observe(state, features, probs)
-        info = {"novelty": sum(novelty) / len(novelty)}
+        c = self.constants
+        novelty, rows, sketches = scenes.observe(c, state, features, probs)
+        info: dict[str, float] = {"novelty": sum(novelty) / len(novelty)}
         if self.scope == "camera":
-            answers, source, evidence = experts.mix(state, novelty, experts.temper(rows))
-            return answers[:, 0], {"trust": 1 - source.mean(), "evidence": evidence.mean(), **info}
+            window.add(state, novelty, sketches, rows)
+            if window.should_look(c, state):
+                order.look_at_window(c, state)
+            heard = order.by_classes(state)
+            out, source, evidence = experts.mix(c, state, novelty, rows, kind=0, heard=heard)
+            found = {"order": order.found(c, state), "evidence": evidence}
+            return out, {"trust": 1 - float(source.mean()), **found, **info}
         prior, posterior = state["prior"], state["posterior"]
         out = np.empty_like(probs)
         for i, new in enumerate(novelty):
-            stay = (1 - TRACK_SWITCH_RATE) * posterior + TRACK_SWITCH_RATE / len(prior)
+            stay = (1 - c.track_switch_rate) * posterior + c.track_switch_rate / len(prior)
             prior += new * (stay - prior)
             posterior[:] = prior * np.maximum(rows[i], TINY)
             posterior /= posterior.sum()

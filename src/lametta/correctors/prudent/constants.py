@@ -1,50 +1,70 @@
-"""Constants of Prudent and Memory: all that was chosen, part by part."""
+"""Constants of Prudent and Memory: all that was chosen, part by part, each with its reason."""
+
+from dataclasses import dataclass
 
 TINY = 1e-9  # what a probability of 0 counts as, and the least norm
 
-# Scenes
 
-SKETCH_WIDTH = 256  # columns of a sketch of the features; its distances are off by some percent
-# A near-duplicate is closer than this share of the baseline distance. The share grows by the second
-# number where the last ones were near-duplicates too, as in a video: there few are near by chance.
-NEAR, NEAR_IN_VIDEO = 0.3, 0.4
-EDGE_POWER = 4  # makes the edge between near-duplicate and new sharp
-# In a video the sample before is nearer than this share of the distance to one 16 to 31 before. The
-# median share is a quarter in seven videos, and 1 in photographs, however tight their features are.
-DRIFT = 0.7
-DUPLICATE_RATE_STEP = 1 / 8  # how fast the duplicate rate follows the last samples
-REFERENCE_INTERVAL = 16  # samples from one reference sketch to the next
-N_REFERENCES, N_RECENT = 20, 4  # how many are kept; the last four are too recent to compare with
-BASELINE_DISTANCE = 0.5  # 1 - cosine, before there are references
-DUPLICATE_EXPONENT = 0.2  # n near-duplicates weigh as much as n ** 0.2 independent samples
+@dataclass(frozen=True)
+class Constants:
+    """What was chosen; nobody has to. docs/safe.md shows what each does, halved and doubled."""
 
-# Experts
+    # Scenes. Whether a stream is a video: is the sample before the nearest of the last eight? By
+    # chance one in eight is; of frames under noise more than half are.
+    recent: int = 8
+    video_share: float = 0.6  # of frames whose nearest is the one before; log odds use it
+    video_start: float = -2.0  # log odds of a video at first: most streams are none
+    video_limit: float = 6.0  # log odds at most, either way, so that they can soon change
+    # A near-copy is closer than this share of the usual distance; the second is added in a video.
+    near: float = 0.1
+    near_in_video: float = 0.8
+    edge: float = 4.0  # the power that makes the edge between near-copy and new sharp
+    scene_length: float = 50.0  # frames: a scene forgets, since a camera moves on
+    own_share: float = 0.4  # of a frame's own row beside its scene's: a scene may be wrong
+    sharpening: float = 0.2  # n frames that differ weigh as n ** 0.2 independent samples
+    sketch_width: int = 256  # columns of a sketch of the features; distances are off by percents
+    reference_interval: int = 16  # samples from one reference sketch to the next
+    references: int = 20  # for the usual distance; the last four are too recent to compare with
+    usual_distance: float = 0.5  # 1 - cosine, before there are references
 
-MEMORY = 8.0  # samples that an expert's memory reaches back
-POWERS = (1.0, 0.25)  # to which the experts take probabilities: a network may be too sure
-PENALTY = 0.05  # nats a sample by which an expert must beat the source
-PRIOR_WEIGHT = 0.1  # of all experts before the first sample; the source has the rest
-SWITCH_RATE = 3e-4  # of a fixed share: the part of the weights that returns to these with a sample
-PSEUDO_COUNT = 3.0  # samples that the uniform start of a marginal counts as
-HALVE_AT = 1e6  # samples after which a marginal is halved, since sums of float32 stop growing
+    # Window: the last samples, near-copies only once.
+    window: int = 128
+    window_classes: int = 32  # of each sample, the most likely; the others share the rest
+    interval: int = 16  # new samples between two looks at the window
 
-# Label prior
+    # Order: what makes it, classes or something else that features show.
+    order_reach: float = 8.0  # samples: how near in time two samples are, exp(-gap / reach)
+    order_deviations: float = 5.0  # from here on a stream has an order; chance gave 4.2 at most
+    quick_start: float = 1 / 8  # of the quick count: heard until something speaks against it
+    patient_start: float = -2.0  # of the patient count: it takes several looks that agree
+    patient_ratio: float = 0.65  # outputs in order, over features: classes .73 on, domains .64
+    patient_step: float = 2.0  # deviations that one look may speak for it
+    count_limits: tuple[float, float] = (-8.0, 1.0)
+    quick_fade: float = 1 / 8  # where a window shows no order, an open count fades
+    patient_fade: float = 1 / 2
 
-BUFFER_SIZE = 128  # samples, near-duplicates only once
-BUFFER_CLASSES = 32  # of each sample, the most likely
-FIT_INTERVAL = 16  # new samples between two fits
-EM_STEPS = 12
-N_NEIGHBORS = 10
-COPY_COSINE = 0.999  # from here on neighbors are copies, which agree even where they are wrong
-MIN_AGREEMENT = 0.25  # of neighbors, beyond chance
-MIN_GAIN = 0.3  # nats that labels must tell about their neighbors' beyond what the source's tell
-MAX_LOG_ODDS = 2.0  # of the label prior over the experts, either way, so that they can soon change
+    # Experts.
+    memory: float = 8.0  # samples that an expert's memory reaches back
+    penalty: float = 0.05  # nats a sample by which an expert must beat the source
+    prior_weight: float = 0.1  # of both experts before the first sample; the source has the rest
+    switch_rate: float = 3e-4  # of a fixed share: what of the weights returns to these, a sample
+    pseudo_count: float = 3.0  # samples that the uniform start of a marginal counts as
 
-# Neighbors in a batch
+    # Label prior.
+    link: float = 0.4  # of the median distance: below it two samples are copies of one thing
+    copy: float = 0.25  # of the usual median: what is nearer to a kept one is left alone
+    min_groups: int = 24  # things in the window; seven videos have 15 at most
+    em_steps: int = 12
+    group_share: int = 12  # a twelfth of the things are neighbors
+    min_agreement: float = 0.15  # of the network's own labels; hopeless networks have .11 at most
+    min_gain: float = 0.1  # by which corrected labels must agree better
 
-MIN_GATE = 0.05  # below this weight of all but the source, neighbors are not asked
-NEIGHBOR_WEIGHT = 0.5  # halfway: neighbors that agree make LAME more sure than they are right
+    # Neighbors in a batch.
+    min_gate: float = 0.05  # below this weight of all but the source, neighbors are not asked
+    neighbor_weight: float = 0.5  # halfway: neighbors that agree make LAME too sure
 
-# Tracks
+    # Tracks.
+    track_switch_rate: float = 1e-4  # the chance, a sample, that a track becomes another object's
 
-TRACK_SWITCH_RATE = 1e-4  # the chance, at each sample, that a track becomes another object's
+
+CONSTANTS = Constants()
