@@ -13,6 +13,7 @@ import lametta
 from lametta import LamettaError, Memory, Prudent, methods
 from lametta.correctors import Average, Majority, Product, advance
 from lametta.correctors.prudent import experts, scenes
+from lametta.correctors.prudent.constants import CONSTANTS
 from lametta.stream import Scenario, tracks
 from lametta.testing import yield_checks
 from tests.conftest import Library, shared, softmax
@@ -56,40 +57,94 @@ def share(x, y, near):
 
 
 def novelty_of(features):
-    """How new each sample is, and the usual distance when it came."""
-    x = unit(features)
-    usual, found, usuals, copies = [0.5], [1.0], [0.5], 0.0
+    """How new each sample is, the usual distance when it came, and the log odds of a video."""
+    x, log_odds = unit(features), -2.0
+    usual, found, usuals, odds = [0.5], [1.0], [0.5], [-2.0]
     for i in range(1, len(x)):
-        near = (scenes.NEAR + scenes.NEAR_IN_VIDEO * copies) * np.mean(usual)
-        mark = x[max(i // 16 - 1, 0) * 16]  # the sample 16 to 31 before, or the first
-        new = share(x[i], x[i - 1], near)
-        drift = share(x[i], x[i - 1], scenes.DRIFT * max(1 - mark @ x[i], 1e-9))
-        found.append(new)
+        m = min(i, 8)
+        if m > 1:
+            cosines = x[i - m : i] @ x[i]
+            ratio = 0.6 * m if cosines[-1] >= cosines.max() else 0.4 * m / (m - 1)
+            log_odds = np.clip(log_odds + np.log(ratio), -6, 6)
+        near = (0.1 + 0.8 / (1 + np.exp(-log_odds))) * np.mean(usual)
+        found.append(share(x[i], x[i - 1], near))
         usuals.append(np.mean(usual))
-        copies += (1 - max(new, drift) - copies) / 8
-        marks = x[: i - 64 : 16] if i % 16 == 0 and i > 64 else []
-        if len(marks):
-            usual.append(max(1 - (marks[-16:] @ x[i]).max(), 1e-6))
-    return np.array(found), np.array(usuals)
+        odds.append(log_odds)
+        references = x[: i - 64 : 16] if i % 16 == 0 and i > 64 else []
+        if len(references):
+            usual.append(max(1 - (references[-16:] @ x[i]).max(), 1e-6))
+    return np.array(found), np.array(usuals), np.array(odds)
 
 
 def scenes_of(features, probs, novelty, usual):
-    x, logs = unit(features), np.log(np.maximum(probs, 1e-9))
-    rows, weights = [], np.zeros(0)
+    x, rows, weights, varied = unit(features), [], np.zeros(0), 0.0
+    votes = np.eye(probs.shape[1])[probs.argmax(axis=1)]
     for i, v in enumerate(novelty):
-        if i and v < 1:  # a scene ends where its mean is far, too
+        if i and v < 1:  # a scene ends where all of it is far, too
             anchor = weights @ x[:i]
             v = max(v, share(anchor / np.linalg.norm(anchor), x[i], usual[i]))
-        weights = np.append(weights * (1 - v), 1)
-        mean = weights @ logs[: i + 1] / weights.sum()
-        rows.append(softmax((weights.sum() ** 0.2 * mean)[None])[0])
+        change = np.abs(probs[i] - probs[i - 1]).sum() / 2 / probs[i].max() if i else 0
+        varied = (1 - v) * (varied * np.exp(-1 / 50) + min(change, 1))
+        weights = np.append(weights * (1 - v) * np.exp(-1 / 50), 1)
+        part = weights / weights.sum()
+        mean = 0.6 * part @ probs[: i + 1] + 0.4 * probs[i]
+        best = mean.argmax()
+        sharp = mean ** ((1 + varied) ** 0.2)
+        sharp /= sharp.sum()
+        voted = 0.6 * part @ votes[: i + 1, best] + 0.4 * votes[i, best]
+        gap = (voted - mean[best]) * varied / (1 + varied)
+        rows.append(
+            mean + np.clip(gap / max(sharp[best] - mean[best], 1e-9), 0, 1) * (sharp - mean)
+        )
     return np.array(rows)
 
 
-def mixture_of(rows, novelty):
+def pattern(matrix):
+    """A symmetric matrix without its diagonal, centered by projection, of norm one."""
+    n = len(matrix)
+    free = matrix[~np.eye(n, dtype=bool)].mean() * np.eye(n) + matrix * (1 - np.eye(n))
+    center = np.eye(n) - 1 / n
+    centered = center @ free @ center
+    return centered / np.linalg.norm(centered)
+
+
+def order_of(x, rows):
+    """Order of features and of outputs over a window, and how much the two have in common."""
+    n, roots = len(x), np.sqrt(rows) / np.sqrt(rows).sum(axis=1, keepdims=True)
+    time = pattern(np.exp(-np.abs(np.arange(n)[:, None] - np.arange(n)) / 8))
+    outputs = pattern(np.einsum("ik,jk,k->ij", roots, roots, 1 / roots.mean(axis=0)))
+    features = pattern(x @ x.T)
+    return [(time * features).sum(), (time * outputs).sum(), (features * outputs).sum()]
+
+
+def heard_of(features, rows, novelty):
+    """Whether the memory is heard at each sample: the counts of `order`, look by look."""
+    x, kept, pending, since, heard = unit(features), [], 0.0, 0.0, []
+    quick, patient = 1 / 8, -2.0
+    for i, v in enumerate(novelty):
+        pending, since = pending + v, since + v
+        if pending > 1 - 1e-9:
+            pending, kept = pending - 1, [*kept, i][-128:]
+        if since >= 16:
+            r_f, r_o, c = order_of(x[kept], rows[kept])
+            z, u, since = (len(kept) - 1) / np.sqrt(2), min(since / len(kept), 1), 0.0
+            if z * max(r_f, r_o) > 5:
+                partial = (r_o - c * r_f) / np.sqrt((1 - r_f**2) * (1 - c**2))
+                quick = np.clip(quick + u * z * partial, -8, 1)
+                part = min(c, CONSTANTS.patient_ratio)
+                step = z * (r_o - part * r_f) / np.sqrt(1 + part**2 - 2 * part * c)
+                patient = np.clip(patient + u * min(step, 2), -8, 1)
+            else:
+                quick = max(quick - u / 8, 0) if quick > 0 else quick
+                patient = max(patient - u / 2, 0) if patient > 0 else patient
+        heard.append(max(quick, patient) > 0)
+    return np.array(heard)
+
+
+def mixture_of(rows, novelty, heard):
     """The answers of source and experts, their evidence [N, 3], and the mixture's [N]."""
     k = rows.shape[1]
-    read = np.stack([rows, rows**0.25 / (rows**0.25).sum(axis=1, keepdims=True)], axis=1)
+    read = np.stack([rows, np.sqrt(rows) / np.sqrt(rows).sum(axis=1, keepdims=True)], axis=1)
     posterior, start = None, np.array([0.9, 0.05, 0.05])
     weights = start
     memory, size, base, n = np.zeros((2, k)), 0.0, np.full((2, k), 3 / k), 0.0
@@ -101,15 +156,16 @@ def mixture_of(rows, novelty):
             base, n = base + v * read[i - 1], n + v
             weights = weights * np.exp(v * evidence[-1])
             weights = (1 - 3e-4 * v) * weights / weights.sum() + 3e-4 * v * start
+        weights = weights if heard[i] else start
         mean = (base + q) / (n + 1 + 3)
         assert np.allclose(mean.sum(axis=1), 1)
         joint = (memory + mean) / (size + 1) * q / mean
         posterior = joint / joint.sum(axis=1, keepdims=True)
-        evidence.append(np.array([0, *(np.log(joint.sum(axis=1)) - 0.05)]))
+        evidence.append(heard[i] * np.array([0, *(np.log(joint.sum(axis=1)) - 0.05)]))
         shares = weights * np.exp(evidence[-1])
         together.append(np.log(shares.sum()))
         shares = shares / shares.sum()
-        answers.append(shares[0] * q[0] + shares[1:] @ posterior)
+        answers.append(shares[0] * q[0] + shares[1:] @ posterior if heard[i] else q[0])
     return np.array(answers), np.array(evidence), np.array(together)
 
 
@@ -117,31 +173,34 @@ def mixture_of(rows, novelty):
 @pytest.mark.parametrize("n", [5, 300])
 def test_scenes(n, copies):
     features, probs = stream(n, copies=copies)
-    found, rows, sketches = scenes.observe(scenes.init_state(6, 5), features, probs)
-    novelty, usual = novelty_of(features)
+    found, rows, sketches = scenes.observe(
+        CONSTANTS, scenes.init_state(CONSTANTS, 6, 5), features, probs
+    )
+    novelty, usual, _odds = novelty_of(features)
     assert np.allclose(found, novelty, atol=1e-4)
-    assert copies == 1 or (novelty[1:] < 0.9).mean() > 0.7
+    assert copies == 1 or (novelty[1:] < 0.9).mean() > 0.6
     assert np.allclose(rows, scenes_of(features, probs, found, usual), atol=1e-5)
     assert np.allclose(np.linalg.norm(sketches, axis=1), 1, atol=1e-6)
 
 
-def test_tight_features_are_no_video(monkeypatch):
+def observed(features, probs):
+    state = scenes.init_state(CONSTANTS, features.shape[1], probs.shape[1])
+    return scenes.observe(CONSTANTS, state, features, probs)
+
+
+def test_tight_features_are_no_video():
     """All samples are near each other: the one before is no copy if others are as near."""
     rng = np.random.default_rng(0)
     noise = rng.uniform(0.25, 0.5, size=(300, 1))
     features = np.ones(64) + noise * rng.normal(size=(300, 64))
-    cosines = np.vecdot(scenes.sketch(features)[1:], scenes.sketch(features)[:-1])
-    assert (1 - cosines).mean() < scenes.BASELINE_DISTANCE * (scenes.NEAR + scenes.NEAR_IN_VIDEO)
+    sketches = scenes.sketch(features, 256)
+    assert (1 - np.vecdot(sketches[1:], sketches[:-1])).mean() < 0.9 * 0.5  # near, in a video
     probs = softmax(rng.normal(size=(300, 5)))
-    tight, _, _ = scenes.observe(scenes.init_state(64, 5), features, probs)
-    assert np.mean(tight[1:65]) > 0.4  # while the usual distance is not known
-    assert np.mean(tight[65:]) > 0.9
+    tight, _, _ = observed(features, probs)
+    assert np.mean(tight) > 0.95
     moving = np.ones(64) + 0.45 * np.cumsum(rng.normal(size=(300, 64)), axis=0) / 3
-    video, _, _ = scenes.observe(scenes.init_state(64, 5), moving, probs)
-    assert np.mean(video[1:65]) < 0.3
-    monkeypatch.setattr(scenes, "DRIFT", 1e9)  # without the look at what came before
-    fooled, _, _ = scenes.observe(scenes.init_state(64, 5), features, probs)
-    assert np.mean(fooled[1:65]) < 0.1
+    video, _, _ = observed(moving, probs)
+    assert np.mean(video[8:]) < 0.3
 
 
 def test_a_camera_that_turns_ends_a_scene():
@@ -149,24 +208,93 @@ def test_a_camera_that_turns_ends_a_scene():
     share = np.repeat([0.0, *np.linspace(0, 1, 14)[1:-1], 1.0], [40, *[1] * 12, 20])[:, None]
     features = np.eye(2, 16)[0] * (1 - share) + np.eye(2, 16)[1] * share
     rows = np.array([[0.9, 0.1]]) * (1 - share) + np.array([[0.1, 0.9]]) * share
-    novelty, merged, _ = scenes.observe(scenes.init_state(16, 2), features, rows)
-    assert max(novelty[1:]) < 0.5
+    novelty, merged, _ = observed(features, rows)
+    assert max(novelty[4:]) < 0.5
     assert (merged.argmax(axis=1) == rows.argmax(axis=1)).mean() > 0.9
+
+
+def test_a_scene_keeps_its_doubt():
+    """Identical frames tell nothing more; frames that differ are as sure as they vote."""
+    features, sure = np.ones((200, 8)), np.tile([[0.6, 0.4]], (200, 1))
+    _, rows, _ = observed(features, sure)
+    assert np.allclose(rows, sure, atol=1e-6)
+    rng = np.random.default_rng(0)
+    mixed = softmax(np.stack([rng.normal(0.3, 0.6, size=200), np.zeros(200)], axis=1))
+    _, rows, _ = observed(features, mixed)
+    voted = (mixed.argmax(axis=1) == 0).mean()
+    assert 0.6 < voted < 0.9
+    assert rows[100:].max() < voted + 0.4 * (1 - voted)
+
+
+# Order
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_has_no_mean_where_samples_are_exchangeable(seed):
+    """Whatever the network's bias: deviations of about one, and none beyond five."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(40):
+        x = rng.normal(size=(64, 12)) + 2 * rng.normal(size=(4, 12))[rng.integers(4, size=64)]
+        rows = softmax(x @ rng.normal(size=(12, 6)) + 3 * rng.normal(size=6))
+        found.append(63 / np.sqrt(2) * np.array(order_of(unit(x), rows)[:2]))
+    assert np.abs(np.mean(found)) < 0.4
+    assert 0.6 < np.std(found) < 1.5
+    assert np.max(found) < 5
+
+
+def domains(classes, seed=0, n=480):
+    """A stream in order: by classes, or by shifts of all features that also bias the outputs."""
+    rng = np.random.default_rng(seed)
+    blocks = np.repeat(rng.integers(6, size=n // 40), 40)
+    labels = blocks if classes else rng.integers(6, size=n)
+    head = rng.normal(size=(6, 24))
+    features = 1.2 * head[labels] + rng.normal(size=(n, 24))
+    if not classes:
+        features += 3 * rng.normal(size=(6, 24))[blocks]
+    return features, softmax(0.15 * features @ head.T), labels
+
+
+@pytest.mark.parametrize("name", ["camera", "prudent"])
+@pytest.mark.parametrize("classes", [True, False])
+def test_the_memory_is_heard_where_classes_make_the_order(name, classes):
+    features, probs, labels = domains(classes)
+    corrector, spoke = CORRECTORS[name], []
+    corrector.reset()
+    for x, q in zip(features, probs, strict=True):
+        spoke.append(corrector.correct(x[None], q[None]))
+    orders = [one.info["order"] for one in spoke[100:]]
+    right = np.mean([one.probs.argmax() for one in spoke] == labels)
+    before = np.mean(probs.argmax(axis=1) == labels)
+    if classes:
+        assert np.mean(np.equal(orders, 1)) > 0.5
+        assert np.mean([one.info["trust"] for one in spoke[100:]]) > 0.5
+    else:
+        assert set(orders) <= {0, -1}
+        assert np.mean(np.equal(orders, -1)) > 0.5
+        if name == "camera":
+            assert all(one.info["trust"] == 0 for one in spoke[100:])
+        else:  # each domain has a bias of its own, which recentering takes off
+            assert right > before + 0.05
 
 
 @pytest.mark.parametrize("copies", [1, 5])
 def test_evidence_one_by_one(copies):
     features, probs = stream(300, copies=copies)
-    novelty, usual = novelty_of(features)
-    expected, _, _ = mixture_of(scenes_of(features, probs, novelty, usual), novelty)
+    novelty, usual, odds = novelty_of(features)
+    rows = scenes_of(features, probs, novelty, usual)
+    heard = heard_of(features, rows, novelty) & (odds <= 0)
+    expected, _, _ = mixture_of(rows, novelty, heard)
     found = play(Memory(), features, probs)
-    assert np.abs(found - expected).max() < 1e-4
+    assert np.abs(found - expected).max() < 1e-3
     assert np.abs(expected - probs).max() > 0.1
+    assert heard.any()
+    assert copies == 1 or not heard.all()
 
 
 def test_a_track_is_the_product_of_its_scenes():
     features, probs = stream(60, copies=3)
-    novelty, usual = novelty_of(features)
+    novelty, usual, _odds = novelty_of(features)
     rows = scenes_of(features, probs, novelty, usual)
     prior = posterior = np.full(5, 0.2)
     for v, row, found in zip(novelty, rows, play(Memory("track"), features, probs), strict=True):
@@ -179,7 +307,7 @@ def test_sketches_keep_cosines():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 1280)) + 2 * rng.normal(size=(4, 1280))[np.arange(40) % 4]
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    rows = scenes.sketch(x)
+    rows = scenes.sketch(x, 256)
     assert rows.shape == (40, 256)
     assert np.abs(rows @ rows.T - unit @ unit.T).max() < 0.25
     assert np.abs(rows @ rows.T - unit @ unit.T).mean() < 0.06
@@ -202,10 +330,11 @@ def test_the_mixture_is_never_far_below_the_best_of_its_parts(seed, n_classes, s
     labels = np.repeat(rng.integers(n_classes, size=120), stay)[:120]
     rows = softmax(sharp * (rng.normal(size=(120, n_classes)) + np.eye(n_classes)[labels]))
     novelty = np.where(rng.random(120) < old, rng.random(120) ** 4, 1.0).tolist()
-    state, together, evidence = experts.init_state(n_classes), [], []
+    state, together, evidence = experts.init_state(CONSTANTS, n_classes), [], []
     for v, row in zip(novelty, rows.astype(np.float32), strict=True):
-        together.append(experts.mix(state, [v], experts.temper(row[None]))[2][0, 0])
-        evidence.append(state["log_evidence"][0].copy())
+        mixed = experts.mix(CONSTANTS, state, [v], row[None], kind=0, heard=True)
+        together.append(mixed[2])
+        evidence.append(state["log_evidence"].copy())
     weights = np.array(novelty[1:])  # a sample counts as far as the next one is new
     mixture, parts = weights @ together[:-1], weights @ np.array(evidence[:-1])
     n = weights.sum()
@@ -213,23 +342,6 @@ def test_the_mixture_is_never_far_below_the_best_of_its_parts(seed, n_classes, s
     assert mixture >= parts[1:].max() - np.log(20) - 3.01e-4 * n
     unpriced = parts[1:].max() + 0.05 * n
     assert mixture >= unpriced - np.log(20) - 0.0504 * n
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 10**6), scale=st.floats(0.01, 20), drift=st.floats(-1, 1))
-def test_absent_classes_cost_little_where_they_are_wrong(seed, scale, drift):
-    rng = np.random.default_rng(seed)
-    ahead = scale * (rng.normal(size=200) + drift)
-    novelty = np.where(rng.random(200) < 0.5, rng.random(200), 1.0).tolist()
-    lead, total = np.zeros(2), 0.0
-    for i, v in enumerate(novelty):
-        Prudent._label_prior_weight(lead, [v], ahead[i : i + 1])
-        following = novelty[i + 1] if i < 199 else 0
-        share = 1 / (1 + np.exp(-lead[0]))
-        total += following * np.log(1 - share + share * np.exp(ahead[i]))
-    weights = np.array(novelty[1:])
-    bound = np.log(2) + 0.127 * weights.sum() + 1e-9
-    assert total >= max(0, weights @ ahead[:-1]) - bound
 
 
 # Properties
@@ -303,7 +415,7 @@ def test_a_constant_stream_stays_with_its_label(name):
     features, probs = np.ones((300, 4)), np.tile([[0.2, 0.5, 0.3]], (300, 1))
     found = play(CORRECTORS[name], features, probs)
     assert (found.argmax(axis=1) == 1).all()
-    assert found[-1, 1] > 0.5
+    assert np.abs(found - probs).max() < 0.01  # identical frames tell nothing more
 
 
 def test_streams_may_be_long():
@@ -312,17 +424,17 @@ def test_streams_may_be_long():
     features, probs = stream(64, seed=1)
     corrector.correct(features, probs)
     state = corrector.state_dict()
-    many = 1e6 / state["counts"][0, 1]
+    many = 1e6 / state["counts"][1]
     flat = np.float32(3 / 5)
-    state["marginal"] = (state["marginal"] - flat) * np.float32(many) + flat
-    state["counts"][0, 1] *= many
+    state["marginals"] = (state["marginals"] - flat) * np.float32(many) + flat
+    state["counts"][1] *= many
     corrector.load_state_dict(state)
     for _ in range(3):
         info = corrector.correct(features, probs).info
         state = corrector.state_dict()
-        assert state["counts"][0, 1] < 1e6
-        total = state["marginal"][0].sum(axis=1, dtype=np.float64)
-        assert np.allclose(total, state["counts"][0, 1] + 3, rtol=1e-3)
+        assert state["counts"][1] < 1e6
+        total = state["marginals"][0].sum(axis=1, dtype=np.float64)
+        assert np.allclose(total, state["counts"][1] + 3, rtol=1e-3)
     assert np.isfinite(info["evidence"])
 
 
@@ -348,7 +460,7 @@ def test_a_stored_state_continues_bit_for_bit(name):
         assert np.array_equal(found[0], expected[i])
 
 
-@pytest.mark.parametrize(("name", "size"), [("camera", 59), ("track", 43), ("prudent", 259)])
+@pytest.mark.parametrize(("name", "size"), [("camera", 246), ("track", 58), ("prudent", 254)])
 def test_memory_is_what_the_docstrings_say(name, size):
     corrector = CORRECTORS[name]
     corrector.reset()
@@ -415,9 +527,9 @@ def test_info_says_who_spoke():
     usual = {"entropy", "diversity", "changed", "novelty"}
     assert set(Memory("track").correct(features, probs).info) == usual
     info = Memory().correct(features, probs).info
-    assert set(info) == usual | {"trust", "evidence"}
+    assert set(info) == usual | {"trust", "evidence", "order"}
     assert 0 < info["novelty"] < 0.7
-    assert 0 < info["trust"] < 1
+    assert 0 < Memory().correct(*stream(60)).info["trust"] < 1
 
 
 # Real networks

@@ -9,7 +9,7 @@ from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta._lame import lame
 from lametta.correctors.base import State, StatefulCorrector
-from lametta.correctors.prudent import experts, label_prior, order, scenes, window
+from lametta.correctors.prudent import domains, experts, label_prior, order, scenes, window
 from lametta.correctors.prudent.constants import CONSTANTS, TINY, Constants
 
 
@@ -17,37 +17,44 @@ from lametta.correctors.prudent.constants import CONSTANTS, TINY, Constants
 class Prudent(StatefulCorrector):
     """The corrector to switch on where nobody knows what a stream is like; nothing to tune.
 
-    It works one sample at a time or in batches, and combines four parts. The first is always at
-    work, the others have weight only as far as evidence speaks for them:
+    It works one sample at a time or in batches, and combines five parts. Each has weight only as
+    far as the stream itself speaks for it:
 
-    1. *Scenes*: near-duplicates of the sample before, as frames of a video are, are averaged and
-       count once. Photographs have few.
+    1. *Scenes*: near-copies of the sample before, as frames of a video are, are averaged and count
+       once; a scene is no surer than the share of its frames that voted for its answer.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
-       likelihood on the samples so far, with the source among the candidates (`Memory`).
-    3. *Label prior*: a constant prior over the classes, of which some may be absent; accepted only
-       where neighbors' labels agree better with it than without, and weighed by the same evidence.
-    4. *Neighbors*: in a batch, LAME on top of the rest. It weighs more where parts 2 and 3 trust
-       the source less, and where the batch shows few classes: by the weight of part 3, or by the
-       evidence of part 2 on this batch, in full from a nat a sample. So inside a batch answers also
-       depend on later samples; one by one they do not.
+       likelihood on the samples so far, with the source among the candidates (`Memory`). It is
+       heard only while classes make the order of the stream, and neither domains nor a camera that
+       films: while outputs are in order as much as features are.
+    3. *Label prior*: a constant prior over the classes, of which some may be absent, from groups of
+       near-copies that count once each; accepted only where the network's labels agree with its
+       neighbors', and better with the prior than without.
+    4. *Domains*: where something else than classes makes the order, the moving mean of log q is
+       taken off (NEO's recentering), if neighbors' labels agree about as well afterwards.
+    5. *Neighbors*: in a batch, LAME on top of the rest, as far as parts 2 and 3 trust the source
+       less and the batch shows few classes: where part 3 is accepted, or by the evidence of part 2
+       on this batch, in full from a nat a sample. So inside a batch answers also depend on later
+       samples; one by one they do not.
 
-    What is guaranteed: part 2 is a mixture in the sense of prediction with expert advice. Let E be
-    its log evidence over the source's, in nats, after n new samples of any stream (near-duplicates
-    count by their novelty), and E_m that of either memory, without the penalty of 0.05 a sample:
+    What is guaranteed: while it is heard, part 2 is a mixture in the sense of prediction with
+    expert advice. Let E be its log evidence over the source's, in nats, over n new samples of any
+    stream (near-copies count by their novelty), and E_m that of either memory, without the penalty
+    of 0.05 a sample:
 
         E >= -0.106 - 0.0003 n,        E >= E_m - log 20 - 0.0503 n.
 
-    The constants are the weights at the start, and 0.0003 the rate at which weights return to them.
-    Where part 3 is accepted, it and part 2 together are at most log 2 + 0.127 n below the better of
-    them; the neighbors' test itself is not bounded, nor is part 4. All this bounds how well rows of
-    the *network* are predicted, not accuracy: where errors persist as truths do, as in a video that
+    The constants are the weights at the start, to which they return where it falls silent, and
+    0.0003 the rate at which they do so anyway. This bounds how well rows of the *network* are
+    predicted, not accuracy. The tests that let parts 2 to 4 speak are not bounded, nor is part 5:
+    docs/safe.md has what they gain and lose. Where errors persist as truths do, as in a video that
     is wrong from end to end, averaging makes them firm.
 
-    Bounded memory: 259 kB a stream at 1000 classes and 256 features or more.
+    Bounded memory: 254 kB a stream at 1000 classes and 256 features or more.
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
-    (nats over the source, a sample).
+    (nats over the source, a sample); and ``order``, what makes that of the stream: 1 its classes,
+    -1 something else, as where one domain follows another, 0 nothing.
 
     Examples
     --------
@@ -60,7 +67,7 @@ class Prudent(StatefulCorrector):
     >>> prudent = Prudent()
     >>> rows = [prudent.correct(x[None], q[None]).probs[0] for x, q in zip(features, probs)]
     >>> float((probs.argmax(1) == labels).mean()), float((np.argmax(rows, 1) == labels).mean())
-    (0.775, 0.885)
+    (0.775, 0.855)
     """
 
     causal: ClassVar[bool] = False
@@ -69,7 +76,8 @@ class Prudent(StatefulCorrector):
     def init_state(self, d: int, k: int) -> State:
         c = self.constants
         state = scenes.init_state(c, d, k) | window.init_state(c, d, k) | order.init_state(c)
-        return state | label_prior.init_state(c, k) | experts.init_state(c, k)
+        state |= label_prior.init_state(c, k) | domains.init_state(k)
+        return state | experts.init_state(c, k)
 
     def check_state(self, state: State) -> None:
         super().check_state(state)
@@ -88,11 +96,14 @@ class Prudent(StatefulCorrector):
             self._look(state)
         accepted = bool(state["accepted"])
         read = label_prior.reweight(state, rows, fitted) if accepted else rows
-        heard = order.by_classes(state)
+        heard = _is_heard(state)
         out, source, evidence = experts.mix(
             c, state, novelty, read, kind=int(accepted), heard=heard
         )
         trust = 1 - source
+        centered = domains.recenter(c, state, novelty, rows)
+        if domains.is_heard(state) and not accepted:
+            out, trust = centered, np.ones_like(trust)
         if accepted:  # a near-copy of what is known is no evidence of a class
             usual = float(state["median_distance"][0])
             trust = np.array(novelty, np.float32) * (1 - nearest > c.copy * usual)
@@ -114,9 +125,18 @@ class Prudent(StatefulCorrector):
         sketches, classes, probs = window.in_order(state)
         cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
         order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
+        domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):
             experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))
         state["since_look"][()] = 0
+
+
+def _is_heard(state: State) -> bool:
+    """Whether the memory is heard: classes make the order, and samples are no frames of a video.
+
+    Frames that follow each other say the same, right or wrong: that is part 1's business.
+    """
+    return order.by_classes(state) and not scenes.is_video(state)
 
 
 def _nearest(kept: Floats, sketches: Floats) -> Floats:
@@ -131,22 +151,22 @@ class Memory(StatefulCorrector):
     """Take the classes of the samples before as a prior, as far as that predicted well so far.
 
     Near-duplicates of the sample before, as frames of a video are, are one scene, whose
-    probabilities are averaged (the mean of their logarithms) and which counts once. What a *camera*
+    probabilities are averaged and which counts once. What a *camera*
     shows is mixed: memories of the classes before are priors for the next, and each is weighed by
     its prequential evidence, how well it predicted the samples so far, with the source among them.
-    On streams without order the source prevails. A *track* shows one object: the scenes'
-    probabilities are multiplied, and a small chance to be another object keeps the product from
-    being sure of what a few samples said.
+    On streams without order, or whose order is not that of classes, the source prevails. A *track*
+    shows one object: the scenes' probabilities are multiplied, and a small chance to be another
+    object keeps the product from being sure of what a few samples said.
 
     No data can tell the two apart, so the user has to: a camera that stays with one class
     learns nothing from its order.
 
-    Bounded memory: 59 kB a stream at 1000 classes and 1280 features for a camera, 43 kB for a
+    Bounded memory: 246 kB a stream at 1000 classes and 1280 features for a camera, 58 kB for a
     track. Answers are final and depend on the past alone.
 
     ``info`` has the mean ``novelty`` (near 0 for frames of a video), and of a camera also ``trust``
-    (the weight of all that is not the source's own answer) and ``evidence`` (nats over the source,
-    a sample).
+    (the weight of all that is not the source's own answer), ``evidence`` (nats over the source, a
+    sample) and ``order`` (as `Prudent` has it).
 
     Parameters
     ----------
@@ -188,23 +208,38 @@ class Memory(StatefulCorrector):
     def update(
         self, state: State, features: Floats, probs: Floats
     ) -> tuple[Floats, dict[str, float]]:
+        if self.scope == "track":
+            return self._track(state, features, probs)
+        # One by one: neither a look nor the odds of a video may know what comes after.
+        found = [
+            self._camera(state, x[None], q[None]) for x, q in zip(features, probs, strict=True)
+        ]
+        rows, infos = zip(*found, strict=True)
+        last = {"order": infos[-1]["order"]}
+        means = {name: sum(one[name] for one in infos) / len(infos) for name in infos[0]}
+        return np.concatenate(rows), means | last
+
+    def _camera(self, state: State, x: Floats, q: Floats) -> tuple[Floats, dict[str, float]]:
+        """Answer one sample by the classes of those before."""
         c = self.constants
-        novelty, rows, sketches = scenes.observe(c, state, features, probs)
-        info: dict[str, float] = {"novelty": sum(novelty) / len(novelty)}
-        if self.scope == "camera":
-            window.add(state, novelty, sketches, rows)
-            if window.should_look(c, state):
-                order.look_at_window(c, state)
-            heard = order.by_classes(state)
-            out, source, evidence = experts.mix(c, state, novelty, rows, kind=0, heard=heard)
-            found = {"order": order.found(c, state), "evidence": evidence}
-            return out, {"trust": 1 - float(source.mean()), **found, **info}
-        prior, posterior = state["prior"], state["posterior"]
-        out = np.empty_like(probs)
+        novelty, rows, sketches = scenes.observe(c, state, x, q)
+        window.add(state, novelty, sketches, rows)
+        if window.should_look(c, state):
+            order.look_at_window(c, state)
+        heard = _is_heard(state)
+        out, source, evidence = experts.mix(c, state, novelty, rows, kind=0, heard=heard)
+        spoke = {"trust": 1 - float(source[0]), "evidence": evidence, "novelty": novelty[0]}
+        return out, spoke | {"order": order.found(c, state)}
+
+    def _track(self, state: State, x: Floats, q: Floats) -> tuple[Floats, dict[str, float]]:
+        """Answer samples of one object by the product of its scenes."""
+        c = self.constants
+        novelty, rows, _ = scenes.observe(c, state, x, q)
+        prior, posterior, out = state["prior"], state["posterior"], np.empty_like(q)
         for i, new in enumerate(novelty):
             stay = (1 - c.track_switch_rate) * posterior + c.track_switch_rate / len(prior)
             prior += new * (stay - prior)
             posterior[:] = prior * np.maximum(rows[i], TINY)
             posterior /= posterior.sum()
             out[i] = posterior
-        return out, info
+        return out, {"novelty": sum(novelty) / len(novelty)}

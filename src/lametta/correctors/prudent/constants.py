@@ -37,7 +37,7 @@ class Constants:
     order_deviations: float = 5.0  # from here on a stream has an order; chance gave 4.2 at most
     quick_start: float = 1 / 8  # of the quick count: heard until something speaks against it
     patient_start: float = -2.0  # of the patient count: it takes several looks that agree
-    patient_ratio: float = 0.65  # outputs in order, over features: classes .73 on, domains .64
+    patient_ratio: float = 0.55  # outputs in order, over features: classes .7 on, most domains .5
     patient_step: float = 2.0  # deviations that one look may speak for it
     count_limits: tuple[float, float] = (-8.0, 1.0)
     quick_fade: float = 1 / 8  # where a window shows no order, an open count fades
@@ -58,6 +58,14 @@ class Constants:
     group_share: int = 12  # a twelfth of the things are neighbors
     min_agreement: float = 0.15  # of the network's own labels; hopeless networks have .11 at most
     min_gain: float = 0.1  # by which corrected labels must agree better
+
+    # Domains.
+    domain_length: float = 64.0  # samples that the mean of a domain reaches back
+    domain_shrinkage: float = 16.0  # samples by which a mean of few is shrunk to nothing
+    domain_look: int = 64  # samples of the window that neighbors are asked of
+    domain_classes: float = 0.4  # of all classes, as the exponential of the mean row's entropy
+    domain_step: float = 0.2  # how fast what neighbors say follows the last look
+    domain_slack: float = 0.02  # by which neighbors may agree less afterwards
 
     # Neighbors in a batch.
     min_gate: float = 0.05  # below this weight of all but the source, neighbors are not asked

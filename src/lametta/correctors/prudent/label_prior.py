@@ -49,7 +49,7 @@ def fit(
     near = cosines[np.ix_(first, first)]
     np.fill_diagonal(near, -2)
     near = top_k(np, near, max(1, n // c.group_share))
-    before, after = (_agreement(_labels(classes, x), near, k) for x in (probs, probs * others))
+    before, after = (agreement(_labels(classes, x), near, k) for x in (probs, probs * others))
     accepted = after - c.min_gain > before > c.min_agreement
     state["accepted"][()] = accepted
     return accepted
@@ -113,7 +113,7 @@ def _labels(classes: NDArray[np.int32], scores: Floats) -> NDArray[np.int32]:
     return best
 
 
-def _agreement(labels: NDArray[np.int32], near: NDArray[np.intp], k: int) -> float:
+def agreement(labels: NDArray[np.int32], near: NDArray[np.intp], k: int) -> float:
     """The share of neighbors [n, m] with the same label, beyond chance."""
     shares = np.bincount(labels, minlength=k) / len(labels)
     chance = float(np.vecdot(shares, shares))

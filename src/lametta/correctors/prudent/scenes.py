@@ -52,6 +52,11 @@ def init_state(c: Constants, d: int, k: int) -> State:
     }
 
 
+def is_video(state: State) -> bool:
+    """Whether the stream is more likely a video than not."""
+    return bool(state["video"] > 0)
+
+
 def observe(
     c: Constants, state: State, features: Floats, probs: Floats
 ) -> tuple[list[float], Floats, Floats]:

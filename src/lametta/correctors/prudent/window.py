@@ -59,7 +59,7 @@ def add(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> N
 
 def should_look(c: Constants, state: State) -> bool:
     """Whether it is time to look at the window again."""
-    return min(float(state["since_look"]), float(state["window_count"])) >= c.interval
+    return bool(state["since_look"] >= c.interval)
 
 
 def in_order(state: State) -> tuple[Floats, NDArray[np.int32], Floats]:
