@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,10 +25,13 @@ def load_weights(net: nn.Module, file: Path | None) -> nn.Module:
 
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
-    kinds = "a .safetensors file, or one that torch.load(weights_only=True) reads"
+    kinds = "a .safetensors or .npz file, or one that torch.load(weights_only=True) reads"
     with raise_as(f"weights must be {kinds}", str(file)):
         if file.suffix == ".safetensors":
             stored: object = safetensors_module().load_file(file)
+        elif file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as arrays:
+                stored = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         else:
             stored = torch.load(file, map_location="cpu", weights_only=True)
     if isinstance(stored, Mapping):

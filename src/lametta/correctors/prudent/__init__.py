@@ -125,7 +125,8 @@ class Prudent(StatefulCorrector):
         sketches, classes, probs = window.in_order(state)
         cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
         order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
-        domains.look(c, state, cosines, rows)
+        if order.against_classes(state):
+            domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):
             experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))
         state["since_look"][()] = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
+from lametta.correctors.prudent import order
 from lametta.correctors.prudent.constants import TINY, Constants
 from lametta.correctors.prudent.label_prior import agreement
 
@@ -39,21 +40,22 @@ def recenter(c: Constants, state: State, novelty: list[float], rows: Floats) -> 
 
 def look(c: Constants, state: State, cosines: Floats, rows: Floats) -> None:
     """Compare labels of neighbors before and after, over the latest samples of the window."""
-    logs, cosines = _log(rows[-c.domain_look :]), cosines[-c.domain_look :, -c.domain_look :].copy()
-    np.fill_diagonal(cosines, -2)
-    near, k = top_k(np, cosines, max(1, len(logs) // c.group_share)), rows.shape[1]
-    centered = logs - _share(c, float(state["domain"][0])) * state["log_mean"]
-    before, after = (agreement(x.argmax(axis=1), near, k) for x in (logs, centered))
-    mean = rows.mean(axis=0)
-    if np.exp(-(mean * _log(mean)).sum()) < c.domain_classes * k:
-        after = -1.0  # the mean of few classes is theirs, not the domain's
-    state["domain"][1] += c.domain_step * (after - before + c.domain_slack - state["domain"][1])
+    mean, k = rows.mean(axis=0), rows.shape[1]
+    change = -1.0  # of few classes the mean is theirs, not the domain's
+    if np.exp(-(mean * _log(mean)).sum()) >= c.domain_classes * k:
+        logs = _log(rows[-c.domain_look :])
+        cosines = cosines[-c.domain_look :, -c.domain_look :].copy()
+        np.fill_diagonal(cosines, -2)
+        near = top_k(np, cosines, max(1, len(logs) // c.group_share))
+        centered = logs - _share(c, float(state["domain"][0])) * state["log_mean"]
+        before, after = (agreement(x.argmax(axis=1), near, k) for x in (logs, centered))
+        change = after - before
+    state["domain"][1] += c.domain_step * (change + c.domain_slack - state["domain"][1])
 
 
 def is_heard(state: State) -> bool:
-    """Whether to recenter: the quick count of `order` is against classes, and neighbors agree."""
-    quick, patient, _ = state["order"].tolist()
-    return bool(patient <= 0 > quick and state["domain"][1] > 0)
+    """Whether to recenter."""
+    return order.against_classes(state) and bool(state["domain"][1] > 0)
 
 
 def _share(c: Constants, count: float) -> float:

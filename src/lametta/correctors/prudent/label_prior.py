@@ -75,14 +75,18 @@ def reweight(state: State, rows: Floats, fitted: bool) -> Floats:
 def _things(c: Constants, state: State, cosines: Floats) -> NDArray[np.intp]:
     """The first sample of each group of near-copies, linked one by one."""
     n, kept = len(cosines), state["median_distance"]
-    median = float(np.median(1 - cosines[np.triu_indices(n, 1)]))
+    middle = n * (n - 1) // 2  # of all pairs, each there twice; a sample and itself come last
+    values = np.partition(cosines, (middle - 1, middle), axis=None)
+    median = 1 - float(values[middle - 1] + values[middle]) / 2
     kept[1] += 1
     kept[0] += (median - kept[0]) / kept[1]
-    linked = 1 - cosines < max(c.link * max(median, float(kept[0])), 1e-5)
-    np.fill_diagonal(linked, True)
-    reach = linked.astype(np.float32)
-    for _ in range(int(n).bit_length()):  # the square of a relation reaches twice as far
-        reach = (reach @ reach > 0).astype(np.float32)
+    reach = cosines > 1 - max(c.link * max(median, float(kept[0])), 1e-5)
+    np.fill_diagonal(reach, True)
+    while True:  # the square of a relation reaches twice as far
+        further = reach.astype(np.float32) @ reach > 0
+        if (further == reach).all():
+            break
+        reach = further
     first: NDArray[np.intp] = np.flatnonzero(~np.tril(reach, -1).any(axis=1))
     return first
 

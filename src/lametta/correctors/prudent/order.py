@@ -13,6 +13,7 @@ look counts for little. So long runs of one class are seen, and one border of do
 """
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -31,6 +32,12 @@ def init_state(c: Constants) -> State:
 def by_classes(state: State) -> bool:
     """Whether the classes of the samples before may be heard."""
     return bool(state["order"][:2].max() > 0)
+
+
+def against_classes(state: State) -> bool:
+    """Whether looks spoke against classes, and none for them since."""
+    quick, patient, _ = state["order"].tolist()
+    return bool(patient <= 0 > quick)
 
 
 def found(c: Constants, state: State) -> float:
@@ -54,12 +61,13 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
     roots = np.sqrt(rows)
     roots /= roots.sum(axis=1, keepdims=True)
     roots /= np.sqrt(np.maximum(roots.mean(axis=0), 1e-30))
-    gap = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     near, alike, features = (
-        _centered(m) for m in (np.exp(-gap / c.order_reach), roots @ roots.T, cosines)
+        _nearness(n, c.order_reach),
+        _centered(roots @ roots.T),
+        _centered(cosines),
     )
     r_f, r_o, both = (
-        float(np.vdot(a, b)) for a, b in ((near, features), (near, alike), (features, alike))
+        float(np.vdot(x, y)) for x, y in ((near, features), (near, alike), (features, alike))
     )
     z = (n - 1) / math.sqrt(2)
     quick, patient, _ = state["order"].tolist()
@@ -76,6 +84,12 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
         quick = max(quick - share * c.quick_fade, 0.0) if quick > 0 else quick
         patient = max(patient - share * c.patient_fade, 0.0) if patient > 0 else patient
     state["order"][:] = quick, patient, deviations
+
+
+@cache
+def _nearness(n: int, reach: float) -> Floats:
+    """W: how near samples are in time."""
+    return _centered(np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n))) / reach))
 
 
 def _centered(matrix: Floats) -> Floats:
