@@ -25,7 +25,8 @@ def test_equation(memory, stay):
         n = fade.sum()
         product, mean = fade @ np.log(probs[: i + 1]) / n, np.log(fade @ probs[: i + 1] / n)
         z = (1 - weights[-1]) * product + weights[-1] * mean
-        assert np.allclose(row, softmax(n ** (1 / 3) * z[None])[0], atol=1e-12)
+        power = (1 - weights[-1]) / 3 + 0.15 * weights[-1]
+        assert np.allclose(row, softmax(n**power * z[None])[0], atol=1e-12)
     assert weights[-1] == 1 if stay == 5 else weights[-1] < 0.5
 
 
