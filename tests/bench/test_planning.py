@@ -426,6 +426,15 @@ def test_passes_are_counted_of_every_method(name):
     assert 0 <= backward <= forward
 
 
+def test_passes_are_the_same_in_every_dry_run():
+    state, counted = torch.get_rng_state(), set()
+    for _ in range(5):  # pseudo-labels are learned of samples that the network is sure of
+        count_passes.cache_clear()
+        counted.add(count_passes("pseudo_label", '{"threshold": 0.9}'))
+    assert len(counted) == 1
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_passes_are_those_of_the_configuration():
     assert count_passes("tent", '{"steps": 3}') == (4, 3)
     assert count_passes("tent+lame", '{"predict_first": true}') == (1, 1)
