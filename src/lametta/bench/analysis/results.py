@@ -217,12 +217,16 @@ def _read_rows(files: Sequence[Path]) -> pl.DataFrame:
         raise LamettaError(f"results must have {fault} in {where}")
     types = {name: SCHEMA[name] for name in found.columns if name in SCHEMA}
     rows = found.select(pl.col(name).cast(dtype, strict=False) for name, dtype in types.items())
-    lengths = {name: rows[name].list.len() for name in names("series") if name in types}
-    none = pl.Series([None] * len(rows), dtype=pl.UInt32())
-    first, *others = (lengths.get(name, none) for name in names("series"))
-    if not all(length.eq_missing(first).all() for length in others):
+    if not _has_even_series(rows):
         raise LamettaError(f"results must have series of one length, got several in {where}")
     return rows.with_columns(id=pl.Series([file.stem for file in files]))
+
+
+def _has_even_series(rows: pl.DataFrame) -> bool:
+    """Whether the series of each row are of one length, or all absent."""
+    none = pl.Series([None] * len(rows), dtype=pl.UInt32())
+    lengths = [rows[name].list.len() if name in rows.columns else none for name in names("series")]
+    return all(length.eq_missing(lengths[0]).all() for length in lengths)
 
 
 def _missing(rows: pl.DataFrame) -> str:

@@ -22,7 +22,7 @@ from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
 from lametta.bench.tables.cost import costs
 from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
-from lametta.bench.views import VIEWS
+from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
 from lametta.registry import import_object
 from lametta.types import Array, LamettaError
@@ -210,14 +210,19 @@ def _study(results: Results, name: str, context: ReportContext, names: set[str])
         if view.timed and drawn:
             shown.append(replace(costs(rows), name=file))
         if view.columns:
-            few = view.columns == "model" and rows["model"].n_unique() == 1
-            columns = "scenario" if few else view.columns
-            by = view.models if columns == "model" else columns
             with _noted(notes):
-                table = accuracies(rows, results.source, columns)
-                title = f"Accuracy (%) by {by.replace('_', ' ')}"
-                shown.append(replace(table, name=file, title=title))
+                table = _accuracies(view, view.columns, rows, results.source)
+                shown.append(replace(table, name=file))
     return Section(file, heading, tuple(drawn), tuple(shown), tuple(notes))
+
+
+def _accuracies(view: View, columns: str, rows: pl.DataFrame, source: str) -> Table:
+    """The table of a view; scenarios take the place of models where there is one."""
+    if columns == "model" and rows["model"].n_unique() == 1:
+        columns = "scenario"
+    by = view.models if columns == "model" else columns
+    table = accuracies(rows, source, columns)
+    return replace(table, title=f"Accuracy (%) by {by.replace('_', ' ')}")
 
 
 def draw(name: str, rows: pl.DataFrame, context: ReportContext) -> Figure:
@@ -342,18 +347,25 @@ def count_datasets(results: Results) -> pl.DataFrame:
         ran = {*cells["scenario"]}
         used = [("validation", ran & validating), ("test", ran - validating)]
         bank = find_bank(results, name)
-        row = {
+        row: dict[str, object] = {
             "dataset": name,
             "used_for": ", ".join(phase for phase, some in used if some),
             "description": describe(spec),
-            "samples": _n_samples(results, cells["fingerprint"][0]) if bank is None else len(bank),
         }
-        if bank is not None and bank.labels is not None:
-            row |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
-        if bank is not None and bank.groups is not None:
-            row["groups"] = len(np.unique(bank.groups))
-        rows.append(row)
+        if bank is None:
+            rows.append(row | {"samples": _n_samples(results, cells["fingerprint"][0])})
+        else:
+            rows.append(row | _count_bank(bank))
     return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _count_bank(bank: Bank) -> dict[str, int]:
+    counts = {"samples": len(bank)}
+    if bank.labels is not None:
+        counts |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
+    if bank.groups is not None:
+        counts["groups"] = len(np.unique(bank.groups))
+    return counts
 
 
 def _n_samples(results: Results, fingerprint: str) -> int | None:

@@ -27,12 +27,12 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     """Raise unless cells find their data and weights, and networks have the classes of the data."""
     scenarios = workspace.experiment.scenarios
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
-    for name in dict.fromkeys(name for _, name in pairs):
+    for _, name in pairs:
         try:
             workspace.dataset(name)
         except (LamettaError, OSError) as error:
             raise LamettaError(f"datasets.{name} cannot be read: {error}") from None
-    for model in dict.fromkeys(model for model, _ in pairs):
+    for model, _ in pairs:
         file = workspace.weights(model)
         if file is not None and not file.is_file():
             raise LamettaError(f"models.{model} cannot be loaded: no such file: '{file}'")
@@ -96,15 +96,14 @@ def find_inputs(
     models = {cell.model: experiment.models[cell.model] for cell in cells}
     needs, data = list[Requirement](), dict[str, Dataset]()
     for name, spec in used.items():
-        found: bool | None = None
-        where = THIRD_PARTY
-        if spec.reader in places or spec.reader.partition(":")[0] in _FAMILIES:
-            try:
-                data[name], where = _read(name, spec, folder if given else None, places)
-                found = True
-            except (LamettaError, OSError) as error:
-                found, where = False, str(error)
-        needs.append(Requirement("data set", name, found, where))
+        if spec.reader not in places and spec.reader.partition(":")[0] not in _FAMILIES:
+            needs.append(Requirement("data set", name, None, THIRD_PARTY))
+            continue
+        try:
+            data[name], where = _read(name, spec, folder if given else None, places)
+        except (LamettaError, OSError) as error:
+            where = str(error)
+        needs.append(Requirement("data set", name, name in data, where))
     for name, model in models.items():
         if model.weights is not None:
             needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))

@@ -83,12 +83,13 @@ class Bank:
     _unmapped: Self | None = field(default=None, repr=False)  # the bank before `mapped`
 
     def __post_init__(self) -> None:
-        arrays = {name: getattr(self, name) for name in ("features", "logits", "labels", "groups")}
+        arrays = {"features": self.features, "logits": self.logits}
+        optional = {"labels": self.labels, "groups": self.groups}
+        arrays |= {name: x for name, x in optional.items() if x is not None}
         for name, x in arrays.items():
-            optional = x is None and name in ("labels", "groups")
-            if not optional and not (hasattr(x, "ndim") and hasattr(x, "dtype")):
+            if not (hasattr(x, "ndim") and hasattr(x, "dtype")):
                 raise LamettaError(f"{name} must be an array, got {type(x).__name__}")
-        check_arrays({name: x for name, x in arrays.items() if x is not None})
+        check_arrays(arrays)
         n_classes = self.logits.shape[1] if self.classes is None else len(self.classes)
         check_prototypes(self.prototypes, n_classes, self.features.shape[1])
         if not isinstance(self.keys, Sequence):

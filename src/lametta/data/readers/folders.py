@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._checks import check_choice, check_integer
 from lametta._files import PathLike
@@ -179,14 +180,12 @@ def open_path(
     keys, groups = (samples.keys, names) if isinstance(samples, VideoFrames) else (names, None)
     folders = [file.rpartition("/")[0] for file in names]
     if "" in folders:  # not all in folders
-        if groups is None and set(folders) != {""}:
-            groups = tuple(folders)
-        return _unlabeled(name, samples, keys, groups)
+        apart = None if set(folders) == {""} else folders
+        return _unlabeled(name, samples, keys, groups or apart)
     first = [file.partition("/")[0] for file in names]
     _check_filled(root, set(first))
     classes, labels, fit = _classes(root, first, targets, count_classes, samples)
-    groups = groups or _videos(folders) or (None if fit else tuple(first))
-    named = None if groups is None else np.array(groups, dtype=str)
+    named = _as_array(groups or _videos(folders) or (None if fit else first))
     return Dataset(name, samples, np.array(labels, np.int64), classes, keys, named)
 
 
@@ -230,8 +229,11 @@ def _unlabeled(
     name: str, samples: Samples, keys: tuple[str, ...], groups: Sequence[str] | None = None
 ) -> Dataset:
     """A data set of samples whose classes are not known."""
-    named = None if groups is None else np.array(groups, dtype=str)
-    return Dataset(name, samples, np.full(len(keys), -1), (), keys, named)
+    return Dataset(name, samples, np.full(len(keys), -1), (), keys, _as_array(groups))
+
+
+def _as_array(groups: Sequence[str] | None) -> NDArray[np.str_] | None:
+    return None if groups is None else np.array(groups, dtype=str)
 
 
 def number_classes(
