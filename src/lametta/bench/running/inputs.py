@@ -90,24 +90,31 @@ def find_inputs(
     """
     given = root or os.environ.get("LAMETTA_DATA")
     folder = Path(given or "$LAMETTA_DATA")
-    places = {found.name: str(found.where) for found in catalog.locate(folder)}
     scenarios = (experiment.scenarios[cell.scenario] for cell in cells)
     used = {scenario.dataset: experiment.datasets[scenario.dataset] for scenario in scenarios}
     models = {cell.model: experiment.models[cell.model] for cell in cells}
-    needs, data = list[Requirement](), dict[str, Dataset]()
-    for name, spec in used.items():
-        if spec.reader not in places and spec.reader.partition(":")[0] not in _FAMILIES:
-            needs.append(Requirement("data set", name, None, THIRD_PARTY))
-            continue
-        try:
-            data[name], where = _read(name, spec, folder if given else None, places)
-        except (LamettaError, OSError) as error:
-            where = str(error)
-        needs.append(Requirement("data set", name, name in data, where))
+    data: dict[str, Dataset] = {}
+    needs = list(_data_sets(used, folder, folder if given else None, data))
     for name, model in models.items():
         if model.weights is not None:
             needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
     return (*needs, *_packages(models.values(), used.values())), data
+
+
+def _data_sets(
+    used: Mapping[str, DatasetSpec], folder: Path, root: Path | None, data: dict[str, Dataset]
+) -> Iterator[Requirement]:
+    """Whether each data set can be read; those that can be are put into ``data``."""
+    places = {found.name: str(found.where) for found in catalog.locate(folder)}
+    for name, spec in used.items():
+        if spec.reader not in places and spec.reader.partition(":")[0] not in _FAMILIES:
+            yield Requirement("data set", name, None, THIRD_PARTY)
+            continue
+        try:
+            data[name], where = _read(name, spec, root, places)
+        except (LamettaError, OSError) as error:
+            where = str(error)
+        yield Requirement("data set", name, name in data, where)
 
 
 def _read(
