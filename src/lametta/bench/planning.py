@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,7 @@ from lametta.registry import import_object, is_third_party
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from lametta.preprocess import Preprocess
@@ -282,20 +284,29 @@ def count_passes(kind: str, config: str) -> tuple[float, float]:
     method = methods.find(kind)
     if not method.needs_network:
         return 0.0, 0.0
-    import torch
-
     from lametta.torch import Classifier
-    from lametta.torch.digits import digits_net
 
-    # Some methods choose what they learn from: the same samples each time, if not those of a run.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net, x = digits_net(), torch.rand(_COUNTED, 1, 8, 8)
-    with Classifier(net) as network:
+    net, x = _small_network()
+    with Classifier(deepcopy(net)) as network:
         adapter = method.build(network, json.loads(config))
         counted = passes_of(adapter.step(x).info)
         adapter.reset()
     return counted["forward_samples"] / _COUNTED, counted["backward_samples"] / _COUNTED
+
+
+@cache
+def _small_network() -> "tuple[nn.Module, torch.Tensor]":
+    """A network to count on, and a batch for it: the same ones in every dry run.
+
+    Some methods choose what they learn from, so that counts depend on both.
+    """
+    import torch
+
+    from lametta.torch.digits import digits_net
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return digits_net(), torch.rand(_COUNTED, 1, 8, 8)
 
 
 def _commonest(work: pl.DataFrame) -> Iterator[tuple[str, int]]:
