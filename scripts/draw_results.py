@@ -12,7 +12,7 @@ import polars as pl
 
 from lametta.bench import read_results
 from lametta.bench.figures import cross_shift
-from lametta.bench.report import make_report
+from lametta.bench.report import make_report, report_context
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 SHOWN = ("main", "architectures", "batch_size", "kernels", "hybrid", "runtime", "curves")
@@ -26,8 +26,7 @@ def draw(folder: str) -> None:
     chosen = [figures[name] for name in SHOWN if name in figures]
     if not results.validation.missing:
         both = rows.filter(pl.col("method").is_in([results.source, "LAME", "TENT"]))
-        order = {name: results.experiment.configs(name) for name in ("LAME", "TENT")}
-        chosen.append(cross_shift(both, source=results.source, order=order))
+        chosen.append(cross_shift(both, report_context(results)))
     for figure in chosen:
         name = f"{results.experiment.name}_{figure.name}"
         svg, pdf = replace(figure, name=name).save(IMAGES)

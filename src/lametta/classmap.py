@@ -287,13 +287,13 @@ def _by_target(pairs: list[tuple[Any, Any]]) -> _Groups:
     """Names and members of the targets, from pairs of a class and its target."""
     groups: dict[Hashable, list[int]] = {}
     if all(isinstance(target, Integral) for _, target in pairs):
-        lowest = min((target for _, target in pairs), default=0)
-        if lowest < -1:
-            raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
         pairs = [(member, int(target)) for member, target in pairs if target != -1]
+        targets = [target for _, target in pairs]
+        if (lowest := min(targets, default=0)) < 0:
+            raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
         # One more target than members is enough: at least one of them has none, and is refused.
-        top = max((target for _, target in pairs), default=-1)
-        groups = {target: [] for target in range(min(top, len(pairs)) + 1)}
+        top = min(max(targets, default=-1), len(pairs))
+        groups = {target: [] for target in range(top + 1)}
     for member, target in pairs:
         if not isinstance(target, Hashable):
             raise LamettaError(f"mapping must hold names or numbers of targets, got {target!r}")

@@ -16,6 +16,7 @@ from lametta import LamettaError
 from lametta.bench import figures
 from lametta.bench.analysis import selection
 from lametta.bench.figures import series_styles
+from lametta.bench.figures.figure import ReportContext
 from lametta.bench.figures.style import dash_overlaps, styles_for
 from tests.bench.made_up import METHODS, SIX, TEST, VALIDATION, mean_of_means
 
@@ -209,7 +210,8 @@ def test_a_strip_shows_the_classes_of_the_stream(results):
     rows = results.studies["rates"].rows
     labels = np.repeat(np.arange(10), 50)
     asked = []
-    figure = figures.curves(rows, classes=lambda name: asked.append(name) or labels)
+    known = ReportContext(classes=lambda name: asked.append(name) or labels)
+    figure = figures.curves(rows, known)
     assert asked == [rows["fingerprint"][0]]
     strips = figure.frame().filter(quantity="class")
     assert list(dict.fromkeys(strips["scenario"])) == ["i.i.d.", "VID"]
@@ -220,7 +222,7 @@ def test_a_strip_shows_the_classes_of_the_stream(results):
     first = figure.plot().axes[0]
     widths = [path.get_extents().width for c in first.collections for path in c.get_paths()]
     assert sum(widths) == pytest.approx(2 * len(labels))  # no gap in either strip
-    unknown = figures.curves(rows, classes=lambda _: None)
+    unknown = figures.curves(rows, ReportContext(classes=lambda _: None))
     assert "class" not in set(unknown.frame()["quantity"])
     assert "The class of" not in unknown.caption
 

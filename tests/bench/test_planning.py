@@ -19,6 +19,7 @@ from lametta.bench.planning import (
     EXTRACTION,
     Estimate,
     Speed,
+    _small_network,
     count_passes,
     dry_run,
     estimate,
@@ -53,15 +54,19 @@ def test_dry_run_counts(experiment):
     assert not plan.missing
 
 
-@pytest.fixture(scope="module")
-def paper():
-    """The paper's experiment with few cells, which still need all of its data and networks."""
-    whole = load(bundled("paper"))
+def with_few_cells(name):
+    """A bundled experiment with few cells, which still need all of its data and networks."""
+    whole = load(bundled(name))
     study = whole.studies["main"]
     every = {"models": tuple(whole.models), "scenarios": tuple(whole.scenarios), "seeds": (0,)}
     few = study.model_copy(update=every | {"methods": ("Source",)})
     nothing = whole.validation.model_copy(update={"scenarios": ()})
     return whole.model_copy(update={"validation": nothing, "studies": {"main": few}})
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return with_few_cells("paper")
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +261,7 @@ def test_dry_run_names_packages(monkeypatch):
     packages = {
         name: {
             need.name: need.where
-            for need in found(load(bundled(name)), "/no/data", "package").values()
+            for need in found(with_few_cells(name), "/no/data", "package").values()
         }
         for name in ("paper", "demo", "cifar10")
     }
@@ -424,6 +429,16 @@ def test_passes_are_counted_of_every_method(name):
     forward, backward = count_passes(name, "{}")
     assert (forward > 0) == methods.find(name).needs_network
     assert 0 <= backward <= forward
+
+
+def test_passes_are_the_same_in_every_dry_run():
+    state, counted = torch.get_rng_state(), set()
+    for _ in range(5):  # pseudo-labels are learned of samples that the network is sure of
+        count_passes.cache_clear()
+        _small_network.cache_clear()
+        counted.add(count_passes("pseudo_label", '{"threshold": 0.9}'))
+    assert len(counted) == 1
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_passes_are_those_of_the_configuration():

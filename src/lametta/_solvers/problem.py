@@ -55,12 +55,17 @@ def checked_probs(dtype: Any, x: Array, q: Array, xp: ModuleType) -> Array:
                 "tol must be 0 under jax.jit and jax.vmap, got a traced array"
             ) from None
         raise
+    raise _wrong_values(x, q, sums, xp)
+
+
+def _wrong_values(x: Array, q: Array, sums: Array, xp: ModuleType) -> LamettaError:
+    """What is wrong with the values of features or probabilities, of which something is."""
     for name, array in ("features", x), ("probs", q):
         if not bool(xp.all(xp.isfinite(array))):
             what = "NaN" if bool(xp.any(xp.isnan(array))) else "infinity"
-            raise LamettaError(f"{name} must be finite, got {what}")
+            return LamettaError(f"{name} must be finite, got {what}")
     if bool(xp.min(q) < 0):
-        raise LamettaError(f"probs must be >= 0, got {float(to_numpy(xp.min(q)))}")
+        return LamettaError(f"probs must be >= 0, got {float(to_numpy(xp.min(q)))}")
     row = int(xp.argmax(xp.abs(sums - 1)))
     total = float(to_numpy(sums[row]))
-    raise LamettaError(f"probs must have rows that sum to 1, got {total:.6g} in row {row}")
+    return LamettaError(f"probs must have rows that sum to 1, got {total:.6g} in row {row}")

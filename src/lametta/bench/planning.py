@@ -1,28 +1,29 @@
 """Dry run: cells, missing inputs, counted passes, one timed probe."""
 
-import importlib.util
+import itertools
 import json
 import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from lametta import methods, networks
-from lametta._checks import extra, import_optional
+from lametta._checks import import_optional
 from lametta._files import PathLike
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
 from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
 from lametta.bench.running.cell import passes_of
-from lametta.bench.running.workspace import IMAGE_CACHE, as_specified, pixels_of
+from lametta.bench.running.inputs import THIRD_PARTY, Requirement, find_inputs, runs_third_party
+from lametta.bench.running.workspace import IMAGE_CACHE, pixels_of
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
 from lametta.registry import import_object, is_third_party
@@ -37,13 +38,10 @@ if TYPE_CHECKING:
 EXTRACTION = "banks of outputs"
 """Stands in the place of a method: each network runs once over each data set."""
 
-_FAMILIES = ("embedded", "folder", "videos")  # readers of our own that take a path, or need none
-_THIRD_PARTY = "its code is not run before the experiment is"
 _COUNTED = 8  # images of the batch whose passes are counted
 _ROUNDS = 4  # of a probe: the first warms up, the fastest of the others counts
 _FEW, _ENOUGH = 2, 0.2  # a CPU is timed on a few images, or on what it does in so many seconds
 _DECODED = 6  # images that are decoded to see how long that takes
-_NUMBER = 4  # bytes
 
 
 class Count(NamedTuple):
@@ -52,18 +50,6 @@ class Count(NamedTuple):
     phase: str
     method: str
     cells: int
-
-
-class Requirement(NamedTuple):
-    """A data set, weights or a package: its name, whether it is there, and where, or why not.
-
-    ``found`` is None where only third-party code could tell.
-    """
-
-    kind: str
-    name: str
-    found: bool | None
-    where: str
 
 
 class Speed(NamedTuple):
@@ -89,35 +75,20 @@ class Passes(NamedTuple):
         """What all images take, one cell at a time; None if the speed is not known."""
         if self.speed is None:
             return None
-        seconds = self.forward * self.speed.forward + self.backward * self.speed.backward
-        return seconds / 3600
+        return (self.forward * self.speed.forward + self.backward * self.speed.backward) / 3600
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of an experiment: images through networks, disk space, hours.
+    """Cost of an experiment: images through networks, disk space, hours."""
 
-    Attributes
-    ----------
-    methods, networks : tuple of Passes
-        By method, and the same by network; a cell of several studies counts once.
-    banks, images : int
-        Bytes of stored outputs, and of decoded images that are kept.
-    over_budget : int
-        Bytes of decoded images beyond the cache: they are decoded again for each cell.
-    decoding : float
-        Hours of one core that decodes images.
-    uncounted : tuple of str
-        What is not in these numbers, and why.
-    """
-
-    methods: tuple[Passes, ...]
-    networks: tuple[Passes, ...]
-    banks: int
-    images: int
-    over_budget: int
-    decoding: float
-    uncounted: tuple[str, ...]
+    methods: tuple[Passes, ...]  # a cell of several studies counts once
+    networks: tuple[Passes, ...]  # the same, by network
+    banks: int  # bytes of stored outputs
+    images: int  # bytes of decoded images that are kept
+    over_budget: int  # bytes of decoded images beyond the cache, decoded again for each cell
+    decoding: float  # hours of one core that decodes images
+    uncounted: tuple[str, ...]  # what is not in these numbers, and why
 
     def hours(self, device: str, jobs: int = 1) -> float:
         """Hours for decoding and for the networks that were timed, with so many jobs on a machine.
@@ -138,23 +109,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of an experiment, as `dry_run` gives it.
+    """Plan of an experiment, as `dry_run` gives it."""
 
-    Attributes
-    ----------
-    counts : tuple of Count
-        Cells by phase and method. A cell of several studies counts in each.
-    requirements : tuple of Requirement
-        Data sets, files of weights and packages.
-    n_cells : int
-        All cells, each once.
-    cost : Estimate
-        Images through networks, disk space, hours.
-    """
-
-    counts: tuple[Count, ...]
+    counts: tuple[Count, ...]  # a cell of several studies counts in each
     requirements: tuple[Requirement, ...]
-    n_cells: int
+    n_cells: int  # all cells, each once
     cost: Estimate
 
     @property
@@ -197,111 +156,27 @@ def dry_run(
     >>> plan.missing[0].where
     "no such data folder: '/no/data'"
     """
-    phases = _phases(experiment)
-    cells = list(dict.fromkeys(cell for phase in phases.values() for cell in phase))
+    # Which configuration will be chosen does not change how many cells there are.
+    first = {method: experiment.configurations(method)[0] for method in experiment.methods}
+    phases = {"validation": experiment.validation_cells()}
+    phases |= {study: experiment.study_cells(study, first) for study in experiment.studies}
     counts = (
         Count(phase, method, n)
-        for phase, its_cells in phases.items()
-        for method, n in Counter(cell.method for cell in its_cells).items()
+        for phase, cells in phases.items()
+        for method, n in Counter(cell.method for cell in cells).items()
     )
-    data: dict[str, Dataset] = {}
-    requirements = tuple(_requirements(experiment, cells, root, data))
+    cells = list(dict.fromkeys(itertools.chain(*phases.values())))
+    requirements, data = find_inputs(experiment, cells, root)
 
     def speed(model: str, batch_size: int) -> Speed:
         if device is None:
             raise LamettaError("it was not timed")
-        used = (
-            experiment.scenarios[cell.scenario].dataset for cell in cells if cell.model == model
-        )
-        return probe(experiment.models[model], device, batch_size, data.get(next(used)))
+        used = next(cell.scenario for cell in cells if cell.model == model)
+        shown = data.get(experiment.scenarios[used].dataset)
+        return probe(experiment.models[model], device, batch_size, shown)
 
     cost = estimate(experiment, cells, data, speed, image_cache)
     return Plan(tuple(counts), requirements, len(cells), cost)
-
-
-def _phases(experiment: Experiment) -> dict[str, list[Cell]]:
-    # Which configuration will be chosen does not change how many cells there are.
-    first = {method: experiment.configurations(method)[0] for method in experiment.methods}
-    studies = {study: experiment.study_cells(study, first) for study in experiment.studies}
-    return {"validation": experiment.validation_cells()} | studies
-
-
-def _requirements(
-    experiment: Experiment, cells: list[Cell], root: PathLike | None, data: dict[str, Dataset]
-) -> Iterator[Requirement]:
-    """Data sets, weights and packages; data sets that are found are put into ``data``."""
-    given = root or os.environ.get("LAMETTA_DATA")
-    folder = Path(given or "$LAMETTA_DATA")
-    places = {found.name: str(found.where) for found in catalog.locate(folder)}
-    scenarios = (experiment.scenarios[cell.scenario] for cell in cells)
-    used = {scenario.dataset: experiment.datasets[scenario.dataset] for scenario in scenarios}
-    for name, dataset in used.items():
-        yield _read(name, dataset, folder if given else None, places, data)
-    models = {cell.model: experiment.models[cell.model] for cell in cells}
-    for name, model in models.items():
-        yield from _weights(name, model, folder)
-    yield from _packages(models.values(), used.values())
-
-
-def _read(
-    name: str,
-    spec: DatasetSpec,
-    root: Path | None,
-    places: Mapping[str, str],
-    data: dict[str, Dataset],
-) -> Requirement:
-    """List a data set as the experiment would, and look at a few of its samples."""
-    family, _, path = spec.reader.partition(":")
-    if spec.reader not in places and family not in _FAMILIES:
-        return Requirement("data set", name, None, _THIRD_PARTY)
-    try:
-        found = catalog.load(spec.reader, root, **spec.options)
-        dataset = as_specified(name, spec, found)
-        for i in (0, len(dataset) // 2, len(dataset) - 1):
-            dataset.samples[i]
-    except (LamettaError, OSError) as error:
-        return Requirement("data set", name, False, str(error))
-    data[name] = dataset
-    place = "in the package" if family == "embedded" else str((root or Path()) / path)
-    difference = catalog.count_mismatch(spec.reader, found)
-    where = places.get(spec.reader, place) + (f": {difference}" if difference else "")
-    return Requirement("data set", name, True, where)
-
-
-def _weights(name: str, spec: ModelSpec, root: Path) -> Iterator[Requirement]:
-    """Look for a file of weights, and check that they fit the network."""
-    if spec.weights is None:
-        return
-    network, file = networks.find(spec.zoo), root / spec.weights
-    found: bool | None = file.is_file()
-    where = str(file)
-    lacking = network.package and importlib.util.find_spec(network.module) is None
-    if found and (_is_third_party(spec) or lacking):
-        found, where = None, f"{file}, which is not read before the experiment runs"
-    elif found:
-        try:
-            import_object(network.loader, "loader")(spec.zoo, file, **network.options)
-        except LamettaError as error:
-            found, where = False, str(error)
-    yield Requirement("weights", name, found, where)
-
-
-def _packages(
-    models: Iterable[ModelSpec], datasets: Iterable[DatasetSpec]
-) -> Iterator[Requirement]:
-    datasets = list(datasets)
-    wanted = {"torch": ("torch", "torch")}  # modules, their wheels, and what pip installs
-    if any(spec.corruptions for spec in datasets):
-        wanted["imagecorruptions"] = ("imagecorruptions-imaug", extra("corruptions"))
-    if any(spec.reader.startswith("embedded:") for spec in datasets):
-        wanted["sklearn"] = ("scikit-learn", "scikit-learn")
-    for network in (networks.find(spec.zoo) for spec in models):
-        if network.package:
-            wanted[network.module] = (network.module, network.install)
-    for module, (wheel, install) in sorted(wanted.items()):
-        found = importlib.util.find_spec(module) is not None
-        where = "installed" if found else f"pip install {install}"
-        yield Requirement("package", wheel, found, where)
 
 
 def estimate(
@@ -313,64 +188,69 @@ def estimate(
 ) -> Estimate:
     """Estimate the cost of cells by passes that are counted, and speeds that are measured.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        What they belong to.
-    cells : iterable of Cell
-        Each once.
-    data : mapping of str to Dataset
-        The data sets that were found. Others count with their published size, if it is known.
-    probe : callable
-        Gives the speed of a network, by its name and the batch size, or raises a `LamettaError`.
-    image_cache : float
-        Gigabytes of decoded images that are kept.
+    Data sets that were not found count with their published size, if it is known. ``probe`` gives
+    the speed of a network, by its name and the batch size, or raises a `LamettaError`.
     """
-    cells = list(cells)
-    used = dict.fromkeys(experiment.scenarios[cell.scenario].dataset for cell in cells)
-    sizes = {name: _size(experiment.datasets[name], data.get(name)) for name in used}
-    uncounted = [
-        f"{name}: how many samples it has is not known before it is read"
-        for name, n in sizes.items()
-        if n is None
-    ]
-    work = _work(experiment, cells, sizes, uncounted)
+    uncounted = dict[str, None]()  # a set that keeps its order
+    work = _work(experiment, cells, data, uncounted)
     speeds: dict[str, Speed] = {}
     for model, batch_size in _commonest(work):
         try:
             speeds[model] = probe(model, batch_size)
         except LamettaError as error:
-            uncounted.append(f"{model}: {error}")
+            uncounted[f"{model}: {error}"] = None
     # Each network runs once over each data set, for the banks; ``shown`` is what runs besides.
-    banks = work.group_by("model", "dataset", maintain_order=True).agg(
-        pl.col("dataset")
-        .replace_strict(sizes, return_dtype=SCHEMA["n"])
-        .first()
-        .fill_null(0)
-        .alias("forward"),
+    extraction = work.group_by("model", "dataset", maintain_order=True).agg(
+        pl.lit(EXTRACTION).first().alias("method"),
+        pl.col("samples").first().alias("forward"),
         pl.col("n").filter(pl.col("forward") > 0).sum().alias("shown"),
-        method=pl.lit(EXTRACTION).first(),
     )
-    through = pl.concat([banks, work.drop_nulls("forward")], how="diagonal")
-    by_method = dict(_sums(through, "method"))
-    kept, over_budget, decoded = _images(banks, speeds, image_cache)
+    through = pl.concat([extraction, work.drop_nulls("forward")], how="diagonal")
+    by_method = {passes.name: passes for passes in _sums(through, "method")}
+    by_model = tuple(x._replace(speed=speeds.get(x.name)) for x in _sums(through, "model"))
+    timed = extraction.filter(pl.col("model").is_in([*speeds]))
+    number = np.dtype("float32").itemsize
+    banks = (n * speeds[x].outputs * number for x, n in timed["model", "forward"].iter_rows())
+    kept, over_budget, decoded = _images(timed, speeds, image_cache)
     return Estimate(
-        tuple(
-            Passes(name, *by_method[name])
-            for name in (EXTRACTION, *experiment.methods)
-            if name in by_method
-        ),
-        tuple(Passes(name, *n, speeds.get(name)) for name, n in _sums(through, "model")),
-        sum(
-            n * speeds[model].outputs * _NUMBER
-            for model, n in banks.select("model", "forward").iter_rows()
-            if model in speeds
-        ),
+        tuple(by_method[x] for x in (EXTRACTION, *experiment.methods) if x in by_method),
+        by_model,
+        sum(banks),
         kept,
         over_budget,
-        sum(n * _decode(data[name]) for name, n in decoded.items() if name in data) / 3600,
+        sum(n * _decoding(data[name]) for name, n in decoded.items() if name in data) / 3600,
         tuple(uncounted),
     )
+
+
+def _work(
+    experiment: Experiment,
+    cells: Iterable[Cell],
+    data: Mapping[str, Dataset],
+    uncounted: dict[str, None],
+) -> pl.DataFrame:
+    """One row a cell: samples of its data set, those that it sees, its passes; null if unknown."""
+    sizes, rows = dict[str, int](), []
+    for cell in cells:
+        scenario = experiment.scenarios[cell.scenario]
+        name = scenario.dataset
+        if name not in sizes:
+            size = _size(experiment.datasets[name], data.get(name))
+            if size is None:
+                uncounted[f"{name}: how many samples it has is not known before it is read"] = None
+            sizes[name] = size or 0
+        n = min(sizes[name], scenario.limit or sizes[name])
+        forward = backward = None
+        try:
+            each, back = count_passes(cell.kind, cell.config)
+            forward, backward = round(n * max(each, cell.live)), round(n * back)
+        except LamettaError as error:
+            uncounted[f"{cell.method}: {error}"] = None
+        row = (cell.method, cell.model, name, cell.batch_size, n, sizes[name], forward, backward)
+        rows.append(row)
+    known = {name: SCHEMA[name] for name in ("method", "model", "dataset", "batch_size", "n")}
+    counted = dict.fromkeys(("samples", "forward", "backward"), SCHEMA["n"])
+    return pl.DataFrame(rows, known | counted, orient="row")
 
 
 def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
@@ -387,48 +267,12 @@ def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
     return min(n, spec.most or n) * len(spec.corruptions or "1")
 
 
-def _work(
-    experiment: Experiment,
-    cells: Iterable[Cell],
-    sizes: Mapping[str, int | None],
-    uncounted: list[str],
-) -> pl.DataFrame:
-    """One row a cell: its images ``n``, and those forward and backward; null if not counted."""
-    passes, rows = dict[tuple[str, str], tuple[float, float] | None](), []
-    for cell in cells:
-        scenario = experiment.scenarios[cell.scenario]
-        n = sizes[scenario.dataset] or 0
-        n = min(n, scenario.limit or n)
-        key = cell.kind, cell.config  # which many cells have in common
-        if key not in passes:
-            try:
-                passes[key] = count_passes(*key)
-            except LamettaError as error:
-                passes[key] = None
-                uncounted += {f"{cell.method}: {error}"}.difference(uncounted)
-        each = passes[key]
-        if each == (0, 0) and cell.live:
-            each = 1, 0
-        through = [None, None] if each is None else [round(n * times) for times in each]
-        rows.append([cell.method, cell.model, scenario.dataset, cell.batch_size, n, *through])
-    known = {name: SCHEMA[name] for name in ("method", "model", "dataset", "batch_size", "n")}
-    return pl.DataFrame(
-        rows, known | {"forward": SCHEMA["n"], "backward": SCHEMA["n"]}, orient="row"
-    )
-
-
+@cache
 def count_passes(kind: str, config: str) -> tuple[float, float]:
     """How often an image goes forward and backward, counted in a step on a small network.
 
-    Parameters
-    ----------
-    kind, config : str
-        The method, and its parameters as JSON.
-
-    Raises
-    ------
-    LamettaError
-        With the reason, where they cannot be counted: no third-party code is run.
+    The parameters of the method are given as JSON. It is an error where these are not counted,
+    since no third-party code is run.
 
     Examples
     --------
@@ -436,20 +280,33 @@ def count_passes(kind: str, config: str) -> tuple[float, float]:
     ((0.0, 0.0), (3.0, 2.0))
     """
     if not methods.is_builtin(kind) or any(map(is_third_party, json.loads(config).values())):
-        raise LamettaError(_THIRD_PARTY)
+        raise LamettaError(THIRD_PARTY)
     method = methods.find(kind)
     if not method.needs_network:
         return 0.0, 0.0
-    import torch
-
     from lametta.torch import Classifier
-    from lametta.torch.digits import digits_net
 
-    with Classifier(digits_net()) as network:
+    net, x = _small_network()
+    with Classifier(deepcopy(net)) as network:
         adapter = method.build(network, json.loads(config))
-        counted = passes_of(adapter.step(torch.rand(_COUNTED, 1, 8, 8)).info)
+        counted = passes_of(adapter.step(x).info)
         adapter.reset()
     return counted["forward_samples"] / _COUNTED, counted["backward_samples"] / _COUNTED
+
+
+@cache
+def _small_network() -> "tuple[nn.Module, torch.Tensor]":
+    """A network to count on, and a batch for it: the same ones in every dry run.
+
+    Some methods choose what they learn from, so that counts depend on both.
+    """
+    import torch
+
+    from lametta.torch.digits import digits_net
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return digits_net(), torch.rand(_COUNTED, 1, 8, 8)
 
 
 def _commonest(work: pl.DataFrame) -> Iterator[tuple[str, int]]:
@@ -459,19 +316,19 @@ def _commonest(work: pl.DataFrame) -> Iterator[tuple[str, int]]:
     return sizes.group_by("model", maintain_order=True).agg(commonest).iter_rows()
 
 
-def _sums(through: pl.DataFrame, by: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _sums(through: pl.DataFrame, by: str) -> Iterator[Passes]:
     sums = through.group_by(by, maintain_order=True).agg(pl.col("forward", "backward").sum())
-    for name, forward, backward in sums.iter_rows():
-        yield name, (forward, backward)
+    return itertools.starmap(Passes, sums.iter_rows())
 
 
 def _images(
-    banks: pl.DataFrame, speeds: Mapping[str, Speed], image_cache: float
+    extraction: pl.DataFrame, speeds: Mapping[str, Speed], image_cache: float
 ) -> tuple[int, int, Counter[str]]:
     """Bytes of decoded images in the cache, bytes beyond it, and how many images are decoded."""
     kept, beyond, decoded = dict[str, int](), dict[str, int](), Counter[str]()
-    for model, dataset, n, shown in banks.select("model", "dataset", "forward", "shown").rows():
-        if model not in speeds or (preprocess := speeds[model].preprocess) is None:
+    for model, dataset, n, shown in extraction["model", "dataset", "forward", "shown"].iter_rows():
+        preprocess = speeds[model].preprocess
+        if preprocess is None:
             continue
         decoded[dataset] += n
         if not shown:
@@ -487,37 +344,17 @@ def _images(
     return sum(kept.values()), sum(beyond.values()), decoded
 
 
-def _decode(data: Dataset) -> float:
+def _decoding(data: Dataset) -> float:
     """Seconds to decode an image, the mean over a few."""
-    chosen = np.linspace(0, len(data) - 1, _DECODED).astype(int)
-    data.samples[int(chosen[0])]  # the first loads what decodes them
-    start = time.perf_counter()
-    for i in chosen:
-        data.samples[int(i)]
-    return (time.perf_counter() - start) / len(chosen)
+    chosen = np.linspace(0, len(data) - 1, _DECODED).astype(int).tolist()
+    return _fastest(lambda: [data.samples[i] for i in chosen], "cpu") / len(chosen)
 
 
 def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = None) -> Speed:
     """Time a network, forward and in a step of TENT, on images of its size.
 
     Its weights are random, since time does not depend on them. No code of unknown packages is
-    imported, and nothing is downloaded.
-
-    Parameters
-    ----------
-    spec : ModelSpec
-        The network.
-    device : str
-        Where it runs.
-    batch_size : int
-        The images that it is timed on; on a CPU fewer will do.
-    data : Dataset, optional
-        What it runs on, which gives the size of its inputs where the network does not.
-
-    Raises
-    ------
-    LamettaError
-        With the reason, where it cannot be timed.
+    imported, and nothing is downloaded: where that would be needed, it is an error.
 
     Examples
     --------
@@ -530,7 +367,14 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
     from lametta.torch import TENT, Classifier
 
     net, preprocess = _build(spec)
-    x = _inputs(preprocess, batch_size, data).to(device)
+    if data is not None:
+        image = data.samples[0]
+    elif preprocess is not None:
+        image = import_optional("PIL.Image", "pillow", "preprocess").new("RGB", (500, 375))
+    else:
+        raise LamettaError("the size of its images is that of data which are missing")
+    one = torch.as_tensor(image if preprocess is None else preprocess(image))
+    x = one.expand(batch_size, *one.shape).clone().to(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a cell runs
     try:
@@ -546,32 +390,22 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
                 step = 2 * forward
     finally:
         torch.set_num_threads(threads)
-    return Speed(
-        forward / len(x),
-        max(0.0, step - 2 * forward) / len(x),
-        output.features.shape[1] + output.logits.shape[1],
-        preprocess,
-        math.prod(x.shape[2:]),
-    )
-
-
-def _is_third_party(spec: ModelSpec) -> bool:
-    """Whether building a network runs code of packages that lametta does not know."""
-    if spec.zoo.startswith("torch:"):
-        return not spec.zoo.startswith("torch:lametta.")
-    return not networks.NETWORKS.is_builtin(spec.zoo)
+    outputs = output.features.shape[1] + output.logits.shape[1]
+    backward = max(0.0, step - 2 * forward)
+    return Speed(forward / len(x), backward / len(x), outputs, preprocess, math.prod(x.shape[2:]))
 
 
 def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
+    """A network with random weights, where that is possible without a download."""
     from lametta.preprocess import Preprocess
 
     network = networks.find(spec.zoo)
     family, _, name = spec.zoo.partition(":")
-    if _is_third_party(spec):
-        raise LamettaError(_THIRD_PARTY)
+    if runs_third_party(spec):
+        raise LamettaError(THIRD_PARTY)
     if family == "hf":
         raise LamettaError("its files are not asked for before the experiment runs")
-    if network.package == "timm":  # with random weights, since its own may have to be downloaded
+    if network.package == "timm":  # whose own weights may have to be downloaded
         timm = import_optional("timm", network.install, "it")
         net = timm.create_model(network.options.get("model", name))
         options = network.options.get("preprocess")
@@ -582,20 +416,6 @@ def _build(spec: ModelSpec) -> "tuple[nn.Module, Preprocess | None]":
         spec.zoo, None, **network.options
     )
     return made
-
-
-def _inputs(preprocess: "Preprocess | None", n: int, data: Dataset | None) -> "torch.Tensor":
-    import torch
-
-    if preprocess is not None and preprocess.crop_size is not None:
-        return torch.rand(n, 3, *preprocess.crop_size)
-    if preprocess is not None and isinstance(preprocess.resize, tuple):
-        return torch.rand(n, 3, *preprocess.resize)
-    if data is None:
-        raise LamettaError("the size of its images is that of data which are missing")
-    x = data.samples[0]
-    one = torch.from_numpy(np.asarray(x)) if preprocess is None else preprocess(x)
-    return one.expand(n, *one.shape).clone()
 
 
 def _fastest(work: Callable[[], object], device: str) -> float:

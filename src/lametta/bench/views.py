@@ -16,9 +16,7 @@ class View:
     draws : tuple of str
         The functions that draw, as ``"module:function"`` in `lametta.bench.figures`, or as
         ``"python:package.module:function"``: by name, so that checking a file imports none of
-        them. Each takes the rows of the study and, if it has parameters of these names, the
-        ``source``, the ``style`` and ``classes``, a function from a stream's fingerprint to its
-        classes, and gives a ``Figure``.
+        them. Each takes the rows of the study and the ``ReportContext``, and gives a ``Figure``.
     models : str
         The column that models are named by.
     columns : str or None

@@ -175,13 +175,7 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     fixed = read.keywords if isinstance(read, partial) else {}
     parameters = inspect.signature(read).parameters
     known = [parameter for parameter in parameters if parameter not in fixed]
-    where, (family, _, rest) = [], name.partition(":")
-    if known[:1] == ["root"]:
-        where = [data_root(root)]
-    elif f"{family}:PATH" in DATASETS:
-        path = Path(rest)
-        rooted = not path.is_absolute() and (root is not None or os.environ.get("LAMETTA_DATA"))
-        where = [data_root(root) / path if rooted else path]
+    where = [data_root(root)] if known[:1] == ["root"] else _given_path(name, root)
     known = known[len(where) :]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
@@ -192,3 +186,13 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     if not isinstance(data, Dataset):
         raise LamettaError(f"{name} must give a lametta.data.Dataset, got {type(data).__name__}")
     return data
+
+
+def _given_path(name: str, root: PathLike | None) -> list[Path]:
+    """The path in a name such as ``folder:PATH``, below the data root if there is one."""
+    family, _, rest = name.partition(":")
+    if f"{family}:PATH" not in DATASETS:
+        return []
+    path = Path(rest)
+    rooted = not path.is_absolute() and (root is not None or os.environ.get("LAMETTA_DATA"))
+    return [data_root(root) / path if rooted else path]

@@ -257,11 +257,7 @@ def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...
     """The share of each class from 0, whichever way they were given."""
     if isinstance(shares, Mapping):
         shares = _to_list(shares)
-    elif (
-        not isinstance(shares, Sequence | np.ndarray)
-        or isinstance(shares, str)
-        or (isinstance(shares, np.ndarray) and not shares.ndim)
-    ):
+    elif not _is_list(shares):
         raise LamettaError(f"shares must be a sequence or a mapping, got {shares!r}")
     for share in shares:
         if not is_number(share) or share < 0:
@@ -269,6 +265,12 @@ def _by_class(shares: Sequence[float] | Mapping[int, float]) -> tuple[float, ...
     if not any(share > 0 for share in shares):
         raise LamettaError(f"shares must be > 0 for at least one class, got {shares!r}")
     return tuple(float(share) for share in shares)
+
+
+def _is_list(shares: object) -> bool:
+    if isinstance(shares, np.ndarray):
+        return shares.ndim > 0
+    return isinstance(shares, Sequence) and not isinstance(shares, str)
 
 
 def _to_list(shares: Mapping[int, float]) -> list[float]:

@@ -195,14 +195,17 @@ class Scenario:
             for name, positions in streams
         ]
         turns = itertools.zip_longest(*cut) if isinstance(arrival, Mapping) else cut
-        left = sum(len(positions) for _, positions in streams)
-        left = min(left, self.limit or left)
-        batches: list[tuple[str, Index]] = []
-        for name, index in filter(None, itertools.chain.from_iterable(turns)):
-            if len(batch := index[:left]):
+        return list(self._limited(filter(None, itertools.chain.from_iterable(turns))))
+
+    def _limited(self, batches: Iterable[tuple[str, Index]]) -> Iterator[tuple[str, Index]]:
+        """The batches up to the limit of samples, the last perhaps cut short."""
+        left = self.limit
+        for name, index in batches:
+            batch = index[:left]
+            if len(batch):
+                yield name, batch
+            if left is not None:
                 left -= len(batch)
-                batches.append((name, batch))
-        return batches
 
     def _cut(self, index: Index, groups: Groups | None) -> list[Index]:
         """The batches of one camera."""

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from lametta import LamettaError
-from lametta.bench.analysis.results import _read_sound, read_cell, read_cells, read_results
+from lametta.bench.analysis.results import _read_rows, read_cell, read_cells, read_results
 from lametta.bench.columns import names
 from tests.bench.made_up import MODELS, STUDIES, TEST, invoke, part_of
 
@@ -25,13 +25,16 @@ def test_parts_are_complete_and_in_the_order_of_the_file(results):
 
 def test_files_are_read_together_as_one_by_one(folder, tmp_path):
     files = sorted(folder.glob("cells/*.parquet"))[::20]
-    together, one_by_one = _read_sound(files), pl.concat([read_cell(file) for file in files])
+    together, one_by_one = _read_rows(files), pl.concat([read_cell(file) for file in files])
     assert together.equals(one_by_one)
     assert together.schema == one_by_one.schema
     row = pl.read_parquet(files[0])
     for column in (pl.col("batch_size").cast(float), pl.lit(None, pl.String).alias("fingerprint")):
         row.with_columns(column).write_parquet(tmp_path / "odd.parquet")
-        assert _read_sound([tmp_path / "odd.parquet"]) is None
+        with pytest.raises(LamettaError, match="results must have"):
+            _read_rows([files[1], tmp_path / "odd.parquet"])
+        with pytest.raises(LamettaError, match=r"results must have .*odd\.parquet"):
+            read_cell(tmp_path / "odd.parquet")
 
 
 @pytest.mark.slow

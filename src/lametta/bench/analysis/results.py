@@ -16,6 +16,7 @@ from lametta.bench.experiment.schema import ModelSpec, ScenarioSpec
 from lametta.stream import as_is, iid
 from lametta.types import LamettaError
 
+_FILE = "file of a row"  # a column that no file has
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
@@ -184,27 +185,11 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
         files = [cell_file(folder, cell) for cell in cells]
     if not files:
         raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
-    found = _read_sound(files)
-    if found is None:
+    try:
+        found = _read_rows(files)
+    except LamettaError:  # one by one: columns may differ, and an error names the file
         found = pl.concat([read_cell(file) for file in files], how="diagonal")
     return found.sort(CELL)
-
-
-def _read_sound(files: list[Path]) -> pl.DataFrame | None:
-    """Read all files at once, as `read_cell` does; None if it would refuse or change one."""
-    try:
-        found = pl.read_parquet(files, glob=False, include_file_paths="id")
-    except _UNREADABLE:
-        return None
-    types, series = found.drop("id").schema, names("series")
-    sound = (
-        found["id"].to_list() == [str(file) for file in files]
-        and types == {name: SCHEMA[name] for name in types if name in SCHEMA}
-        and {*NEEDED, *series} <= types.keys()
-        and not any(found[name].has_nulls() for name in NEEDED)
-        and all(found[x].list.len().eq_missing(found[series[0]].list.len()).all() for x in series)
-    )
-    return found.with_columns(id=pl.Series([file.stem for file in files])) if sound else None
 
 
 def cell_file(folder: Path, cell: Cell) -> Path:
@@ -214,30 +199,49 @@ def cell_file(folder: Path, cell: Cell) -> Path:
 
 def read_cell(path: Path) -> pl.DataFrame:
     """The row in the file of a cell, and its ``id``; an error if the file is damaged."""
-    if not path.is_file():
-        raise LamettaError(f"results must have Parquet files, got {path}, which is none")
+    return _read_rows([path])
+
+
+def _read_rows(files: Sequence[Path]) -> pl.DataFrame:
+    """The rows of files that have one each, read at once; an error names the first file."""
+    where = files[0]
+    if not all(file.is_file() for file in files):
+        raise LamettaError(f"results must have Parquet files, got {where}, which is none")
     try:
-        found = pl.read_parquet(path, glob=False)
+        found = pl.read_parquet(list(files), glob=False, include_file_paths=_FILE)
     except _UNREADABLE as error:
-        raise LamettaError(f"results must have Parquet files, got {path}: {error}") from None
-    if len(found) != 1:
-        raise LamettaError(f"results must have one row a file, got {len(found)} in {path}")
-    row = found.row(0, named=True)
-    if absent := [name for name in NEEDED if row.get(name) is None]:
-        raise LamettaError(
-            f"results must have {', '.join(absent)} in each file, got none in {path}"
-        )
-    types, known = found.schema, {name: SCHEMA[name] for name in row if name in SCHEMA}
-    for name, expected in known.items():
-        got = types[name]
+        raise LamettaError(f"results must have Parquet files, got {where}: {error}") from None
+    if found[_FILE].to_list() != [str(file) for file in files]:
+        raise LamettaError(f"results must have one row a file, got {len(found)} in {where}")
+    if fault := _missing(found) or _mistyped(found):
+        raise LamettaError(f"results must have {fault} in {where}")
+    types = {name: SCHEMA[name] for name in found.columns if name in SCHEMA}
+    rows = found.select(pl.col(name).cast(dtype, strict=False) for name, dtype in types.items())
+    if not _has_even_series(rows):
+        raise LamettaError(f"results must have series of one length, got several in {where}")
+    return rows.with_columns(id=pl.Series([file.stem for file in files]))
+
+
+def _has_even_series(rows: pl.DataFrame) -> bool:
+    """Whether the series of each row are of one length, or all absent."""
+    none = pl.Series([None] * len(rows), dtype=pl.UInt32())
+    lengths = [rows[name].list.len() if name in rows.columns else none for name in names("series")]
+    return all(length.eq_missing(lengths[0]).all() for length in lengths)
+
+
+def _missing(rows: pl.DataFrame) -> str:
+    """What rows must have and do not; empty if nothing."""
+    absent = [name for name in NEEDED if name not in rows.columns or rows[name].has_nulls()]
+    return f"{', '.join(absent)} in each file, got none" if absent else ""
+
+
+def _mistyped(rows: pl.DataFrame) -> str:
+    """The first column that is of a type which is not that of its numbers; empty if none is."""
+    for name, got in rows.schema.items():
+        expected = SCHEMA.get(name, got)
         if got not in (expected, pl.Null) and not (got.is_integer() and expected.is_integer()):
-            raise LamettaError(f"results must have {name} as {expected}, got {got} in {path}")
-    series = [row.get(name) for name in names("series")]
-    if len({None if x is None else len(x) for x in series}) > 1:
-        raise LamettaError(f"results must have series of one length, got several in {path}")
-    if types != known:
-        found = found.select(pl.col(name).cast(known[name], strict=False) for name in known)
-    return found.hstack([pl.Series("id", [path.stem])])
+            return f"{name} as {expected}, got {got}"
+    return ""
 
 
 def _failure(path: Path) -> dict[str, object]:

@@ -61,24 +61,27 @@ def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str,
 
 def _parameters(experiment: "Experiment", check: str) -> Iterator[ConfigError]:
     for name, method in experiment.methods.items():
-        wrong: Iterable[tuple[str, str]] = ()
-        if check == "all" or (check == "ours" and _is_ours(method)):
-            try:
-                found = methods.find(method.kind)
-                wrong = chain.from_iterable(map(found.param_errors, method.configurations()))
-            except LamettaError as error:
-                yield ConfigError(("methods", name, "kind"), str(error).removeprefix("method "))
         in_grids = {key for grid in method.grid for key in grid}
         for key in in_grids & method.params.keys():
             yield ConfigError(("methods", name, "grid", key), "must not be in params too, got both")
-        for key, message in wrong:
-            table = ("grid" if key in in_grids else "params", key) if key else ()
-            yield ConfigError(("methods", name, *table), message)
+        if check == "all" or (check == "ours" and _is_ours(method)):
+            for keys, message in _values(method, in_grids):
+                yield ConfigError(("methods", name, *keys), message)
         configs = experiment.configs(name)
         if len(set(configs)) < len(configs):
-            yield ConfigError(
-                ("methods", name, "grid"), "must give each configuration once, got more"
-            )
+            message = "must give each configuration once, got more"
+            yield ConfigError(("methods", name, "grid"), message)
+
+
+def _values(method: "MethodSpec", in_grids: set[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a method says against its parameters, in whichever of its tables they stand."""
+    try:
+        found = methods.find(method.kind)
+    except LamettaError as error:
+        yield ("kind",), str(error).removeprefix("method ")
+        return
+    for key, message in chain.from_iterable(map(found.param_errors, method.configurations())):
+        yield ("grid" if key in in_grids else "params", key) if key else (), message
 
 
 def _is_ours(method: "MethodSpec") -> bool:

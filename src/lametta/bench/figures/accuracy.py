@@ -11,17 +11,18 @@ from lametta.bench.analysis import COVERED, gains
 from lametta.bench.analysis.paper import differences
 from lametta.bench.figures.figure import (
     MEANS,
+    ROWS_ALONE,
     Figure,
+    ReportContext,
     averages,
     axis_limits,
+    line_styles,
     panel_label,
-    values_by_method,
 )
 from lametta.bench.figures.style import (
     INK,
     SeriesStyle,
     SeriesStyles,
-    dash_overlaps,
     name_rows,
     styles_for,
 )
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def boxes(frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None) -> Figure:
+def boxes(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The accuracy of each run, one panel a kind of scenario: the paper's Figure 4.
 
     Parameters
@@ -39,10 +40,9 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | Non
     frame : DataFrame
         One row a cell. Scenarios and methods are drawn in the order in which they come. Where it
         has the columns ``iid`` and ``prior_shift``, scenarios of a kind share a panel.
-    source : str
-        The baseline; its mean is drawn as a line through the methods of a scenario.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
+    context : ReportContext
+        The baseline, whose mean is a line through the methods of a scenario, and how each method
+        is drawn.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def boxes(frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | Non
     runs = runs.join(means, on=keys, how="left", maintain_order="left")
     panels = runs.partition_by("panel")
     n_boxes = max((panel.select("scenario", "method").n_unique() for panel in panels), default=0)
-    present = styles_for(frame["method"], style)
+    source, present = context.source, styles_for(frame["method"], context.style)
     return Figure(
         "boxes",
         "Accuracy over runs",
@@ -141,19 +141,15 @@ def _draw_boxes(
     axes.set_title(rows["panel"][0], pad=8 + 11 * -(-len(methods) // columns))
 
 
-def batch_size(
-    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
-) -> Figure:
+def batch_size(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The mean accuracy against the batch size: the paper's Figure 9.
 
     Parameters
     ----------
     frame : DataFrame
         One row a cell.
-    source : str
-        The baseline.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
+    context : ReportContext
+        The baseline, and how each method is drawn.
 
     Examples
     --------
@@ -163,11 +159,12 @@ def batch_size(
     >>> batch_size(pl.DataFrame(rows)).frame()["accuracy"].to_list()
     [16.0, 64.0]
     """
+    source = context.source
     means = averages(frame, source, "model", "method", "batch_size").sort(
         "batch_size", maintain_order=True
     )
     data = means.select(pl.col("model").alias("panel"), "batch_size", *MEANS)
-    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "accuracy"))
+    present = line_styles(data, "accuracy", context.style)
     whiskers = f"; whiskers are 95 % intervals of the gain over {source}, paired and {COVERED}"
     sure = data["gain_ci"].is_not_null().any()
     return Figure(
@@ -201,9 +198,7 @@ def _draw_batch_size(axes: "Axes", rows: pl.DataFrame, style: SeriesStyles) -> N
     axes.set_ylabel("accuracy (%)")
 
 
-def spread(
-    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
-) -> Figure:
+def spread(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The gain of each run over the source on the same stream, one line of dots a method.
 
     Parameters
@@ -211,10 +206,8 @@ def spread(
     frame : DataFrame
         One row a cell; methods are drawn in the order in which they come. Where it has a column
         ``iid``, streams that are i.i.d. and those that are not have panels of their own.
-    source : str
-        The baseline, at 0.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
+    context : ReportContext
+        The baseline, at 0, and how each method is drawn.
 
     Examples
     --------
@@ -224,7 +217,7 @@ def spread(
     >>> spread(pl.DataFrame(rows)).frame().select("panel", "method", "gain").rows()
     [('all streams', 'LAME', 25.0)]
     """
-    panel = pl.lit("all streams")
+    source, panel = context.source, pl.lit("all streams")
     if "iid" in frame.columns and frame["iid"].n_unique() == 2:
         panel = (
             pl.when("iid").then(pl.lit("i.i.d. streams")).otherwise(pl.lit("correlated streams"))
@@ -238,7 +231,7 @@ def spread(
         gain=100 * pl.col("gain"),
     )
     methods = list(dict.fromkeys(data["method"]))
-    style, around = styles_for(methods, style), axis_limits([0.0, *data["gain"]])
+    style, around = styles_for(methods, context.style), axis_limits([0.0, *data["gain"]])
     return Figure(
         "spread",
         "Gain of each run",

@@ -6,7 +6,7 @@ import polars as pl
 
 from lametta.bench.analysis.paper import differences
 from lametta.bench.columns import COLUMNS, names
-from lametta.bench.figures.figure import Figure
+from lametta.bench.figures.figure import ROWS_ALONE, Figure, ReportContext
 from lametta.bench.figures.style import SeriesStyle, name_rows
 from lametta.types import LamettaError
 
@@ -23,7 +23,7 @@ _MARKS = {
 _GRAY = SeriesStyle("#808890", filled=True)
 
 
-def runtime(frame: pl.DataFrame) -> Figure:
+def runtime(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The time of a batch by stage, and the peak memory: the paper's Figure 6.
 
     Parameters
@@ -31,6 +31,8 @@ def runtime(frame: pl.DataFrame) -> Figure:
     frame : DataFrame
         One row a cell. Cells that replayed stored outputs have no time of a forward pass, and are
         left out: they would look faster than they are.
+    context : ReportContext
+        What every figure of a report is given; bars of times need nothing of it.
 
     Examples
     --------

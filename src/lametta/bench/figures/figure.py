@@ -1,4 +1,4 @@
-"""Figure: data frame, caption, drawing; helpers to average and name rows."""
+"""Figure: data frame, caption, drawing; the context of a report; helpers to average rows."""
 
 import html
 import io
@@ -7,20 +7,71 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
 
 from lametta._files import atomic_write
 from lametta.bench.analysis import gains, summary
-from lametta.bench.figures.style import GRID, INK, RC, SeriesStyles
-from lametta.types import LamettaError
+from lametta.bench.analysis.selection import Order
+from lametta.bench.experiment import Experiment
+from lametta.bench.figures.style import (
+    GRID,
+    INK,
+    RC,
+    SeriesStyle,
+    SeriesStyles,
+    dash_overlaps,
+    styles_for,
+)
+from lametta.types import Array, LamettaError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 MEANS = ("method", "accuracy", "gain", "gain_ci")
 """What is drawn of the columns that `averages` gives."""
+
+Classes: TypeAlias = Callable[[str], Array | None]
+"""From a fingerprint to the class of each sample of the stream, [M]; None if it is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReportContext:
+    """What the figures of a report have in common, besides the rows that each is given.
+
+    Parameters
+    ----------
+    source : str
+        The baseline.
+    style : mapping of str to SeriesStyle, optional
+        How each method is drawn, in every figure alike.
+    classes : callable, optional
+        Gives the class of each sample of a stream, by its fingerprint.
+    experiment : Experiment, optional
+        What was run.
+
+    Examples
+    --------
+    >>> ReportContext().source
+    'Source'
+    """
+
+    source: str = "Source"
+    style: SeriesStyles | None = None
+    classes: Classes | None = field(default=None, repr=False)
+    experiment: Experiment | None = field(default=None, repr=False)
+
+    @property
+    def order(self) -> Order | None:
+        """The configurations of each method in the order of the file, by which ties are broken."""
+        if self.experiment is None:
+            return None
+        return {name: self.experiment.configs(name) for name in self.experiment.methods}
+
+
+ROWS_ALONE = ReportContext()
+"""The context of rows that belong to no report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +215,14 @@ def averages(frame: pl.DataFrame, source: str, *by: str) -> pl.DataFrame:
     return means.with_columns(pl.col("accuracy", "accuracy_ci", "gain", "gain_ci") * 100)
 
 
-def values_by_method(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]]:
+def line_styles(
+    frame: pl.DataFrame, column: str, style: SeriesStyles | None
+) -> dict[str, SeriesStyle]:
+    """A style for the line of each method, with gaps where it would cover another."""
+    return dash_overlaps(styles_for(frame["method"], style), _values_by_method(frame, column))
+
+
+def _values_by_method(frame: pl.DataFrame, column: str) -> Iterator[dict[str, list[float]]]:
     """The values of each method in the order of the rows, panel by panel."""
     for rows in frame.partition_by("panel", maintain_order=True):
         yield dict(rows.group_by("method", maintain_order=True).agg(column).iter_rows())

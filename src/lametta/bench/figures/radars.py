@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from lametta.bench.analysis.paper import differences
 from lametta.bench.figures.figure import (
     MEANS,
+    ROWS_ALONE,
     Figure,
+    ReportContext,
     averages,
+    line_styles,
     name_configurations,
-    values_by_method,
 )
-from lametta.bench.figures.style import GRID, SeriesStyles, dash_overlaps, styles_for
+from lametta.bench.figures.style import GRID, SeriesStyles
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -24,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def radar(
-    frame: pl.DataFrame,
-    spokes: str = "model",
-    source: str = "Source",
-    style: SeriesStyles | None = None,
+    frame: pl.DataFrame, context: ReportContext = ROWS_ALONE, spokes: str = "model"
 ) -> Figure:
     """The mean accuracy of each method, one spoke a model: the paper's Figure 5.
 
@@ -35,12 +34,10 @@ def radar(
     ----------
     frame : DataFrame
         One row a cell.
+    context : ReportContext
+        The baseline, and how each method is drawn.
     spokes : str
         The column whose values are the spokes; what else varies is averaged over.
-    source : str
-        The baseline.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
 
     Examples
     --------
@@ -52,18 +49,16 @@ def radar(
     >>> figure.frame()["accuracy"].to_list(), list(figure.legend)
     ([50.0, 75.0, 50.0, 75.0, 50.0, 75.0], ['Source 50.0', 'LAME 75.0'])
     """
-    return _radar("radar", frame, spokes, source, style)
+    return _radar("radar", frame, context, spokes)
 
 
-def _radar(
-    kind: str, frame: pl.DataFrame, spokes: str, source: str, style: SeriesStyles | None
-) -> Figure:
-    means = averages(frame, source, spokes, "method")
+def _radar(kind: str, frame: pl.DataFrame, context: ReportContext, spokes: str) -> Figure:
+    means = averages(frame, context.source, spokes, "method")
     if (n := means[spokes].n_unique()) < 3:
         raise LamettaError(f"frame must have at least 3 values of {spokes} for a radar, got {n}")
     data = means.select(pl.lit("accuracy (%)").alias("panel"), pl.col(spokes), *MEANS)
     data = data.rename({spokes: "spoke"})
-    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "accuracy"))
+    present = line_styles(data, "accuracy", context.style)
     over = "" if spokes == "scenario" else ", the mean over scenarios"
     overall = dict(data.group_by("method").agg(pl.col("accuracy").mean()).iter_rows())
     center = _ticks(data)[0]
@@ -111,9 +106,7 @@ def _draw_radar(axes: "PolarAxes", rows: pl.DataFrame, style: SeriesStyles) -> N
     axes.spines["polar"].set_color(GRID)
 
 
-def kernels(
-    frame: pl.DataFrame, source: str = "Source", style: SeriesStyles | None = None
-) -> Figure:
+def kernels(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The mean accuracy of each kernel, one spoke a model: the paper's Figure 8.
 
     With fewer than three models the spokes are the scenarios.
@@ -122,10 +115,8 @@ def kernels(
     ----------
     frame : DataFrame
         One row a cell. Kernels are methods of their own, or configurations of one method.
-    source : str
-        The baseline.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
+    context : ReportContext
+        The baseline, and how each method is drawn.
 
     Examples
     --------
@@ -140,8 +131,7 @@ def kernels(
     ['Source 50.0', 'LAME knn 50.0', 'LAME rbf 50.0']
     """
     few = frame["model"].n_unique() < 3
-    figure = _radar(
-        "kernels", name_configurations(frame), "scenario" if few else "model", source, style
-    )
+    spokes = "scenario" if few else "model"
+    figure = _radar("kernels", name_configurations(frame), context, spokes)
     why = " Its spokes are the networks, which are too few here: these are the scenarios."
     return replace(figure, title="Kernels of LAME", caption=figure.caption + why * few)

@@ -9,7 +9,7 @@ import polars as pl
 
 from lametta.bench.analysis import selection
 from lametta.bench.analysis.paper import differences
-from lametta.bench.figures.figure import Figure
+from lametta.bench.figures.figure import ROWS_ALONE, Figure, ReportContext
 from lametta.bench.figures.style import GAIN, INK, LOSS
 from lametta.types import LamettaError
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 def cross_shift(
     frame: pl.DataFrame,
+    context: ReportContext = ROWS_ALONE,
     scenarios: Sequence[str] | None = None,
-    source: str = "Source",
-    *,
-    order: selection.Order | None = None,
 ) -> Figure:
     """A matrix for each method: tuned on the row's scenario, tested on the column's.
 
@@ -34,12 +32,10 @@ def cross_shift(
     ----------
     frame : DataFrame
         One row a cell, of every configuration in every scenario.
+    context : ReportContext
+        The baseline, and the experiment, whose order of configurations breaks ties.
     scenarios : sequence of str, optional
         Those to show, in order; without it all, as they come.
-    source : str
-        The baseline.
-    order : mapping of str to sequence of str, optional
-        The configurations of each method, as `lametta.bench.analysis.selection.select` takes them.
 
     Examples
     --------
@@ -53,6 +49,7 @@ def cross_shift(
     [('LAME', 25.0)]
     """
     scenarios = list(dict.fromkeys(frame["scenario"]) if scenarios is None else scenarios)
+    source, order = context.source, context.order
     methods = [name for name in dict.fromkeys(frame["method"]) if name != source]
     if not methods:
         raise LamettaError(f"frame must have rows of a method other than {source!r}, got none")

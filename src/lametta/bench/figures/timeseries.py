@@ -1,9 +1,8 @@
 """Time series along a stream: classes, entropy, online accuracy."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -11,8 +10,16 @@ import polars as pl
 from lametta.bench import analysis
 from lametta.bench.analysis.paper import differences
 from lametta.bench.columns import COLUMNS
-from lametta.bench.figures.figure import Figure, name_configurations, panel_label, values_by_method
-from lametta.bench.figures.style import SeriesStyles, dash_overlaps, name_rows, styles_for
+from lametta.bench.figures.figure import (
+    ROWS_ALONE,
+    Classes,
+    Figure,
+    ReportContext,
+    line_styles,
+    name_configurations,
+    panel_label,
+)
+from lametta.bench.figures.style import SeriesStyles, name_rows
 from lametta.types import Array
 
 if TYPE_CHECKING:
@@ -25,23 +32,17 @@ _QUANTITIES = {
     "online_accuracy": f"accuracy so far ({COLUMNS['accuracy'].unit})",
 }
 
-Classes: TypeAlias = Callable[[str], Array | None]
-"""From a fingerprint to the class of each sample of the stream, [M]; None if it is not known."""
 
-
-def curves(
-    frame: pl.DataFrame, style: SeriesStyles | None = None, classes: Classes | None = None
-) -> Figure:
+def curves(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE) -> Figure:
     """The stream, and entropy and online accuracy along it: the paper's Figure 1.
 
     Parameters
     ----------
     frame : DataFrame
         One row a cell. Configurations of one method are lines of their own.
-    style : mapping of str to SeriesStyle, optional
-        How each method is drawn.
-    classes : callable, optional
-        Gives the classes of a stream, to be shown as a strip beside those of an i.i.d. stream.
+    context : ReportContext
+        How each method is drawn, and the classes of a stream, which are shown as a strip beside
+        those of an i.i.d. stream.
 
     Examples
     --------
@@ -58,8 +59,8 @@ def curves(
     ).with_columns(
         panel=pl.col("scenario") + pl.lit(": ") + pl.col("quantity").replace(_QUANTITIES)
     )
-    present = dash_overlaps(styles_for(data["method"], style), values_by_method(data, "value"))
-    strips = _class_bars(frame, classes) if classes else data.clear()
+    present = line_styles(data, "value", context.style)
+    strips = _class_bars(frame, context.classes) if context.classes else data.clear()
     first = "The class of each sample, of the stream and of an i.i.d. one of the same samples; "
     lines = "the mean entropy of the predictions, and the accuracy over all samples so far"
     caption = lines.capitalize() if strips.is_empty() else first + lines
@@ -96,21 +97,18 @@ def _class_bars(frame: pl.DataFrame, classes: Classes) -> pl.DataFrame:
     return pl.DataFrame(rows, schema, orient="row")
 
 
-def most_divergent(
-    frame: pl.DataFrame,
-    source: str,
-    style: SeriesStyles | None = None,
-    n: int = 3,
-    *,
-    streams: Classes | None = None,
-) -> Figure:
-    """The `curves` of the ``n`` scenarios where methods are furthest apart."""
-    means = analysis.summary(analysis.gains(frame, source), ["scenario", "method"])
+def most_divergent(frame: pl.DataFrame, context: ReportContext = ROWS_ALONE, n: int = 3) -> Figure:
+    """The `curves` of the ``n`` scenarios where methods are furthest apart.
+
+    The classes of the stream are shown where it is one scenario.
+    """
+    means = analysis.summary(analysis.gains(frame, context.source), ["scenario", "method"])
     spread = means.group_by("scenario", maintain_order=True).agg(
         pl.col("accuracy").max() - pl.col("accuracy").min()
     )
     chosen = spread.top_k(n, by="accuracy")["scenario"]
-    figure = curves(frame.filter(pl.col("scenario").is_in(chosen.implode())), style, streams)
+    shown = frame.filter(pl.col("scenario").is_in(chosen.implode()))
+    figure = curves(shown, context if n == 1 else replace(context, classes=None))
     if len(chosen) == len(spread):
         return figure
     these = "is the scenario" if n == 1 else f"are the {n} scenarios"

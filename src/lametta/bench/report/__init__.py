@@ -1,6 +1,5 @@
 """Report: sections of figures and tables for each study."""
 
-import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +15,14 @@ from lametta.bench.analysis.paper import join_published
 from lametta.bench.analysis.results import Results, read_json
 from lametta.bench.analysis.selection import select
 from lametta.bench.experiment import canonical
-from lametta.bench.figures import Figure
-from lametta.bench.figures.style import SeriesStyles
+from lametta.bench.figures import Figure, ReportContext
 from lametta.bench.figures.timeseries import most_divergent
 from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
 from lametta.bench.tables.cost import costs
 from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
-from lametta.bench.views import VIEWS
+from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
 from lametta.registry import import_object
 from lametta.types import Array, LamettaError
@@ -159,21 +157,30 @@ def _joined(names: Sequence[str]) -> str:
 
 def sections(results: Results) -> Iterator[Section]:
     """The studies in the order of the experiment file, the risks, and then the validation."""
-    style = figures.series_styles(results.experiment.methods)
-    names = set(_OWN_NAMES)
+    context, names = report_context(results), set(_OWN_NAMES)
     for name in results.experiment.studies:
-        yield _study(results, name, style, names)
+        yield _study(results, name, context, names)
     rows = results.headline_rows
     if rows["method"].n_unique() > 1:
-        figure = figures.spread(rows, results.source, style)
+        figure = figures.spread(rows, context)
         yield Section("risk", "Risk", (figure,), (risk(rows, results.source),))
     if results.validation.total:
-        yield _validation(results, style, names)
+        yield _validation(results, context, names)
     counts = count_datasets(results)
     unknown = ", ".join(counts.filter(pl.col("classes").is_null())["dataset"])
     note = f"Classes and groups are not known for {unknown}, whose banks are not here"
     shown = (datasets(counts),)
     yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
+
+
+def report_context(results: Results) -> ReportContext:
+    """What all figures of these results have in common."""
+    return ReportContext(
+        results.source,
+        figures.series_styles(results.experiment.methods),
+        partial(stream_classes, results),
+        results.experiment,
+    )
 
 
 def _take(name: str, taken: set[str]) -> str:
@@ -185,57 +192,60 @@ def _take(name: str, taken: set[str]) -> str:
     return free
 
 
-def _study(results: Results, name: str, style: SeriesStyles, names: set[str]) -> Section:
+def _study(results: Results, name: str, context: ReportContext, names: set[str]) -> Section:
     study, part = results.experiment.studies[name], results.studies[name]
     view = VIEWS.find(study.figure)
     heading = view.title if study.title == name else study.title
     notes = [part.missing] if part.missing else []
-    file, classes = _take(name, names), partial(stream_classes, results)
+    file = _take(name, names)
     drawn: list[Figure] = []
     shown: list[Table] = []
     if not part.rows.is_empty():
         rows = _with_models_by(view.models, part.rows)
         for function in view.draws:
             with _noted(notes):
-                figure = _draw(function, rows, source=results.source, style=style, classes=classes)
+                figure = draw(function, rows, context)
                 own = _take(f"{file}_{figure.name}", names) if drawn else file
                 drawn.append(replace(figure, name=own))
         if view.timed and drawn:
             shown.append(replace(costs(rows), name=file))
         if view.columns:
-            few = view.columns == "model" and rows["model"].n_unique() == 1
-            columns = "scenario" if few else view.columns
-            by = view.models if columns == "model" else columns
             with _noted(notes):
-                table = accuracies(rows, results.source, columns)
-                title = f"Accuracy (%) by {by.replace('_', ' ')}"
-                shown.append(replace(table, name=file, title=title))
+                table = _accuracies(view, view.columns, rows, results.source)
+                shown.append(replace(table, name=file))
     return Section(file, heading, tuple(drawn), tuple(shown), tuple(notes))
 
 
-def _draw(name: str, rows: pl.DataFrame, **options: object) -> Figure:
-    """Call a function that a `View` names with those of the options that it takes."""
+def _accuracies(view: View, columns: str, rows: pl.DataFrame, source: str) -> Table:
+    """The table of a view; scenarios take the place of models where there is one."""
+    if columns == "model" and rows["model"].n_unique() == 1:
+        columns = "scenario"
+    by = view.models if columns == "model" else columns
+    table = accuracies(rows, source, columns)
+    return replace(table, title=f"Accuracy (%) by {by.replace('_', ' ')}")
+
+
+def draw(name: str, rows: pl.DataFrame, context: ReportContext) -> Figure:
+    """Draw the figure that a `View` names by its function."""
     target = name if name.startswith("python:") else f"lametta.bench.figures.{name}"
     function: Callable[..., object] = import_object(target, "figure")
-    taken = inspect.signature(function).parameters
-    figure = function(rows, **{key: value for key, value in options.items() if key in taken})
+    figure = function(rows, context)
     if not isinstance(figure, Figure):
         raise LamettaError(f"figure must give a Figure, got {type(figure).__name__} from {name}")
     return figure
 
 
-def _validation(results: Results, style: SeriesStyles, names: set[str]) -> Section:
-    experiment, part, source = results.experiment, results.validation, results.source
+def _validation(results: Results, context: ReportContext, names: set[str]) -> Section:
+    experiment, part = results.experiment, results.validation
     notes = [part.missing] if part.missing else []
     table: pl.DataFrame | None = None
     drawn: list[Figure] = []
     if not part.rows.is_empty():
         scenarios = list(dict.fromkeys(part.rows["scenario"]))
-        order = {name: experiment.configs(name) for name in experiment.methods}
         with _noted(notes):
-            table = select(part.rows, scenarios, order, source=source).table
-            drawn.append(figures.cross_shift(part.rows, scenarios, source, order=order))
-            drawn += _rates(results, part.rows, style, names)
+            table = select(part.rows, scenarios, context.order, source=context.source).table
+            drawn.append(figures.cross_shift(part.rows, context))
+            drawn += _rates(results, part.rows, context, names)
     chosen = results.selected
     params = {name: chosen[name] for name in experiment.methods if name in chosen}
     shown = (selected(params, table),) if params else ()
@@ -243,7 +253,7 @@ def _validation(results: Results, style: SeriesStyles, names: set[str]) -> Secti
 
 
 def _rates(
-    results: Results, rows: pl.DataFrame, style: SeriesStyles, names: set[str]
+    results: Results, rows: pl.DataFrame, context: ReportContext, names: set[str]
 ) -> Iterator[Figure]:
     """The paper's first figure: the same method at several learning rates."""
     has_own = any(study.figure == "curves" for study in results.experiment.studies.values())
@@ -259,8 +269,7 @@ def _rates(
     if len(configs) > 1:
         own = (pl.col("method") == method) & pl.col("config").is_in(configs)
         shown = rows.filter(own | (pl.col("method") == results.source))
-        classes = partial(stream_classes, results)
-        figure = most_divergent(shown, results.source, style, n=1, streams=classes)
+        figure = most_divergent(shown, context, n=1)
         title = f"{method} at several learning rates"
         yield replace(figure, name=_take("rates", names), title=title)
 
@@ -338,18 +347,25 @@ def count_datasets(results: Results) -> pl.DataFrame:
         ran = {*cells["scenario"]}
         used = [("validation", ran & validating), ("test", ran - validating)]
         bank = find_bank(results, name)
-        row = {
+        row: dict[str, object] = {
             "dataset": name,
             "used_for": ", ".join(phase for phase, some in used if some),
             "description": describe(spec),
-            "samples": _n_samples(results, cells["fingerprint"][0]) if bank is None else len(bank),
         }
-        if bank is not None and bank.labels is not None:
-            row |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
-        if bank is not None and bank.groups is not None:
-            row["groups"] = len(np.unique(bank.groups))
-        rows.append(row)
+        if bank is None:
+            rows.append(row | {"samples": _n_samples(results, cells["fingerprint"][0])})
+        else:
+            rows.append(row | _count_bank(bank))
     return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _count_bank(bank: Bank) -> dict[str, int]:
+    counts = {"samples": len(bank)}
+    if bank.labels is not None:
+        counts |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
+    if bank.groups is not None:
+        counts["groups"] = len(np.unique(bank.groups))
+    return counts
 
 
 def _n_samples(results: Results, fingerprint: str) -> int | None:

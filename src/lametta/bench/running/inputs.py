@@ -1,23 +1,38 @@
-"""Checks before a run: data, weights and classes of its cells."""
+"""Inputs of cells: data, weights and packages, and whether they are there and fit."""
 
-from collections.abc import Iterable
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from lametta.bench.experiment import Cell
-from lametta.bench.running.workspace import Workspace
+from lametta import networks
+from lametta._checks import extra
+from lametta._files import PathLike
+from lametta.bench.experiment import Cell, Experiment
+from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
+from lametta.bench.running.workspace import Workspace, as_specified
+from lametta.data import catalog
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
+from lametta.registry import import_object
 from lametta.types import LamettaError
+
+THIRD_PARTY = "its code is not run before the experiment is"
+"""Why something is not known before a run."""
+
+_FAMILIES = ("embedded", "folder", "videos")  # readers of our own that take a path, or need none
 
 
 def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     """Raise unless cells find their data and weights, and networks have the classes of the data."""
     scenarios = workspace.experiment.scenarios
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
-    for name in dict.fromkeys(name for _, name in pairs):
+    for _, name in pairs:
         try:
             workspace.dataset(name)
         except (LamettaError, OSError) as error:
             raise LamettaError(f"datasets.{name} cannot be read: {error}") from None
-    for model in dict.fromkeys(model for model, _ in pairs):
+    for model, _ in pairs:
         file = workspace.weights(model)
         if file is not None and not file.is_file():
             raise LamettaError(f"models.{model} cannot be loaded: no such file: '{file}'")
@@ -55,3 +70,103 @@ def _unlike(data: Dataset, n_classes: int) -> str:
         f"the {n} classes {abbreviate(data.classes)} are not its {n_classes}; targets or classes "
         "of the data set say how they are related"
     )
+
+
+class Requirement(NamedTuple):
+    """A data set, weights or a package, and where it is, or why it is not there."""
+
+    kind: str
+    name: str
+    found: bool | None  # None where only third-party code could tell
+    where: str
+
+
+def find_inputs(
+    experiment: Experiment, cells: Sequence[Cell], root: PathLike | None
+) -> tuple[tuple[Requirement, ...], dict[str, Dataset]]:
+    """Look for data sets, weights and packages, and give the data sets that are there.
+
+    No code of unknown packages is imported.
+    """
+    given = root or os.environ.get("LAMETTA_DATA")
+    folder = Path(given or "$LAMETTA_DATA")
+    scenarios = (experiment.scenarios[cell.scenario] for cell in cells)
+    used = {scenario.dataset: experiment.datasets[scenario.dataset] for scenario in scenarios}
+    models = {cell.model: experiment.models[cell.model] for cell in cells}
+    data: dict[str, Dataset] = {}
+    needs = list(_data_sets(used, folder, folder if given else None, data))
+    for name, model in models.items():
+        if model.weights is not None:
+            needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
+    return (*needs, *_packages(models.values(), used.values())), data
+
+
+def _data_sets(
+    used: Mapping[str, DatasetSpec], folder: Path, root: Path | None, data: dict[str, Dataset]
+) -> Iterator[Requirement]:
+    """Whether each data set can be read; those that can be are put into ``data``."""
+    places = {found.name: str(found.where) for found in catalog.locate(folder)}
+    for name, spec in used.items():
+        if spec.reader not in places and spec.reader.partition(":")[0] not in _FAMILIES:
+            yield Requirement("data set", name, None, THIRD_PARTY)
+            continue
+        try:
+            data[name], where = _read(name, spec, root, places)
+        except (LamettaError, OSError) as error:
+            where = str(error)
+        yield Requirement("data set", name, name in data, where)
+
+
+def _read(
+    name: str, spec: DatasetSpec, root: Path | None, places: Mapping[str, str]
+) -> tuple[Dataset, str]:
+    """List a data set as the experiment would, look at a few of its samples, and say where."""
+    found = catalog.load(spec.reader, root, **spec.options)
+    data = as_specified(name, spec, found)
+    for i in (0, len(data) // 2, len(data) - 1):
+        data.samples[i]
+    family, _, path = spec.reader.partition(":")
+    place = "in the package" if family == "embedded" else str((root or Path()) / path)
+    difference = catalog.count_mismatch(spec.reader, found)
+    return data, places.get(spec.reader, place) + (f": {difference}" if difference else "")
+
+
+def _weights(spec: ModelSpec, file: Path) -> tuple[bool | None, str]:
+    """Whether a file of weights is there and fits the network, and where it is, or why not."""
+    if not file.is_file():
+        return False, str(file)
+    network = networks.find(spec.zoo)
+    lacking = network.package and importlib.util.find_spec(network.module) is None
+    if lacking or runs_third_party(spec):
+        return None, f"{file}, which is not read before the experiment runs"
+    try:
+        import_object(network.loader, "loader")(spec.zoo, file, **network.options)
+    except LamettaError as error:
+        return False, str(error)
+    return True, str(file)
+
+
+def runs_third_party(spec: ModelSpec) -> bool:
+    """Whether building a network runs code of packages that lametta does not know."""
+    if spec.zoo.startswith("torch:"):
+        return not spec.zoo.startswith("torch:lametta.")
+    return not networks.NETWORKS.is_builtin(spec.zoo)
+
+
+def _packages(
+    models: Iterable[ModelSpec], datasets: Iterable[DatasetSpec]
+) -> Iterator[Requirement]:
+    datasets = list(datasets)
+    wanted = {"torch": ("torch", "torch")}  # modules, their wheels, and what pip installs
+    if any(spec.corruptions for spec in datasets):
+        wanted["imagecorruptions"] = ("imagecorruptions-imaug", extra("corruptions"))
+    if any(spec.reader.startswith("embedded:") for spec in datasets):
+        wanted["sklearn"] = ("scikit-learn", "scikit-learn")
+    for network in (networks.find(spec.zoo) for spec in models):
+        if network.package:
+            wanted[network.module] = (network.module, network.install)
+    for module, (wheel, install) in sorted(wanted.items()):
+        found = importlib.util.find_spec(module) is not None
+        yield Requirement(
+            "package", wheel, found, "installed" if found else f"pip install {install}"
+        )

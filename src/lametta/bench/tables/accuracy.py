@@ -47,12 +47,10 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
     if columns in ("scenario", "model") and data[columns].n_unique() > 1:
         mean = summary(paired, keys).with_columns(pl.lit("mean").alias(columns))
         data = pl.concat([data, mean], how="diagonal")
-    best = data.with_columns(
-        best=pl.col("accuracy") == pl.col("accuracy").max().over(*varying, columns)
-    )
+    best = pl.col("accuracy") == pl.col("accuracy").max().over(*varying, columns)
     entries = {
         tuple(row[name] for name in (*keys, columns)): _accuracy(row, row["method"] == source)
-        for row in best.iter_rows(named=True)
+        for row in data.with_columns(best=best).iter_rows(named=True)
     }
     labels = list(dict.fromkeys(data[columns]))
     named, footnote = marked(frame, source)

@@ -83,12 +83,13 @@ class Bank:
     _unmapped: Self | None = field(default=None, repr=False)  # the bank before `mapped`
 
     def __post_init__(self) -> None:
-        arrays = {name: getattr(self, name) for name in ("features", "logits", "labels", "groups")}
+        arrays = {"features": self.features, "logits": self.logits}
+        optional = {"labels": self.labels, "groups": self.groups}
+        arrays |= {name: x for name, x in optional.items() if x is not None}
         for name, x in arrays.items():
-            optional = x is None and name in ("labels", "groups")
-            if not optional and not (hasattr(x, "ndim") and hasattr(x, "dtype")):
+            if not (hasattr(x, "ndim") and hasattr(x, "dtype")):
                 raise LamettaError(f"{name} must be an array, got {type(x).__name__}")
-        check_arrays({name: x for name, x in arrays.items() if x is not None})
+        check_arrays(arrays)
         n_classes = self.logits.shape[1] if self.classes is None else len(self.classes)
         check_prototypes(self.prototypes, n_classes, self.features.shape[1])
         if not isinstance(self.keys, Sequence):
@@ -303,18 +304,19 @@ def check_arrays(arrays: Mapping[str, Rows]) -> None:
         check_unmasked(key, x)
     n = len(arrays["features"]) if arrays["features"].ndim else 0
     wanted = {"features": "[N, d]", name: "[N, K]", "labels": "[N]", "groups": "[N]", "keys": "[N]"}
-    for key, want in wanted.items():
-        if key not in arrays:
-            continue
-        shape = arrays[key].shape
-        if len(shape) != want.count(",") + 1 or shape[0] != n or 0 in shape[1:]:
-            raise LamettaError(f"{key} must have shape {want} with N = {n}, got {shape}")
+    for key in filter(arrays.__contains__, wanted):
+        _check_shape(key, arrays[key].shape, wanted[key], n)
     for key in ("features", name):
         if arrays[key].dtype.kind != "f":
             raise LamettaError(f"{key} must be of a floating dtype, got {arrays[key].dtype}")
     labels = arrays.get("labels")
     if labels is not None and len(labels) and labels.dtype.kind not in "iu":
         raise LamettaError(f"labels must be integers, got {labels.dtype}")
+
+
+def _check_shape(name: str, shape: tuple[int, ...], wanted: str, n: int) -> None:
+    if len(shape) != wanted.count(",") + 1 or shape[0] != n or 0 in shape[1:]:
+        raise LamettaError(f"{name} must have shape {wanted} with N = {n}, got {shape}")
 
 
 def check_header(header: Header) -> None:
@@ -332,22 +334,28 @@ def check_header(header: Header) -> None:
 
 def _load(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:
     """The arrays that are wanted, the header, and the names of all arrays."""
-    if path.suffix == ".safetensors":
-        stored, header = read_layout(path, name)
-        wanted = {key: x for key, x in stored.items() if key.partition(".")[0] in _NAMES}
-        small = {key: x if x.ndim > 1 else np.asarray(x) for key, x in wanted.items()}
-        return decode_columns(small), header, list(stored)
+    if path.suffix != ".safetensors":
+        return _load_npz(path)
+    stored, header = read_layout(path, name)
+    wanted = {key: x for key, x in stored.items() if key.partition(".")[0] in _NAMES}
+    small = {key: x if x.ndim > 1 else np.asarray(x) for key, x in wanted.items()}
+    return decode_columns(small), header, list(stored)
+
+
+def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
     with zipfile.ZipFile(path) as archive:
         found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        wanted_names = [key for key in _NAMES if key in found]
-        if "logits" in found and "probs" in found:
-            wanted_names.remove("probs")
-        arrays = {key: _member(archive, found[key], path) for key in wanted_names}
-        header = {}
+        unwanted = "probs" if "logits" in found else ""
+        arrays = {
+            key: _member(archive, found[key], path)
+            for key in _NAMES
+            if key in found and key != unwanted
+        }
+        header: dict[str, object] = {}
         if (info := found.get("classes")) and info.file_size <= _MAX_CLASSES:
             shape, dtype = _claim(archive, info)
             if dtype.kind == "U" and len(shape) == 1:
-                header = {"classes": _member(archive, info, path).tolist()}
+                header["classes"] = _member(archive, info, path).tolist()
     return arrays, header, list(found)
 
 

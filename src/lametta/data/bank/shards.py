@@ -217,10 +217,7 @@ class ReusableRows:
         columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
         arrays = {name: x for name, x in arrays.items() if name not in _CONSTANTS}
         names = np.asarray(decode_columns(columns)["keys"]).tolist()
-        of_rows = zip(range(len(names)), columns[_VERSIONS][...].tolist(), strict=True)
-        found = dict(zip(names, of_rows, strict=True))
-        failed = zip(stored["failed"], stored.get("failed_stamps", []), strict=True)
-        found |= {key: (_FAILED, version) for key, version in failed}
+        found = _rows_and_versions(names, columns[_VERSIONS][...].tolist(), stored)
         if not found.keys() & set(keys):  # not one: another data set altogether
             _check_header(path, stored, header)
         for i, (key, now) in enumerate(zip(keys, versions.tolist(), strict=True)):
@@ -255,6 +252,15 @@ class ReusableRows:
         order = np.argsort(both)
         merged = {name: np.concatenate([old[name], x])[order] for name, x in rows.items()}
         return both[order], merged
+
+
+def _rows_and_versions(
+    keys: Sequence[str], versions: Sequence[int], header: Header
+) -> dict[str, tuple[int, int]]:
+    """The row of each sample in a file, and the version that it was of."""
+    found = dict(zip(keys, enumerate(versions), strict=True))
+    failed = zip(header["failed"], header.get("failed_stamps", []), strict=True)
+    return found | {key: (_FAILED, version) for key, version in failed}
 
 
 def _check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | None) -> None:

@@ -4,7 +4,7 @@ import difflib
 import lzma
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib import resources
@@ -211,14 +211,7 @@ def ancestral_map(
         raise LamettaError(f"targets must be several names, got the string {targets!r}")
     graph = load_wordnet() if graph is None else graph
     names = _by_synset(targets, sources, graph)
-    members: dict[str, list[int]] = {synset: [] for synset in names}
-    above = {synset: graph.ancestors(synset).keys() - {synset} for synset in names}
-    for index, synset in enumerate(sources):
-        steps = graph.ancestors(synset)
-        reached = {target for target in names if target in steps}
-        reached -= {up for target in reached for up in above[target]}
-        if reached:
-            members[min(reached, key=lambda target: (steps[target], target))].append(index)
+    members = _members(names.keys(), sources, graph)
     empty = [names[synset] for synset, group in members.items() if not group]
     if empty and not drop_empty:
         raise LamettaError(
@@ -227,6 +220,21 @@ def ancestral_map(
         )
     groups = {names[synset]: group for synset, group in members.items() if group}
     return ClassMap(groups, n_source=len(sources), pooling=pooling)
+
+
+def _members(
+    targets: Collection[str], sources: Sequence[str], graph: WordNet
+) -> dict[str, list[int]]:
+    """The classes whose closest ancestor among the targets each target is."""
+    members: dict[str, list[int]] = {target: [] for target in targets}
+    above = {target: graph.ancestors(target).keys() - {target} for target in targets}
+    for index, synset in enumerate(sources):
+        steps = graph.ancestors(synset)
+        reached = steps.keys() & members.keys()
+        closest = reached.difference(*(above[target] for target in reached))
+        if closest:
+            members[min(closest, key=lambda target: (steps[target], target))].append(index)
+    return members
 
 
 @cache

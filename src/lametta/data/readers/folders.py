@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._checks import check_choice, check_integer
 from lametta._files import PathLike
@@ -169,34 +170,31 @@ def open_path(
     (('2.jpg', '10.jpg'), (), None)
     """
     root, files = _find(Path(path))
-    samples: ImageFiles | VideoFrames
-    if files[0].lower().endswith(VIDEOS):
-        samples = video_frames(root, files, fps)
-        keys, groups = samples.keys, samples.paths
-    elif fps is not None:
+    is_video = files[0].lower().endswith(VIDEOS)
+    if fps is not None and not is_video:
         raise LamettaError(f"fps must be given for video files alone, got {fps} for {path}")
-    elif (root / "labels.json").is_file():
+    if not is_video and (root / "labels.json").is_file():
         return video_folder(root, n_classes=_numbers_of(root, files, count_classes))
-    else:
-        samples = ImageFiles(root, tuple(files))
-        keys, groups = samples.paths, None
-    names = samples.paths
-    name, folders = _root_name(Path(path)), [file.rpartition("/")[0] for file in names]
+    samples = video_frames(root, files, fps) if is_video else ImageFiles(root, tuple(files))
+    names, name = samples.paths, _root_name(Path(path))
+    keys, groups = (samples.keys, names) if isinstance(samples, VideoFrames) else (names, None)
+    folders = [file.rpartition("/")[0] for file in names]
     if "" in folders:  # not all in folders
-        if groups is None and set(folders) != {""}:
-            groups = tuple(folders)
-        return _unlabeled(name, samples, keys, groups)
+        apart = None if set(folders) == {""} else folders
+        return _unlabeled(name, samples, keys, groups or apart)
     first = [file.partition("/")[0] for file in names]
     _check_filled(root, set(first))
     classes, labels, fit = _classes(root, first, targets, count_classes, samples)
-    if groups is None:
-        second = {folder.partition("/")[2] for folder in folders}
-        if "" not in second and len(second) > 1:
-            groups = tuple("/".join(file.split("/")[:2]) for file in names)
-        elif not fit:
-            groups = tuple(first)
-    named = None if groups is None else np.array(groups, dtype=str)
+    named = _as_array(groups or _videos(folders) or (None if fit else first))
     return Dataset(name, samples, np.array(labels, np.int64), classes, keys, named)
+
+
+def _videos(folders: Sequence[str]) -> tuple[str, ...] | None:
+    """The outer and the inner folder of each image, if there are several inner ones."""
+    inner = {folder.partition("/")[2] for folder in folders}
+    if "" in inner or len(inner) == 1:
+        return None
+    return tuple("/".join(folder.split("/")[:2]) for folder in folders)
 
 
 def open_names(lines: Iterable[str]) -> Dataset:
@@ -231,8 +229,11 @@ def _unlabeled(
     name: str, samples: Samples, keys: tuple[str, ...], groups: Sequence[str] | None = None
 ) -> Dataset:
     """A data set of samples whose classes are not known."""
-    named = None if groups is None else np.array(groups, dtype=str)
-    return Dataset(name, samples, np.full(len(keys), -1), (), keys, named)
+    return Dataset(name, samples, np.full(len(keys), -1), (), keys, _as_array(groups))
+
+
+def _as_array(groups: Sequence[str] | None) -> NDArray[np.str_] | None:
+    return None if groups is None else np.array(groups, dtype=str)
 
 
 def number_classes(
@@ -241,26 +242,37 @@ def number_classes(
     """Names of all classes, and for each of the folders the label that it stands for."""
     check_choice("classes", kind, ("auto", "synset", "index", "name"))
     found = set(folders)
-    numbers = {folder: int(folder) for folder in found if folder.isdecimal()}
-    top = max(numbers.values(), default=-1)
-    if kind == "auto":
-        numbered = len(numbers) == len(found) and top < MOST_CLASSES  # what is larger is a date
-        kind = "synset" if found <= set(IMAGENET) else "index" if numbered else "name"
+    kind = _kind_of_names(found) if kind == "auto" else kind
     if n_classes is not None:
         check_integer("n_classes", n_classes, 1)
         if kind != "index":
             raise LamettaError(f"n_classes must be None where classes have names, got {n_classes}")
     if kind == "index":
-        count = top + 1 if n_classes is None else n_classes
+        numbers = _as_numbers(found)
+        count = max(numbers.values(), default=-1) + 1 if n_classes is None else n_classes
         if count > MOST_CLASSES:
             raise LamettaError(f"{root} must have at most {MOST_CLASSES} classes, got {count}")
-        names = tuple(str(i) for i in range(count))
+        names = tuple(map(str, range(count)))
     else:
         names = IMAGENET if kind == "synset" else tuple(sorted(found))
-        numbers = {name: i for i, name in enumerate(names)}
+        numbers = dict(zip(names, range(len(names)), strict=True))
     if strange := sorted(found - numbers.keys()):
         raise LamettaError(f"{root} must name classes by {kind}, got {strange[0]!r}")
     return names, [numbers[folder] for folder in folders]
+
+
+def _kind_of_names(found: Collection[str]) -> str:
+    """Whether folders are named by synsets, by numbers of classes, or otherwise."""
+    if set(found) <= set(IMAGENET):
+        return "synset"
+    numbers = _as_numbers(found)
+    # What is larger is a date.
+    fits = len(numbers) == len(found) and max(numbers.values(), default=-1) < MOST_CLASSES
+    return "index" if fits else "name"
+
+
+def _as_numbers(found: Iterable[str]) -> dict[str, int]:
+    return {folder: int(folder) for folder in found if folder.isdecimal()}
 
 
 def _existing(path: PathLike) -> Path:
