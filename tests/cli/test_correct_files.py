@@ -304,7 +304,7 @@ class Narrow(Diverging):
 def test_what_a_method_gives_is_checked_before_it_is_written(bank, tmp_path):
     for name, message in [
         ("Diverging", "probs of --method must be finite, got nan in row 6, column 0"),
-        ("Narrow", "--method must give probs (14, 3), got (14, 2)"),
+        ("Narrow", "Narrow.correct must return probs (14, 3), got (14, 2)"),
     ]:
         method = f"python:{__name__}:{name}"
         result = run(bank, "-o", tmp_path / "out.npz", "--method", method)
