@@ -43,7 +43,7 @@ Settings: TypeAlias = Annotated[
 ]
 MapFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--map", metavar="MAP", help="A class map, of lametta map, to pool by first."),
+    typer.Option("--map", metavar="MAP", help="A class map of lametta map to pool by."),
 ]
 
 out = Console()
