@@ -84,7 +84,8 @@ def serve(
         typer.Option(
             metavar="FILE",
             help="A .npz or .safetensors file, such as a bank, with prototypes [K, d] and bias "
-            "[K], the weights of the model's head, for correctors that need them.",
+            "[K], the weights of the model's head, for correctors that need them; by default those "
+            "in the model's file.",
         ),
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,

@@ -15,6 +15,7 @@ from lametta._lame import check_options
 from lametta.affinity import Affinity, knn, linear, rbf
 from lametta.integrations.onnx.graph import find_head, free_prefix, with_outputs
 from lametta.integrations.onnx.runtime import (
+    CPU,
     MOST_BYTES,
     columns,
     fixed_batch,
@@ -36,7 +37,6 @@ _OPSET, _IR = 17, 8  # of LAME alone; ONNX Runtime knows them since 1.12
 _OLDEST_OPSET = 11
 _MOST_ITERATIONS = 1000  # each is three nodes
 _OUTPUTS = ("corrected", "label")
-_CPU = ("CPUExecutionProvider",)
 
 
 def export(
@@ -194,7 +194,7 @@ def _behind(
     head = find_head(model, features, logits)
     names = with_outputs(model, head)
     _rename(model)
-    started = session(model, path.parent, _CPU, 1)
+    started = session(model, path.parent, CPU, 1)
     if fixed_batch(inputs_of(started)) == 1:
         raise LamettaError("model must take several samples at a time, got one of batches of 1")
     shapes = [output.shape or [] for output in started.get_outputs()]
@@ -215,7 +215,7 @@ def _behind(
             f"path must be in the model's folder, to share its external data, got another and "
             f"{size} bytes, where a file has {MOST_BYTES} at most"
         )
-    session(model, path.parent, _CPU, 1)  # raises if the graph does not run
+    session(model, path.parent, CPU, 1)  # raises if the graph does not run
     return model
 
 
