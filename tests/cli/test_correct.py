@@ -315,6 +315,14 @@ def test_list_shows_what_packages_add(plug_in):
         assert ("No module named" in " ".join(result.stdout.split())) == (not imported)
 
 
+def test_list_shows_a_method_whose_traits_cannot_be_known(plug_in):
+    plug_in("lametta.methods", acme="tests.test_methods:Demanding")
+    result = run("list", "methods")
+    assert result.exit_code == 0, result.output
+    said = "stateful must be True or False on the class of acme"
+    assert said in " ".join(result.stdout.split())
+
+
 @pytest.mark.slow
 def test_list_counts_what_was_published(tmp_path, monkeypatch):
     monkeypatch.delenv("LAMETTA_DATA", raising=False)

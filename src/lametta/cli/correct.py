@@ -122,7 +122,7 @@ def correct(
         write(target, predictions, corrected, made_by)
     _show(predictions, corrected, steps)
     _show_groups(predictions, corrected)
-    if not found.stateful and (n := sum(step.alone for step in steps)):
+    if not found.trait("stateful", params) and (n := sum(step.alone for step in steps)):
         print_line(_NO_NEIGHBORS.format(n, len(steps), method), err)
     print_line(f"wrote {target}")
 

@@ -74,12 +74,13 @@ def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
     for name in registry.names():
         try:
             found = methods.find(name) if registry is methods.METHODS else registry.find(name)
+            traits = ", ".join(_traits(found)) if isinstance(found, methods.Method) else ""
         except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
             yield name, "", str(error), ""
             continue
-        traits, known = "", dict[str, Parameter]()
+        known = dict[str, Parameter]()
         if isinstance(found, methods.Method):
-            traits, known = ", ".join(_traits(found)), found.parameters()
+            known = found.parameters()
         elif isinstance(registry, FactoryRegistry):
             known = registry.options(name)
         options = ", ".join(parameter.text for parameter in known.values())
