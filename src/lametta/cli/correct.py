@@ -1,7 +1,7 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -44,6 +44,16 @@ class _Step(NamedTuple):
     n_iter: float | None
     converged: bool
     alone: bool  # a single sample, which stayed as it was
+
+
+class _Group(NamedTuple):
+    """What became of a group."""
+
+    name: str
+    n: int
+    changed: float  # the share of its samples
+    scores: list[float]  # accuracy before and after, where labels are known
+    gain: float  # points of accuracy, or else less the more changed
 
 
 def correct(
@@ -192,31 +202,35 @@ def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
 
 def _show_groups(given: Predictions, after: Floats) -> None:
     """Print a row for each group: the mean over all hides a video that got worse."""
-    streams = _streams(len(after), given.groups)
-    if len(streams) < 2 or given.groups is None:
+    groups = sorted(_groups(given, after), key=lambda group: group.gain)
+    if len(groups) < 2:
         return
-    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
-    changes = []
-    for rows in streams:
-        changed = _share(old[rows] != new[rows])
-        scores = [] if labels is None else [_share(x[rows] == labels[rows]) for x in (old, new)]
-        gain = 100 * (scores[1] - scores[0]) if scores else -changed
-        changes.append((gain, str(given.groups[rows[0]]), len(rows), changed, scores))
-    changes.sort(key=lambda change: change[0])  # the worst first, or what changed most
+    scored = given.labels is not None
     shown: list[list[str | Text]] = []
-    for gain, name, n, changed, scores in changes[:_N_GROUPS]:
+    for name, n, changed, scores, gain in groups[:_N_GROUPS]:
         shown.append([name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores)])
-        if scores:
+        if scored:
             shown[-1].append(Text(f"{gain:+.2f}", "red" if gain < 0 else "green"))
-    numbers = ["samples", "changed"] + (["before", "after", "points"] if labels is not None else [])
+    numbers = ["samples", "changed"] + (["before", "after", "points"] if scored else [])
     columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
     print_line("")
     show_table(Column("group", overflow="fold"), *columns, rows=shown)
-    if (more := len(changes) - _N_GROUPS) > 0:
+    if (more := len(groups) - _N_GROUPS) > 0:
         print_line(f"and {more} groups more")
-    if labels is not None:
-        worse = sum(gain < 0 for gain, *_ in changes)
-        print_line(f"{worse} of {len(changes)} groups got worse")
+    if scored:
+        worse = sum(group.gain < 0 for group in groups)
+        print_line(f"{worse} of {len(groups)} groups got worse")
+
+
+def _groups(given: Predictions, after: Floats) -> Iterator[_Group]:
+    if given.groups is None:
+        return
+    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
+    for rows in _streams(len(after), given.groups):
+        changed = _share(old[rows] != new[rows])
+        scores = [] if labels is None else [_share(x[rows] == labels[rows]) for x in (old, new)]
+        gain = 100 * (scores[1] - scores[0]) if scores else -changed
+        yield _Group(str(given.groups[rows[0]]), len(rows), changed, scores, gain)
 
 
 def _share(hits: NDArray[np.bool_]) -> float:

@@ -36,8 +36,7 @@ def find_prototypes(model: "ModelProto", head: Head, folder: Path) -> Prototypes
         return None
     weight, bias = _layer(nodes[0], constants)
     for node in nodes[1:]:
-        (other,) = (constants[name].ravel() for name in node.input if name in constants)
-        weight, bias = _applied(node.op_type, other, weight, bias)
+        weight, bias = _after(node, constants, weight, bias)
     if len(weight) == 1:  # of a binary classifier, whose other logit is 0
         weight, bias = (np.concatenate([np.zeros_like(x), x]) for x in (weight, bias))
     adds = len(nodes[0].input) > 2 or any(node.op_type in ("Add", "Sub") for node in nodes[1:])
@@ -84,11 +83,7 @@ def _evaluated(
 ) -> dict[str, Floats] | None:
     """The values of constants, which the graph may dequantize or transpose; None if they vary."""
     onnx = import_optional("onnx", "onnx", "OnnxModel")
-    needed, waiting = set[str](), set(names)
-    while waiting:
-        needed |= waiting
-        makers = [graph.makers[name] for name in waiting if name in graph.makers]
-        waiting = {name for node in makers for name in node.input if name} - needed
+    needed = _needed(graph, names)
     if needed - graph.makers.keys() - graph.constants.keys():
         return None
     small, prefix = onnx.ModelProto(ir_version=max(model.ir_version, 4)), free_prefix(model, "_")
@@ -101,6 +96,16 @@ def _evaluated(
         small.graph.node.append(cast)
         small.graph.output.append(onnx.ValueInfoProto(name=prefix + name))
     return dict(zip(names, session(small, folder, CPU, 1).run(None, {}), strict=True))
+
+
+def _needed(graph: Graph, names: Collection[str]) -> set[str]:
+    """The names of all tensors that make some."""
+    needed, waiting = set[str](), set(names)
+    while waiting:
+        needed |= waiting
+        makers = [graph.makers[name] for name in waiting if name in graph.makers]
+        waiting = {name for node in makers for name in node.input if name} - needed
+    return needed
 
 
 def _layer(node: "NodeProto", constants: Mapping[str, Floats]) -> tuple[Floats, Floats]:
@@ -118,9 +123,12 @@ def _layer(node: "NodeProto", constants: Mapping[str, Floats]) -> tuple[Floats, 
     return np.float32(alpha) * weight, bias
 
 
-def _applied(kind: str, other: Floats, weight: Floats, bias: Floats) -> tuple[Floats, Floats]:
-    """Weights and biases of a layer whose logits are then added to a constant, and so on."""
-    match kind:
+def _after(
+    node: "NodeProto", constants: Mapping[str, Floats], weight: Floats, bias: Floats
+) -> tuple[Floats, Floats]:
+    """Weights and biases of a layer whose logits a node then adds a constant to, say."""
+    (other,) = (constants[name].ravel() for name in node.input if name in constants)
+    match node.op_type:
         case "Add":
             return weight, bias + other
         case "Sub":
