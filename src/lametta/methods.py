@@ -387,17 +387,23 @@ class Method:
             qualifier, _, option = name.rpartition(".")
             asked = [share for share in shares if qualifier in ("", share[0].name)]
             owners = [share for share in asked if option in share[1]]
-            if not owners:
-                every = self.parameters(params)
-                listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
-                raise LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
-            if len(owners) > 1:
-                choices = " or ".join(f"{part.name}.{option}" for part, _, _ in owners)
-                raise LamettaError(f"{name} is ambiguous: use {choices}")
+            if len(owners) != 1:
+                raise self._owner_error(name, [part.name for part, _, _ in owners], params)
             ((_, known, given),) = owners
             known[option].check(name, value)
             given[option] = value
         return [(part, given) for part, _, given in shares]
+
+    def _owner_error(
+        self, name: str, owners: list[str], params: Mapping[str, object]
+    ) -> LamettaError:
+        """What is wrong with an option that none of the components has, or several."""
+        if owners:
+            choices = " or ".join(f"{owner}.{name}" for owner in owners)
+            return LamettaError(f"{name} is ambiguous: use {choices}")
+        every = self.parameters(params)
+        listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
+        return LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
 
 
 def _error(method: Method, params: Mapping[str, object], *, whole: bool = False) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import ModuleType
@@ -137,11 +137,7 @@ class Streams(Composite, Params):
         rows = _rows_by_stream(stream, probs.shape[0])
         if not rows:
             return StreamsPrediction(probs, features)
-        sizes = features.shape[1], probs.shape[1]
-        for one in rows:  # all of them, before any stream moves on: columns are the whole call's
-            if one in self._cache:
-                with self._cache.lease(one) as own:
-                    check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
+        self._check_sizes(rows, (features.shape[1], probs.shape[1]))
         answers, errors = self._answers(xp, features, probs, rows)
         if not answers:
             raise next(iter(errors.values()))
@@ -156,6 +152,13 @@ class Streams(Composite, Params):
         else:
             info |= signals(joined, probs)
         return StreamsPrediction(joined, features, {**info, "streams": len(rows)}, errors=errors)
+
+    def _check_sizes(self, streams: Iterable[Id], sizes: tuple[int, int]) -> None:
+        """Raise if any stream had other columns, before one moves on: they are the whole call's."""
+        for one in streams:
+            if one in self._cache:
+                with self._cache.lease(one) as own:
+                    check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
 
     def _answers(
         self, xp: ModuleType, features: Array, probs: Array, rows: Mapping[Id, list[int]]

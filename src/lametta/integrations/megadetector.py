@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise, product, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -401,17 +401,19 @@ def _checked(where: str, listed: object, categories: Mapping[str, object]) -> di
     if not isinstance(listed, list):
         raise LamettaError(f"{where} must be a list, got {_kind(listed)}")
     for index, pair in enumerate(listed):
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise LamettaError(f"{where}[{index}] must be [category, conf], got {pair!r:.80}")
-        if pair[0] not in categories:
-            raise LamettaError(
-                f"{where}[{index}] must be a category of {_CATEGORIES}, got {pair[0]!r}"
-            )
-        if not is_number(pair[1]) or not 0 <= pair[1] <= 1:
-            raise LamettaError(f"{where}[{index}] must have a conf in 0..1, got {pair[1]!r}")
+        _check_pair(f"{where}[{index}]", pair, categories)
     if len({pair[0] for pair in listed}) < len(listed):
         raise LamettaError(f"{where} must list each category once, got {listed!r:.80}")
     return dict(listed)
+
+
+def _check_pair(where: str, pair: object, categories: Mapping[str, object]) -> None:
+    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise LamettaError(f"{where} must be [category, conf], got {pair!r:.80}")
+    if pair[0] not in categories:
+        raise LamettaError(f"{where} must be a category of {_CATEGORIES}, got {pair[0]!r}")
+    if not is_number(pair[1]) or not 0 <= pair[1] <= 1:
+        raise LamettaError(f"{where} must have a conf in 0..1, got {pair[1]!r}")
 
 
 def _kind(value: object) -> str:
@@ -479,8 +481,7 @@ def _matched(
     """
     overlaps = [
         (_iou(box, before), index, animal)
-        for index, box in moment.items()
-        for animal, (_, before) in last.items()
+        for (index, box), (animal, (_, before)) in product(moment.items(), last.items())
     ]
     found: dict[_Index, int] = {}
     for overlap, index, animal in sorted(overlaps, key=lambda one: -one[0]):

@@ -207,16 +207,21 @@ def _behind(
     n = next((input_.shape[0] for input_ in started.get_inputs() if input_.shape), None)
     del model.graph.output[:]
     _add(model, g, x, q, lame, (n, 2 if n_columns == 1 else n_columns))
-    if folder.resolve() != path.parent.resolve():
+    _include_external_data(model, path.parent, folder)
+    session(model, path.parent, CPU, 1)  # raises if the graph does not run
+    return model
+
+
+def _include_external_data(model: "ModelProto", source: Path, folder: Path) -> None:
+    """Take external data into a model that will lie in another folder than they do."""
+    if folder.resolve() != source.resolve():
         helper = import_optional("onnx.external_data_helper", "onnx", "export")
-        helper.load_external_data_for_model(model, str(path.parent))
+        helper.load_external_data_for_model(model, str(source))
     if (size := model.ByteSize()) > MOST_BYTES:
         raise LamettaError(
             f"path must be in the model's folder, to share its external data, got another and "
             f"{size} bytes, where a file has {MOST_BYTES} at most"
         )
-    session(model, path.parent, CPU, 1)  # raises if the graph does not run
-    return model
 
 
 def _rename(model: "ModelProto") -> None:

@@ -29,10 +29,9 @@ def find_prototypes(model: "ModelProto", head: Head, folder: Path) -> Prototypes
     What the graph adds to logits or multiplies them by, such as a temperature, is part of them.
     """
     graph = Graph(model)
-    nodes = [] if head.probabilities else _linear_path(graph, head)
-    names = {name for node in nodes for name in node.input if graph.shape(name) is not None}
-    constants = _evaluated(model, graph, names, folder) if nodes else None
-    if constants is None:
+    nodes = _linear_path(graph, head)
+    constants = _constants(model, graph, nodes, folder)
+    if not nodes or constants is None:
         return None
     weight, bias = _layer(nodes[0], constants)
     for node in nodes[1:]:
@@ -45,6 +44,8 @@ def find_prototypes(model: "ModelProto", head: Head, folder: Path) -> Prototypes
 
 def _linear_path(graph: Graph, head: Head) -> "list[NodeProto]":
     """The layer that features go into, and the arithmetic on its logits; [] if there is more."""
+    if head.probabilities:
+        return []
     after: list[NodeProto] = []
     name: str | None = head.logits[0]
     for _ in graph.makers:  # a broken graph may have a circle
@@ -78,13 +79,14 @@ def _fits(graph: Graph, node: "NodeProto", after: "list[NodeProto]") -> bool:
     return widths is not None and None not in biases and sizes <= {1, widths[0]}
 
 
-def _evaluated(
-    model: "ModelProto", graph: Graph, names: Collection[str], folder: Path
+def _constants(
+    model: "ModelProto", graph: Graph, nodes: "list[NodeProto]", folder: Path
 ) -> dict[str, Floats] | None:
-    """The values of constants, which the graph may dequantize or transpose; None if they vary."""
+    """The constants that nodes take, which may be dequantized or transposed; None if they vary."""
     onnx = import_optional("onnx", "onnx", "OnnxModel")
+    names = {name for node in nodes for name in node.input if graph.shape(name) is not None}
     needed = _needed(graph, names)
-    if needed - graph.makers.keys() - graph.constants.keys():
+    if not needed or needed - graph.makers.keys() - graph.constants.keys():
         return None
     small, prefix = onnx.ModelProto(ir_version=max(model.ir_version, 4)), free_prefix(model, "_")
     small.opset_import.extend(model.opset_import)
