@@ -160,14 +160,12 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
     if path.is_dir():
         raise LamettaError(f"--output must be a file, got {path}, which is a folder")
     if not path.parent.is_dir():
-        raise LamettaError(f"--output must be in a folder that exists, got {path}")
+        raise LamettaError(f"no such folder: {str(path.parent)!r}")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise LamettaError(
-            f"--output must be where files can be written, got {path}: {error.strerror}"
-        ) from None
+        raise LamettaError(f"could not write {path}: {error.strerror}") from None
     if path.suffix == ".parquet":
         import_optional("polars", "polars", "--output in .parquet")
 

@@ -61,11 +61,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _unpickle(path: Path) -> Mapping[object, object]:
-    with (
-        raise_as("path must be a file", str(path), OSError),
-        path.open("rb") as file,
-        raise_as("path must be a pickle of NumPy arrays", str(path)),
-    ):
+    if not path.is_file():
+        raise LamettaError(f"no such file: {str(path)!r}")
+    with path.open("rb") as file, raise_as("path must be a pickle of NumPy arrays", str(path)):
         try:
             # Python 2 wrote these files: its strings are bytes.
             stored = _ArrayUnpickler(file, encoding="latin1").load()
@@ -220,6 +218,8 @@ def _simclr_units(
 
 
 def _read_npz(path: Path) -> Iterator[tuple[str, object]]:
+    if not path.is_file():
+        raise LamettaError(f"no such file: {str(path)!r}")
     expected = "path must be an .npz of arrays"
     with raise_as(expected, str(path)), np.load(path, allow_pickle=False) as stored:
         for name in stored.files:

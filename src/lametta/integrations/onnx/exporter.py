@@ -85,8 +85,10 @@ def export(
     if iterations > _MOST_ITERATIONS:
         raise LamettaError(f"iterations must be <= {_MOST_ITERATIONS}, got {iterations}")
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise LamettaError(f"path must be a file in a folder that exists, got {target}")
+    if target.is_dir():
+        raise LamettaError(f"path must be a file, got {target}, which is a folder")
+    if not target.parent.is_dir():
+        raise LamettaError(f"no such folder: {str(target.parent)!r}")
     named = {"features": features, "logits": logits, "probabilities": probabilities}
     lame = _Lame(affinity, float(weight), int(iterations))
     if model is None:
