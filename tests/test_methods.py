@@ -13,7 +13,7 @@ from torch import nn
 import lametta.torch
 from lametta import LAME, Corrected, LamettaError, Output, Source, knn, linear, methods, rbf
 from lametta.affinity import AFFINITIES
-from lametta.correctors import ROID, Average, PriorCorrection
+from lametta.correctors import ROID, Average, Chain, PriorCorrection
 from lametta.testing import check_corrector
 from lametta.torch import Classifier, select, wrap
 from tests.conftest import make_batch
@@ -387,6 +387,48 @@ def test_required_options_are_asked_for(net):
         wrap(net, PLAIN)
     with pytest.raises(LamettaError, match=message):
         methods.as_corrector(f"lame+{PLAIN}", {"k": 3})
+
+
+class Pair(Chain):
+    """A stranger's chain: its traits are properties, and depend on what it holds."""
+
+    def __init__(self, memory: bool = True):
+        super().__init__((Average() if memory else Plain(0), Plain(0)))
+
+
+class Demanding(Pair):
+    def __init__(self, memory: bool):
+        super().__init__(memory)
+
+
+class Wordy(Plain):
+    def __init__(self):
+        super().__init__(0)
+
+    def causal(self):
+        return True
+
+
+def traits(method, params=None):
+    return tuple(method.trait(name, params) for name in ("ordered", "stateful", "causal"))
+
+
+def test_a_trait_that_is_a_property_is_asked_of_an_object():
+    pair = methods.find(f"python:{__name__}:Pair")
+    assert (pair.ordered, pair.stateful, pair.causal) == traits(pair) == (True, True, False)
+    assert traits(pair, {"memory": False}) == (False, False, False)
+    assert traits(methods.find(f"average+python:{__name__}:Pair")) == (True, True, False)
+    demanding = methods.find(f"python:{__name__}:Demanding")
+    assert traits(demanding, {"memory": False}) == (False, False, False)
+    with pytest.raises(LamettaError, match="ordered must be True or False on the class .* memory"):
+        _ = demanding.ordered
+    with pytest.raises(LamettaError, match="causal of .*Wordy must be True or False, got a method"):
+        _ = methods.find(f"python:{__name__}:Wordy").causal
+    made = methods.find(f"python:{__name__}:PAIR")
+    assert (made.ordered, made.stateful, made.causal) == (False, False, False)
+
+
+PAIR = Pair(memory=False)
 
 
 def test_an_affinity_is_a_name_a_table_or_one_of_another_package(plug_in):

@@ -25,6 +25,7 @@ from lametta.testing import check_corrector
 from lametta.torch import TENT, Classifier, wrap
 from lametta.torch.digits import digits_net
 from lametta.types import Output, Prediction, Prototypes, UsesPrototypes
+from tests.integrations import graphs
 
 RNG = np.random.default_rng(0)
 GIVEN = Prototypes(RNG.normal(size=(4, 6)), RNG.normal(size=4))
@@ -137,7 +138,9 @@ def test_those_that_are_given_by_hand_are_kept():
     [Centered(), Chain((Average(), Centered())), Streams(Centered()), Windowed(Head()), Head()],
 )
 def test_a_model_without_any_is_refused_at_once(corrector):
-    with pytest.raises(LamettaError, match=r"needs .* from function, .* by its use\(\)"):
+    with pytest.raises(
+        LamettaError, match=r"(Centered|Head) needs .* from function, .* by its use\(\)"
+    ):
         Corrected(lambda x: Output(x, x), corrector)
 
 
@@ -288,12 +291,11 @@ def test_the_command_reads_them_from_the_file(tmp_path, monkeypatch, ending):
     assert "its arrays prototypes [K, d]" in " ".join(found.output.split())
 
 
-def answer(app):
-    tensors = {"features": FEATURES, "probs": PROBS}
-    inputs = [
-        {"name": name, "shape": x.shape, "datatype": "FP64", "data": x.ravel().tolist()}
-        for name, x in tensors.items()
-    ]
+def tensor(name, x, datatype="FP64"):
+    return {"name": name, "shape": x.shape, "datatype": datatype, "data": x.ravel().tolist()}
+
+
+def answer(app, *inputs):
     request = {"inputs": inputs, "parameters": {"sequence_id": "a"}}
     found = TestClient(app).post("/v2/models/mine/infer", json=request).json()["outputs"]
     return np.reshape(next(x["data"] for x in found if x["name"] == "probs"), (12, 4))
@@ -303,7 +305,23 @@ def test_the_server_is_given_them(tmp_path):
     np.savez(tmp_path / "bank.npz", prototypes=GIVEN.weight, bias=GIVEN.bias)
     found = read_prototypes(tmp_path / "bank.npz")
     config = ServerConfig({"mine": Centered()}, prototypes=found)
-    np.testing.assert_allclose(answer(config.app()), expected(), atol=1e-12)
+    inputs = tensor("features", FEATURES), tensor("probs", PROBS)
+    np.testing.assert_allclose(answer(config.app(), *inputs), expected(), atol=1e-12)
+
+
+def test_a_server_finds_them_in_its_model(tmp_path):
+    method = f"python:{__name__}:Centered"
+    weight, bias = GIVEN.weight.astype(np.float32), GIVEN.bias.astype(np.float32)
+    nodes = [graphs.node("Gemm", ["x", "w", "b"], ["y"], transB=1)]
+    path = graphs.save(tmp_path / "net.onnx", nodes, {"w": weight, "b": bias})
+    app = ServerConfig({"mine": method}, model=path).app()
+    found = answer(app, tensor("x", FEATURES.astype(np.float32), "FP32"))
+    np.testing.assert_allclose(found, expected(), atol=1e-6)
+    assert np.abs(found - softmax(FEATURES @ weight.T + bias)).max() > 0.1
+    nodes = [graphs.node("Exp", ["x"], ["f"]), graphs.node("Relu", ["f"], ["y"])]
+    curved = graphs.save(tmp_path / "curved.onnx", nodes, {})
+    with pytest.raises(LamettaError, match="Centered needs prototypes, .* from the server"):
+        ServerConfig({"mine": method}, model=curved, features="f").app()
 
 
 def test_a_server_without_any_does_not_start(tmp_path):

@@ -45,6 +45,22 @@ def atomic_write(path: Path, folder: Path | None = None, *, sync: bool = True) -
         temporary.unlink(missing_ok=True)
 
 
+def plain_error(error: OSError) -> str:
+    """Say what went wrong with which file, without the number that the system has for it.
+
+    Examples
+    --------
+    >>> plain_error(FileNotFoundError(2, "No such file or directory", "a.json"))
+    "no such file: 'a.json'"
+    >>> plain_error(PermissionError(13, "Permission denied", "a.json"))
+    "'a.json': Permission denied"
+    """
+    if error.filename is None:
+        return str(error.strerror or error)
+    name = repr(os.fspath(error.filename))
+    return f"no such file: {name}" if error.errno == errno.ENOENT else f"{name}: {error.strerror}"
+
+
 def remove_temporary_files(folder: Path) -> None:
     """Delete the temporary files that kills left in a folder which no one else writes to."""
     for temporary in folder.glob(".lametta-*.tmp"):

@@ -237,6 +237,26 @@ class Component:
         check_required(self.name, self.own, own)
         return own
 
+    def make(self, given: Mapping[str, object], model: Any = None) -> Any:
+        """Make the corrector, or the adapter on a model."""
+        return self.factory(*([] if self.is_corrector else [model]), **self.arguments(given))
+
+    def trait(self, name: str, default: bool, given: Mapping[str, object]) -> bool:
+        """What the class says, or an object with these options where the class has a property."""
+        found = getattr(self.factory, name, default)
+        if hasattr(found, "__get__"):  # a property itself is always true
+            try:
+                found = getattr(self.make(given), name)
+            except Exception as error:  # any, of a stranger's code
+                raise LamettaError(
+                    f"{name} must be True or False on the class of {self.name}, got a property of "
+                    f"objects that cannot be made without more: {error}"
+                ) from error
+        if found not in (True, False):
+            got = type(found).__name__
+            raise LamettaError(f"{name} of {self.name} must be True or False, got a {got}")
+        return bool(found)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -273,24 +293,35 @@ class Method:
     def needs_network(self) -> bool:
         """Whether it needs the network itself, and not its outputs alone."""
         first = self.components[0]
-        return not first.is_corrector and bool(getattr(first.factory, "needs_network", True))
+        return not first.is_corrector and first.trait("needs_network", True, {})
 
     @property
     def ordered(self) -> bool:
         """Whether the order of samples inside a batch matters to it."""
-        return any(getattr(part.factory, "ordered", False) for part in self.components)
+        return self.trait("ordered")
 
     @property
     def stateful(self) -> bool:
         """Whether a batch changes how it predicts the next."""
-        return any(
-            getattr(part.factory, "stateful", not part.is_corrector) for part in self.components
-        )
+        return self.trait("stateful")
 
     @property
     def causal(self) -> bool:
         """Whether a sample's answer depends on it and on the past alone, not on later ones."""
-        return all(getattr(part.factory, "causal", False) for part in self.components)
+        return self.trait("causal")
+
+    def trait(self, name: str, params: Mapping[str, object] | None = None) -> bool:
+        """Whether it is ``ordered``, ``stateful`` or ``causal`` with these parameters.
+
+        Most classes say so of all their objects. Those that have a property for it, as what holds
+        other correctors does, are asked by an object.
+        """
+        parts = self.split_params(params or {})
+        join = all if name == "causal" else any
+        return join(
+            part.trait(name, name == "stateful" and not part.is_corrector, given)
+            for part, given in parts
+        )
 
     @property
     def summary(self) -> str:
@@ -325,7 +356,7 @@ class Method:
             raise LamettaError(
                 f"{argument} must see outputs alone, got {self.name!r}, which needs a model"
             )
-        return [part.factory(**part.arguments(given)) for part, given in self.split_params(params)]
+        return [part.make(given) for part, given in self.split_params(params)]
 
     def build(self, model: Model | Adapter, params: Mapping[str, object]) -> Adapter:
         """Make the adapter on a model.
@@ -340,10 +371,8 @@ class Method:
         """
         adapter: Any = model
         for part, given in self.split_params(params):
-            if part.is_corrector:
-                adapter = Corrected(adapter, part.factory(**part.arguments(given)))
-            else:
-                adapter = part.factory(adapter, **part.arguments(given))
+            made = part.make(given, adapter)
+            adapter = Corrected(adapter, made) if part.is_corrector else made
         if not isinstance(adapter, Adapter):
             raise LamettaError(
                 f"method must make an adapter with step and reset, got {type(adapter).__name__} "
@@ -358,17 +387,23 @@ class Method:
             qualifier, _, option = name.rpartition(".")
             asked = [share for share in shares if qualifier in ("", share[0].name)]
             owners = [share for share in asked if option in share[1]]
-            if not owners:
-                every = self.parameters(params)
-                listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
-                raise LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
-            if len(owners) > 1:
-                choices = " or ".join(f"{part.name}.{option}" for part, _, _ in owners)
-                raise LamettaError(f"{name} is ambiguous: use {choices}")
+            if len(owners) != 1:
+                raise self._owner_error(name, [part.name for part, _, _ in owners], params)
             ((_, known, given),) = owners
             known[option].check(name, value)
             given[option] = value
         return [(part, given) for part, _, given in shares]
+
+    def _owner_error(
+        self, name: str, owners: list[str], params: Mapping[str, object]
+    ) -> LamettaError:
+        """What is wrong with an option that none of the components has, or several."""
+        if owners:
+            choices = " or ".join(f"{owner}.{name}" for owner in owners)
+            return LamettaError(f"{name} is ambiguous: use {choices}")
+        every = self.parameters(params)
+        listed, guess = ", ".join(every) or "none", did_you_mean(name, every)
+        return LamettaError(f"{name} is no option of {self.name}, which has {listed}{guess}")
 
 
 def _error(method: Method, params: Mapping[str, object], *, whole: bool = False) -> str:
@@ -380,7 +415,7 @@ def _error(method: Method, params: Mapping[str, object], *, whole: bool = False)
         for part, given in method.split_params(params):
             needs_more = any(p.required and name not in given for name, p in part.own.items())
             if whole or not needs_more:
-                part.factory(*([] if part.is_corrector else [None]), **part.arguments(given))
+                part.make(given)
     except LamettaError as error:
         return str(error)
     return ""

@@ -131,9 +131,17 @@ def test_each_of_two_commands_says_which_files_it_corrects(given, tmp_path):
 
 def test_the_help_of_correct_fits_a_screen():
     result = CliRunner().invoke(app, ["correct", "--help"], env={"COLUMNS": "80"})
-    assert len(result.output.splitlines()) <= 40
-    for option in ("--affinity", "--k", "--row-sum", "--symmetric", "--weight", "--max-iter"):
-        assert option in result.output  # named, in the help of --set
+    assert len(result.output.splitlines()) <= 30
+    for option in (
+        "--affinity",
+        "--k",
+        "--row-sum",
+        "--symmetric",
+        "--weight",
+        "--max-iter",
+        "--tol",
+    ):
+        assert option in result.output
     assert "--gap" not in result.output
 
 

@@ -243,7 +243,7 @@ def test_errors_in_paths(bank, tmp_path):
         (tmp_path / "text.npz", out, "IN must be a readable .npz file"),
         (good, tmp_path / "out.txt", "--output must end in .npz, .safetensors, .csv or .parquet"),
         (good, good, "--output must not be IN itself"),
-        (good, tmp_path / "absent" / "out.npz", "--output must be in a folder that exists"),
+        (good, tmp_path / "absent" / "out.npz", "no such folder: "),
     ]:
         result = run("correct", source, "-o", target)
         assert result.exit_code == 2
@@ -313,6 +313,14 @@ def test_list_shows_what_packages_add(plug_in):
         assert re.search(r"^(order +)?acme ", result.stdout, flags=re.MULTILINE), kind
         imported = kind in ("models", "figures")  # these are described without their code
         assert ("No module named" in " ".join(result.stdout.split())) == (not imported)
+
+
+def test_list_shows_a_method_whose_traits_cannot_be_known(plug_in):
+    plug_in("lametta.methods", acme="tests.test_methods:Demanding")
+    result = run("list", "methods")
+    assert result.exit_code == 0, result.output
+    said = "stateful must be True or False on the class of acme"
+    assert said in " ".join(result.stdout.split())
 
 
 @pytest.mark.slow

@@ -123,15 +123,15 @@ def test_without_names_classes_are_numbers(arrays, tmp_path):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("absent/out.npz", "--output must be in a folder that exists, got "),
+        ("absent/out.npz", "no such folder: "),
         ("out.txt", "--output must end in .npz, .safetensors, .csv or .parquet, got "),
         ("out", "--output must end in .npz, .safetensors, .csv or .parquet, got "),
         ("folder.npz", "--output must be a file, got "),
-        ("file/out.npz", "--output must be in a folder that exists, got "),
+        ("file/out.npz", "no such folder: "),
         ("bank.safetensors", "--output must not be IN itself, got "),
         ("link.safetensors", "--output must not be IN itself, got "),
-        ("loop/out.npz", "--output must be in a folder that exists, got "),
-        ("/proc/out.npz", "--output must be where files can be written, got "),
+        ("loop/out.npz", "no such folder: "),
+        ("/proc/out.npz", "could not write /proc/out.npz: "),
     ],
 )
 def test_a_wrong_place_is_found_before_the_work(bank, tmp_path, monkeypatch, target, message):
@@ -250,7 +250,7 @@ def test_a_map_pools_and_lines_labels_up_by_name(arrays, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "--map must be a JSON file, got"),
+        (None, "no such file:"),
         ("{", "--map must be a JSON file, got"),
         ("[" * 9999, "--map must be a JSON file, got"),
         ('{"format": "lametta.ClassMap/1"}', "--map must be a class map, got"),
@@ -263,7 +263,7 @@ def test_bad_maps(bank, tmp_path, content, message, monkeypatch):
         file.write_text(content)
     result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"lametta: {message} {file}")
+    assert result.stderr.replace("'", "").startswith(f"lametta: {message} {file}")
     ClassMap({"a": [0], "b": [8]}, n_source=9).save(file)
     result = run(bank, "-o", tmp_path / "out.npz", "--map", file)
     assert "logits of IN must have K = 9 classes, got 3" in result.stderr
@@ -304,7 +304,7 @@ class Narrow(Diverging):
 def test_what_a_method_gives_is_checked_before_it_is_written(bank, tmp_path):
     for name, message in [
         ("Diverging", "probs of --method must be finite, got nan in row 6, column 0"),
-        ("Narrow", "--method must give probs (14, 3), got (14, 2)"),
+        ("Narrow", "Narrow.correct must return probs (14, 3), got (14, 2)"),
     ]:
         method = f"python:{__name__}:{name}"
         result = run(bank, "-o", tmp_path / "out.npz", "--method", method)

@@ -235,11 +235,11 @@ def test_files_go_before_names(file, tmp_path, monkeypatch):
         (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
         (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'demo'"),
         (["run", "sub/nosuch"], "cannot read 'sub/nosuch': No such file"),
-        (["run", "FILE", "-o", "tiny.toml/a"], "-o/--output must be a folder, got tiny.toml/a:"),
+        (["run", "FILE", "-o", "tiny.toml/a"], "could not make the folder tiny.toml/a: Not"),
         (["report", "nowhere"], "no results in 'nowhere': not a folder"),
         (["report", "."], "RESULTS must have files cells/*.parquet, got none in ."),
         (["compare", "nowhere", "tiny.toml"], "no results in 'nowhere': not a folder"),
-        (["run", "FILE", "-o", "tiny.toml"], "-o/--output must be a folder, got tiny.toml: File"),
+        (["run", "FILE", "-o", "tiny.toml"], "could not make the folder tiny.toml: File"),
     ],
 )
 def test_errors_name_what_was_typed(file, tmp_path, monkeypatch, arguments, message):

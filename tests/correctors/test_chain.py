@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lametta import LAME, LamettaError, Memory, Prudent, Streams, Windowed
+from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
 from lametta.correctors import Average, Chain
 from lametta.testing import yield_checks
 from tests.conftest import make_batch
@@ -53,6 +53,28 @@ def test_a_state_is_loaded_whole_or_not_at_all():
         chain.load_state_dict([])
 
 
+def test_info_is_that_of_all():
+    features, probs = make_batch(12, 3)
+    first, second = LAME(max_iter=1, tol=0), Average()
+    one = first.correct(features, probs)
+    two = Average().correct(features, one.probs)
+    info = Chain((first, second)).correct(features, probs).info
+    assert info["n_iter"] == 1  # of the first, which alone counts
+    assert info["entropy"] == pytest.approx(two.info["entropy"])
+    whole = np.mean(two.probs.argmax(axis=1) != probs.argmax(axis=1))
+    assert info["changed"] == pytest.approx(whole)
+    assert info["changed"] != pytest.approx(two.info["changed"])
+
+
+def test_a_chain_has_converged_where_all_have():
+    batch = make_batch(12, 3)
+    done, stopped = LAME(), LAME(max_iter=1, tol=0)
+    for chain in ((done, stopped), (stopped, done), (stopped, done, Average())):
+        assert not Chain(chain).correct(*batch).info["converged"]
+    assert Chain((done, LAME(weight=0.5))).correct(*batch).info["converged"]
+    assert "converged" not in Chain((Average(),)).correct(*batch).info
+
+
 class Bare:
     """One that returns the probabilities alone, as a stranger may."""
 
@@ -60,6 +82,20 @@ class Bare:
         return probs
 
     def reset(self): ...
+
+
+class Narrow(Bare):
+    """One that forgets a class."""
+
+    def correct(self, features, probs):
+        return Prediction(probs[:, 1:])
+
+
+def test_each_must_keep_the_shape():
+    with pytest.raises(
+        LamettaError, match=r"Narrow.correct must return probs \(6, 3\), got \(6, 2\)"
+    ):
+        Chain((Narrow(), LAME())).correct(*make_batch(6, 3))
 
 
 @pytest.mark.parametrize(

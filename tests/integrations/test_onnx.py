@@ -36,6 +36,14 @@ def check(output, features=FEATURES, logits=SCORES, tol=1e-6):
     np.testing.assert_allclose(output.logits, logits, rtol=0, atol=10 * tol)
 
 
+def check_prototypes(model, x, tol=1e-5):
+    """Those of a linear head make the logits of the features."""
+    output = model(x)
+    assert model.prototypes.weight.dtype == np.float32
+    made = model.prototypes.logits(output.features)
+    np.testing.assert_allclose(made, output.logits, rtol=0, atol=tol)
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "net.onnx"
@@ -95,6 +103,34 @@ def test_heads(path, name):
     assert (metadata.batch, metadata.classes) == (None, None)
     assert [(i.name, i.shape, i.dtype) for i in metadata.inputs] == [("x", (None, D), "float32")]
     assert isinstance(model, lametta.types.Model)
+    check_prototypes(model, X)
+
+
+SCALE = np.array([2, 0.5, -1, 3], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "linear"),
+    [
+        ([node("Gemm", ["f", "w", "b"], ["y"], alpha=0.5, beta=2.0)], True),
+        ([node("Gemm", ["f", "w", "one"], ["y"])], True),
+        ([node("Gemm", ["f", "w"], ["z"]), node("Sub", ["z", "b"], ["y"])], True),
+        ([node("Gemm", ["f", "w", "b"], ["z"]), node("Mul", ["s", "z"], ["y"])], True),
+        ([node("Gemm", ["f", "w", "b"], ["z"]), node("Sub", ["b", "z"], ["y"])], False),
+        ([node("Gemm", ["f", "w", "b"], ["z"]), node("Mul", ["z", "z"], ["y"])], False),
+        ([node("Gemm", ["f", "w", "b"], ["z"]), node("Clip", ["z"], ["y"])], False),
+        ([node("ReduceMax", ["x"], ["c"], axes=[1]), node("Gemm", ["f", "w", "c"], ["y"])], False),
+    ],
+    ids=["alpha and beta", "one bias", "sub", "mul", "minus", "square", "clip", "bias that varies"],
+)
+def test_prototypes_are_all_that_makes_the_logits(path, nodes, linear):
+    weights = {"w": W, "b": B, "s": SCALE[None], "one": np.array([0.5], np.float32)}
+    model = OnnxModel(save(path, [body(), *nodes], weights))
+    model(X)
+    if linear:
+        check_prototypes(model, X)
+    else:
+        assert model.prototypes is None
 
 
 def test_a_graph_that_is_its_head(path):
@@ -120,6 +156,7 @@ def test_what_follows_the_head(path, after):
     model = OnnxModel(linear(path, *after))
     check(model(X))
     assert not model.probabilities
+    check_prototypes(model, X)
 
 
 def test_probabilities_that_cannot_be_undone(path):
@@ -135,6 +172,7 @@ def test_probabilities_that_cannot_be_undone(path):
     expected = np.log(softmax(places).mean(axis=(2, 3)))
     check(model(IMAGES), IMAGES.mean(axis=(2, 3)), expected)
     assert model.probabilities
+    assert model.prototypes is None
     with pytest.raises(lametta.LamettaError, match="tensor of logits, got rows of sum 1"):
         OnnxModel(path, probabilities=False)(IMAGES)
 
@@ -178,6 +216,7 @@ def test_convolution_over_pooled_places(path, squeezed):
     features = IMAGES.mean(axis=(2, 3))
     check(model(IMAGES), features, features @ W + B)
     assert (model.metadata.d, model.metadata.n_classes) == (D, K)
+    check_prototypes(model, IMAGES)
 
 
 def test_convolution_before_pooling(path):
@@ -193,6 +232,10 @@ def test_convolution_before_pooling(path):
     places = np.einsum("ndhw,dk->nkhw", IMAGES, W) + B[:, None, None]
     expected = np.maximum(places, 0).mean(axis=(2, 3))
     check(model(IMAGES), IMAGES.mean(axis=(2, 3)), expected)
+    assert model.prototypes is None  # after the ReLU nothing linear makes the logits
+    del nodes[1]
+    nodes[1].input[0] = "z"
+    check_prototypes(OnnxModel(save(path, nodes, weights, x=("n", D, 5, 7))), IMAGES)
 
 
 TOKENS = RNG.normal(size=(3, 7, D)).astype(np.float32)
@@ -209,7 +252,10 @@ def test_first_token(path):
     features = np.maximum(TOKENS[:, 0], 0)
     check(model(TOKENS), features, features @ W + B)
     # Named features with tokens are averaged.
-    check(OnnxModel(path, features="h")(TOKENS), np.maximum(TOKENS, 0).mean(1), features @ W + B)
+    tokens = OnnxModel(path, features="h")
+    check(tokens(TOKENS), np.maximum(TOKENS, 0).mean(1), features @ W + B)
+    assert tokens.prototypes is None  # they are those of the first token
+    check_prototypes(OnnxModel(path, features="f"), TOKENS)
 
 
 def test_mean_of_tokens_after_the_head(path):
@@ -217,6 +263,8 @@ def test_mean_of_tokens_after_the_head(path):
     nodes[1].attribute.append(onnx.helper.make_attribute("keepdims", 0))
     model = OnnxModel(save(path, nodes, {"w": W}, x=("n", "t", D)))
     check(model(TOKENS), TOKENS.mean(1), TOKENS.mean(1) @ W)
+    check_prototypes(model, TOKENS)
+    assert model.prototypes.bias is None
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
@@ -254,6 +302,7 @@ def test_half_precision(path):
     np.testing.assert_array_equal(output.features, features)
     np.testing.assert_allclose(output.logits, SCORES, atol=2e-2)
     assert output.logits.dtype == np.float32
+    check_prototypes(model, X, tol=2e-2)
 
 
 def test_binary(path):
@@ -262,6 +311,7 @@ def test_binary(path):
     logits = np.concatenate([np.zeros((5, 1)), FEATURES @ W[:, :1]], axis=1)
     check(model(X), logits=logits)
     assert model.metadata.n_classes == 2
+    check_prototypes(model, X)
     with pytest.raises(lametta.LamettaError, match="Sigmoid over 4 classes"):
         OnnxModel(linear(path, node("Sigmoid", ["z"], ["y"])))
 
@@ -275,6 +325,7 @@ def test_external_data(path, tmp_path, monkeypatch):
     check(OnnxModel(path.relative_to(tmp_path.parent))(X))
     monkeypatch.chdir(tmp_path)
     check(OnnxModel("net.onnx")(X))
+    check_prototypes(OnnxModel("net.onnx"), X)
     (tmp_path / "weights").unlink()
     with pytest.raises(lametta.LamettaError, match="External data"):
         OnnxModel(path)
@@ -354,6 +405,7 @@ def test_old_graphs_list_weights_as_inputs(path):
     model = OnnxModel(path)
     assert len(model.metadata.inputs) == 1
     check(model(X))
+    check_prototypes(model, X)
 
 
 def test_functions_of_the_model(path):
@@ -367,6 +419,7 @@ def test_functions_of_the_model(path):
     model.graph.node[1].op_type, model.graph.node[1].domain = "Dense", "mine"
     path.write_bytes(model.SerializeToString())
     check(OnnxModel(path)(X))
+    check_prototypes(OnnxModel(path), X)
 
 
 def test_names_that_are_taken(path):

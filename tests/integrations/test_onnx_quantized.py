@@ -76,3 +76,7 @@ def test_quantized(tmp_path, make, kind):
     np.testing.assert_allclose(output.features, features, atol=0.01)
     np.testing.assert_allclose(output.logits, logits, atol=0.1)
     assert (model.metadata.d, model.metadata.n_classes) == (features.shape[1], logits.shape[1])
+    if kind == "QDQ":  # dequantized weights, which are floating-point numbers again
+        np.testing.assert_allclose(model.prototypes.logits(output.features), logits, atol=0.1)
+    else:
+        assert model.prototypes is None

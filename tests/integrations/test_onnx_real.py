@@ -25,6 +25,12 @@ def check(output, expected, tol):
     np.testing.assert_allclose(output.logits, expected.logits.numpy(), rtol=0, atol=tol)
 
 
+def check_prototypes(model, classifier):
+    expected = classifier.prototypes
+    np.testing.assert_allclose(model.prototypes.weight, expected.weight.numpy(), atol=1e-6)
+    np.testing.assert_allclose(model.prototypes.bias, expected.bias.numpy(), atol=1e-6)
+
+
 @pytest.mark.slow(3)
 def test_efficientnet_on_photographs(tmp_path, made_once):
     photos = sorted(shared("data", "imagenette-val500").rglob("*.JPEG"))[::100]
@@ -38,6 +44,7 @@ def test_efficientnet_on_photographs(tmp_path, made_once):
     assert (model.metadata.d, model.metadata.n_classes) == (1280, 1000)
     x = torch.stack([prepare(Image.open(photo)) for photo in photos])
     expected = Classifier(loaded.net)(x)
+    check_prototypes(model, Classifier(loaded.net))
     check(model(x.numpy()), expected, 1e-4)
     check(model(x), expected, 1e-4)
     files = [photo.read_bytes() for photo in photos]
@@ -63,6 +70,7 @@ def test_families_of_transformers(tmp_path, family):
     x = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
     model = OnnxModel(export(net, x[:2], tmp_path / "net.onnx"), threads=1)
     check(model(x), Classifier(net)(x), 1e-5)
+    check_prototypes(model, Classifier(net))
 
 
 @pytest.mark.slow

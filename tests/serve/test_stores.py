@@ -194,8 +194,8 @@ def test_a_store_goes_on_where_it_was_left(opened):
         ("", "store must be memory, a folder or redis://HOST, got nothing"),
         ("mysql://here", "store must be memory, a folder or redis://HOST, got 'mysql://here'"),
         ("redis://here:port", "store must be redis://HOST:PORT/DB, got 'redis://here:port'"),
-        (__file__, "store must be a folder that can be written to, got .*: File exists"),
-        ("/proc/none", "store must be a folder that can be written to, got /proc/none"),
+        (__file__, "could not write to the store in .*: File exists"),
+        ("/proc/none", "could not write to the store in /proc/none"),
     ],
 )
 def test_what_is_no_store_is_refused(url, message):

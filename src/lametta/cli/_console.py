@@ -23,6 +23,7 @@ from rich.text import Text
 
 from lametta import methods
 from lametta._checks import extra, raise_as
+from lametta._files import plain_error
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -43,7 +44,7 @@ Settings: TypeAlias = Annotated[
 ]
 MapFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--map", metavar="MAP", help="A class map, of lametta map, to pool by first."),
+    typer.Option("--map", metavar="MAP", help="A class map of lametta map to pool by."),
 ]
 
 out = Console()
@@ -125,7 +126,7 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (LamettaError, OSError) as error:
-        print_error(str(error))
+        print_error(plain_error(error) if isinstance(error, OSError) else str(error))
         raise typer.Exit(2) from None
 
 
@@ -151,8 +152,12 @@ def resumable(line: str) -> Iterator[None]:
 
 def load_map(path: Path | None) -> ClassMap | None:
     """The class map that ``--map`` names, if it was given."""
+    if path is None:
+        return None
+    if not path.exists():
+        raise LamettaError(f"no such file: {str(path)!r}")
     with option_names(path="--map"):
-        return None if path is None else ClassMap.load(path)
+        return ClassMap.load(path)
 
 
 def require(name: str, *packages: str) -> None:

@@ -83,14 +83,19 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
     if len(names) != probs.shape[1]:
-        is_imagenet = str(header.get("model")).startswith(_IMAGENET_MODELS)
-        names = IMAGENET if is_imagenet and classes is None and n_outputs == len(IMAGENET) else ()
+        names = _imagenet_names(header, n_outputs) if classes is None else ()
     notes = [note] if note else []
     if unused:
         notes.append(
             f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"
         )
     return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
+
+
+def _imagenet_names(header: Header, n_outputs: int) -> tuple[str, ...]:
+    """The names of ImageNet's classes, if the file says that its model knows these; else none."""
+    known = str(header.get("model")).startswith(_IMAGENET_MODELS) and n_outputs == len(IMAGENET)
+    return IMAGENET if known else ()
 
 
 def _pooled(name: str, outputs: Floats, classes: lametta.ClassMap) -> Floats:
@@ -155,14 +160,12 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
     if path.is_dir():
         raise LamettaError(f"--output must be a file, got {path}, which is a folder")
     if not path.parent.is_dir():
-        raise LamettaError(f"--output must be in a folder that exists, got {path}")
+        raise LamettaError(f"no such folder: {str(path.parent)!r}")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise LamettaError(
-            f"--output must be where files can be written, got {path}: {error.strerror}"
-        ) from None
+        raise LamettaError(f"could not write {path}: {error.strerror}") from None
     if path.suffix == ".parquet":
         import_optional("polars", "polars", "--output in .parquet")
 

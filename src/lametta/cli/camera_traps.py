@@ -163,15 +163,12 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
     {'fox': (0, 1), 'deer': (2,), 'blank': (3,)}
     """
     known = [i for i, name in enumerate(names) if _word(name) in load_wordnet().senses]
-    synsets = [resolve(names[i]).synset for i in known]
-    groups: dict[str, list[int]] = {}
     with option_names(targets="--targets", target="--targets"):
-        choices = {resolve(name, synsets).synset: name for name in targets}
-        if not any(choices.keys() & load_wordnet().ancestors(one).keys() for one in synsets):
-            raise LamettaError(f"targets must cover a category of IN, got {', '.join(targets)}")
-        found = ancestral_map(targets, synsets, drop_empty=True, pooling="sum")
-    for name, group in zip(found.names, found.groups, strict=True):
-        groups[name] = [known[place] for place in group]
+        found = _ancestors([resolve(names[i]).synset for i in known], targets)
+    groups = {
+        name: [known[place] for place in group]
+        for name, group in zip(found.names, found.groups, strict=True)
+    }
     if empty := [name for name in targets if name not in groups]:
         print_line(f"no category is a kind of {', '.join(empty)}", err)
     mapped = {i for group in groups.values() for i in group}
@@ -179,6 +176,14 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
         if i not in mapped:
             groups.setdefault(name, []).append(i)
     return ClassMap(groups, n_source=len(names), pooling="sum")
+
+
+def _ancestors(synsets: Sequence[str], targets: Sequence[str]) -> ClassMap:
+    """Map synsets to the targets that they are kinds of; raise where none of them is."""
+    choices = {resolve(name, synsets).synset for name in targets}
+    if not any(choices & load_wordnet().ancestors(one).keys() for one in synsets):
+        raise LamettaError(f"targets must cover a category of IN, got {', '.join(targets)}")
+    return ancestral_map(targets, synsets, drop_empty=True, pooling="sum")
 
 
 def _word(name: str) -> str:

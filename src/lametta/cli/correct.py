@@ -1,7 +1,7 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -25,9 +25,10 @@ from lametta.cli._console import (
     user_errors,
 )
 from lametta.cli._predictions import Predictions, check_target, read, write
-from lametta.correctors.base import checked_prediction, give_prototypes
+from lametta.correctors.base import give_prototypes
+from lametta.correctors.chain import Chain
 from lametta.data.bank.bank import check_finite
-from lametta.types import Corrector, LamettaError
+from lametta.types import LamettaError
 
 _N_GROUPS = 20  # that are shown; the others are counted
 _NO_NEIGHBORS = (
@@ -45,32 +46,43 @@ class _Step(NamedTuple):
     alone: bool  # a single sample, which stayed as it was
 
 
+class _Group(NamedTuple):
+    """What became of a group."""
+
+    name: str
+    n: int
+    changed: float  # the share of its samples
+    scores: list[float]  # accuracy before and after, where labels are known
+    gain: float  # points of accuracy, or else less the more changed
+
+
 def correct(
     given: Annotated[
         Path,
         typer.Argument(
             metavar="IN",
-            help="A .npz or .safetensors file with features [N, d] and logits or probs [N, K], in "
-            "the order of the stream; labels [N], groups [N], and prototypes [K, d] with a bias "
-            "[K], for methods that need them, are optional.",
+            help="A .npz or .safetensors file: features [N, d], logits or probs [N, K]; optional "
+            "labels [N], groups [N], prototypes [K, d] and bias [K].",
         ),
     ],
     target: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="A .npz, .safetensors, .csv or .parquet file."
+            "--output", "-o", metavar="OUT", help="A .npz, .safetensors, .csv or .parquet."
         ),
     ],
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="A corrector; lametta list methods shows them.")
+        str,
+        typer.Option(
+            metavar="NAME", show_default=False, help="Of lametta list methods; default: lame."
+        ),
     ] = "lame",
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="An option of the method; may be given repeatedly. Those of lame have options of "
-            "their own: --affinity, --k, --row-sum, --symmetric, --weight, --max-iter, --tol.",
+            help="An option of the method; repeatable.",
         ),
     ] = None,
     affinity: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -81,16 +93,19 @@ def correct(
     max_iter: Annotated[int | None, typer.Option(hidden=True)] = None,
     tol: Annotated[float | None, typer.Option(hidden=True)] = None,
     batch_size: Annotated[
-        int, typer.Option(metavar="N", help="Samples corrected together; 0 for all of a group.")
+        int,
+        typer.Option(
+            metavar="N", show_default=False, help="Default: 64; 0: all of a group at once."
+        ),
     ] = 64,
     map_file: MapFile = None,
 ) -> None:
     """Correct cached predictions.
 
-    Batches are cut in the order of the file; with groups, such as videos or cameras, each group
-    is a stream of its own. OUT has a row for each sample: the class before and after, its
-    confidence, keys, groups and labels; .npz and .safetensors have features and probs, too. With
-    labels, the accuracy before and after is printed.
+    Batches are cut in the order of the file; each group, such as a video, is a stream of its own.
+    OUT has a row for each sample: its class before and after, confidence, key, group and label;
+    .npz and .safetensors have all arrays. With labels, accuracies are printed. --affinity, --k,
+    --row-sum, --symmetric, --weight, --max-iter and --tol are short for --set with lame's options.
 
     Example: lametta correct features.npz -o corrected.npz --method lame --set k=3
     """
@@ -117,7 +132,7 @@ def correct(
         write(target, predictions, corrected, made_by)
     _show(predictions, corrected, steps)
     _show_groups(predictions, corrected)
-    if not found.stateful and (n := sum(step.alone for step in steps)):
+    if not found.trait("stateful", params) and (n := sum(step.alone for step in steps)):
         print_line(_NO_NEIGHBORS.format(n, len(steps), method), err)
     print_line(f"wrote {target}")
 
@@ -131,31 +146,23 @@ def _correct(
         warnings.filterwarnings("ignore", "LAME gets one sample")  # which the command says itself
         task = progress.add_task("correcting", total=len(corrected))
         for stream in _streams(len(corrected), given.groups):
-            correctors = method.correctors(params)  # new ones: no stream sees another's state
-            for one in correctors:
-                give_prototypes(one, given.prototypes, _NO_PROTOTYPES)
+            chain = Chain(tuple(method.correctors(params)))  # new: no stream sees another's state
+            give_prototypes(chain, given.prototypes, _NO_PROTOTYPES)
             for batch in _batches(stream, batch_size):
-                corrected[batch], step = _apply(correctors, given, batch)
+                corrected[batch], step = _apply(chain, given, batch)
                 steps.append(step)
                 progress.advance(task, len(batch))
     return corrected, steps
 
 
-def _apply(
-    correctors: Sequence[Corrector], given: Predictions, rows: NDArray[np.intp]
-) -> tuple[Floats, _Step]:
+def _apply(chain: Chain, given: Predictions, rows: NDArray[np.intp]) -> tuple[Floats, _Step]:
     features, before = given.features[rows], given.probs[rows]
     check_finite("features", features, rows)
-    probs, n_iter, converged = before, None, True
-    for corrector in correctors:
-        prediction = checked_prediction(corrector.correct(features, probs), corrector)
-        probs, n_iter = np.asarray(prediction.probs), prediction.info.get("n_iter", n_iter)
-        converged &= bool(prediction.info.get("converged", True))
-    if probs.shape != before.shape:
-        raise LamettaError(f"--method must give probs {before.shape}, got {probs.shape}")
+    prediction = chain.correct(features, before)
+    probs, info = np.asarray(prediction.probs), prediction.info
     check_finite("probs of --method", probs, rows)
     alone = len(probs) == 1 and np.allclose(probs, before)
-    return probs, _Step(n_iter, converged, alone)
+    return probs, _Step(info.get("n_iter"), bool(info.get("converged", True)), alone)
 
 
 def _streams(n: int, groups: NDArray[np.generic] | None) -> list[NDArray[np.intp]]:
@@ -195,31 +202,35 @@ def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
 
 def _show_groups(given: Predictions, after: Floats) -> None:
     """Print a row for each group: the mean over all hides a video that got worse."""
-    streams = _streams(len(after), given.groups)
-    if len(streams) < 2 or given.groups is None:
+    groups = sorted(_groups(given, after), key=lambda group: group.gain)
+    if len(groups) < 2:
         return
-    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
-    changes = []
-    for rows in streams:
-        changed = _share(old[rows] != new[rows])
-        scores = [] if labels is None else [_share(x[rows] == labels[rows]) for x in (old, new)]
-        gain = 100 * (scores[1] - scores[0]) if scores else -changed
-        changes.append((gain, str(given.groups[rows[0]]), len(rows), changed, scores))
-    changes.sort(key=lambda change: change[0])  # the worst first, or what changed most
+    scored = given.labels is not None
     shown: list[list[str | Text]] = []
-    for gain, name, n, changed, scores in changes[:_N_GROUPS]:
+    for name, n, changed, scores, gain in groups[:_N_GROUPS]:
         shown.append([name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores)])
-        if scores:
+        if scored:
             shown[-1].append(Text(f"{gain:+.2f}", "red" if gain < 0 else "green"))
-    numbers = ["samples", "changed"] + (["before", "after", "points"] if labels is not None else [])
+    numbers = ["samples", "changed"] + (["before", "after", "points"] if scored else [])
     columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
     print_line("")
     show_table(Column("group", overflow="fold"), *columns, rows=shown)
-    if (more := len(changes) - _N_GROUPS) > 0:
+    if (more := len(groups) - _N_GROUPS) > 0:
         print_line(f"and {more} groups more")
-    if labels is not None:
-        worse = sum(gain < 0 for gain, *_ in changes)
-        print_line(f"{worse} of {len(changes)} groups got worse")
+    if scored:
+        worse = sum(group.gain < 0 for group in groups)
+        print_line(f"{worse} of {len(groups)} groups got worse")
+
+
+def _groups(given: Predictions, after: Floats) -> Iterator[_Group]:
+    if given.groups is None:
+        return
+    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
+    for rows in _streams(len(after), given.groups):
+        changed = _share(old[rows] != new[rows])
+        scores = [] if labels is None else [_share(x[rows] == labels[rows]) for x in (old, new)]
+        gain = 100 * (scores[1] - scores[0]) if scores else -changed
+        yield _Group(str(given.groups[rows[0]]), len(rows), changed, scores, gain)
 
 
 def _share(hits: NDArray[np.bool_]) -> float:

@@ -175,8 +175,7 @@ def _dataset(
             dataset = load(data, root)
         else:
             raise LamettaError(
-                f"--data must be a folder, a file or a data set by name, got {data!r}: there is no "
-                f"such folder or file, and no such data set{did_you_mean(data, names())}"
+                f"no such folder, file or data set: {data!r}{did_you_mean(data, names())}"
             )
     if classes is None:
         return dataset

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
@@ -16,6 +16,9 @@ from lametta.cli._console import data_folder, out, print_line, show_table, user_
 from lametta.networks import NETWORKS
 from lametta.registry import FactoryRegistry, Parameter, Registry, summary_of
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from lametta.data.catalog import Availability
 
 Kind = StrEnum(
     "Kind", "methods affinities poolings models datasets scenarios figures layers arrays"
@@ -74,12 +77,13 @@ def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
     for name in registry.names():
         try:
             found = methods.find(name) if registry is methods.METHODS else registry.find(name)
+            traits = ", ".join(_traits(found)) if isinstance(found, methods.Method) else ""
         except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
             yield name, "", str(error), ""
             continue
-        traits, known = "", dict[str, Parameter]()
+        known = dict[str, Parameter]()
         if isinstance(found, methods.Method):
-            traits, known = ", ".join(_traits(found)), found.parameters()
+            known = found.parameters()
         elif isinstance(registry, FactoryRegistry):
             known = registry.options(name)
         options = ", ".join(parameter.text for parameter in known.values())
@@ -124,31 +128,34 @@ def _datasets(root: Path | None, count: bool) -> None:
     there = {row.name: row for row in catalog.locate(root)} if root else {}
     rows = []
     for name, (line, needs) in catalog.datasets().items():
-        row, state = there.get(name), Text("" if needs else "always")
-        notes = [(needs, "dim")] if needs else []
-        if row is not None:
+        state, notes = Text("" if needs else "always"), [Text(line)]
+        if needs:
+            notes.append(Text(needs, "dim"))
+        if (row := there.get(name)) is not None:
             state = Text("yes", "green") if row.found else Text("no", "red")
-            if not row.found and row.where.exists():  # it is there, but not all of it
-                notes.append((row.why, "red"))
-            elif row.found and count and root:
-                notes.append(_counted(name, root))
-        rows.append((name, state, Text("\n").join([Text(line), *(Text(*note) for note in notes)])))
+            notes += _noted(row, root if count else None)
+        rows.append((name, state, Text("\n").join(notes)))
     show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
     print_line(f"{looked} (--data or LAMETTA_DATA); {_OWN} is a data set of your own")
 
 
-def _counted(name: str, root: Path) -> tuple[str, str]:
-    """Read a data set; give a note on its size, and the style of the note."""
+def _noted(row: "Availability", root: Path | None) -> list[Text]:
+    """What is wrong with a data set on disk, or how large it is, where a root to read is given."""
     from lametta.data import catalog
 
+    if not row.found:  # perhaps it is there, but not all of it
+        return [Text(row.why, "red")] if row.where.exists() else []
+    if root is None:
+        return []
     try:
-        data = catalog.load(name, root)
+        data = catalog.load(row.name, root)
     except LamettaError as error:
-        return str(error), "red"
-    if differs := catalog.count_mismatch(name, data):
-        return differs, "yellow"
-    return f"{len(data):,} samples of {len(data.classes):,} classes, as published", "green"
+        return [Text(str(error), "red")]
+    if differs := catalog.count_mismatch(row.name, data):
+        return [Text(differs, "yellow")]
+    size = f"{len(data):,} samples of {len(data.classes):,} classes, as published"
+    return [Text(size, "green")]
 
 
 def _scenarios() -> None:

@@ -47,7 +47,7 @@ def map_(
     """
     with user_errors():
         if output is not None and not output.parent.is_dir():
-            raise LamettaError(f"--output must be in a folder that exists, got {output}")
+            raise LamettaError(f"no such folder: {str(output.parent)!r}")
         names = target_names(targets)
         with option_names(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]
@@ -74,7 +74,7 @@ def target_names(targets: str) -> list[str]:
     """The names that were typed, or those in a file."""
     parts = targets.split(",")
     if targets.startswith("@"):
-        with raise_as("--targets must name a text file after @", targets[1:]):
+        with raise_as("--targets must name a text file after @", targets[1:], ValueError):
             parts = Path(targets[1:]).read_text(encoding="utf-8").splitlines()
     names = [part.strip() for part in parts if part.strip()]
     if not names:

@@ -122,9 +122,7 @@ def output_folder(given: Path | None, default: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LamettaError(
-            f"-o/--output must be a folder, got {folder}: {error.strerror}"
-        ) from None
+        raise LamettaError(f"could not make the folder {folder}: {error.strerror}") from None
     return folder
 
 

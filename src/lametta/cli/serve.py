@@ -84,7 +84,8 @@ def serve(
         typer.Option(
             metavar="FILE",
             help="A .npz or .safetensors file, such as a bank, with prototypes [K, d] and bias "
-            "[K], the weights of the model's head, for correctors that need them.",
+            "[K], the weights of the model's head, for correctors that need them; by default those "
+            "in the model's file.",
         ),
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
@@ -143,13 +144,9 @@ def serve(
     with user_errors():
         needs = "httptools", "orjson", "prometheus_client", "starlette", "threadpoolctl", "uvicorn"
         require("serve", *needs)
-        for option, given, needed, there in (
-            ("--features", features, "--model", model),
-            ("--logits", logits, "--model", model),
-            ("--replicas", replicas, "--ray", ray),
-        ):
-            if given is not None and there is None:
-                raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
+        _check_beside("--features", features, "--model", model)
+        _check_beside("--logits", logits, "--model", model)
+        _check_beside("--replicas", replicas, "--ray", ray)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
         if "://" in store:
@@ -210,6 +207,12 @@ def serve(
                 return
             app = config.app()
     run(app, host, port, limits)
+
+
+def _check_beside(option: str, given: object, needed: str, there: object) -> None:
+    """Raise if an option is given without the one that it belongs to."""
+    if given is not None and there is None:
+        raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
 
 
 def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":

@@ -321,11 +321,17 @@ def give_prototypes(corrector: object, found: Prototypes | None, source: str) ->
     if not lacks_prototypes(corrector):
         return
     if found is None:
-        name = type(getattr(corrector, "corrector", corrector)).__name__  # in a window, or streams
         raise LamettaError(
-            f"{name} needs prototypes, the weights [K, d] of a linear head, got none from {source}"
+            f"{_lacking(corrector)} needs prototypes, the weights [K, d] of a linear head, got "
+            f"none from {source}"
         )
     cast(UsesPrototypes, corrector).use(check_prototypes(found))
+
+
+def _lacking(corrector: object) -> str:
+    """The name of a corrector that lacks prototypes, or of the one that it holds and that does."""
+    held = (getattr(corrector, "corrector", None), *getattr(corrector, "correctors", ()))
+    return next(map(_lacking, filter(lacks_prototypes, held)), type(corrector).__name__)
 
 
 def check_prototypes(given: object) -> Prototypes:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
@@ -14,6 +14,7 @@ from lametta.correctors.base import (
     clone,
     lacks_prototypes,
 )
+from lametta.signals import signals
 from lametta.types import (
     Array,
     Corrector,
@@ -30,6 +31,12 @@ class Chain(Composite, Params):
     """Each corrector corrects what the one before it said; their memories are stored together.
 
     Where any of them remembers, threads take turns in the order in which they come.
+
+    Notes
+    -----
+    ``Prediction.info`` has the diagnostics of all; where several give one of the same name, the
+    last one's counts. Two are of the whole: ``changed`` compares with the probabilities that the
+    chain was given, and ``converged`` is true where all of them converged.
 
     Examples
     --------
@@ -74,11 +81,15 @@ class Chain(Composite, Params):
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""
-        prediction = Prediction(probs, features)
+        prediction, info = Prediction(probs, features), dict[str, Any]()
         with self._lock if self.stateful else nullcontext():
             for one in self.correctors:
                 prediction = checked_prediction(one.correct(features, prediction.probs), one)
-        return prediction
+                if (got := tuple(prediction.probs.shape)) != (shape := tuple(probs.shape)):
+                    name = type(one).__name__
+                    raise LamettaError(f"{name}.correct must return probs {shape}, got {got}")
+                info = _merged(info, prediction.info)
+        return replace(prediction, info=info | signals(prediction.probs, probs))
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -116,3 +127,11 @@ class Chain(Composite, Params):
         with self._lock:
             for one, part in held:
                 one.load_state_dict(part)
+
+
+def _merged(info: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**info, **later}
+    if "converged" in info and "converged" in later:
+        # No `and`, which would wait for a value on an accelerator.
+        merged["converged"] = info["converged"] * later["converged"]
+    return merged

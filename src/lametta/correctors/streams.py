@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import ModuleType
@@ -137,11 +137,33 @@ class Streams(Composite, Params):
         rows = _rows_by_stream(stream, probs.shape[0])
         if not rows:
             return StreamsPrediction(probs, features)
-        sizes = features.shape[1], probs.shape[1]
-        for one in rows:  # all of them, before any stream moves on: columns are the whole call's
+        self._check_sizes(rows, (features.shape[1], probs.shape[1]))
+        answers, errors = self._answers(xp, features, probs, rows)
+        if not answers:
+            raise next(iter(errors.values()))
+        for one, reason in errors.items():
+            warnings.warn(f"stream {one!r} is left out of this batch: {reason}", stacklevel=2)
+        joined = _joined(xp, probs, rows, answers)
+        info = _means([(answer.info, len(rows[one])) for one, answer in answers.items()])
+        if errors:
+            answered = [row for one in answers for row in rows[one]]
+            info |= signals(*(_take(xp, array, answered) for array in (joined, probs)))
+            info["refused"] = probs.shape[0] - len(answered)
+        else:
+            info |= signals(joined, probs)
+        return StreamsPrediction(joined, features, {**info, "streams": len(rows)}, errors=errors)
+
+    def _check_sizes(self, streams: Iterable[Id], sizes: tuple[int, int]) -> None:
+        """Raise if any stream had other columns, before one moves on: they are the whole call's."""
+        for one in streams:
             if one in self._cache:
                 with self._cache.lease(one) as own:
                     check_sizes(own.sizes or sizes, sizes, f"stream {one!r}")
+
+    def _answers(
+        self, xp: ModuleType, features: Array, probs: Array, rows: Mapping[Id, list[int]]
+    ) -> tuple[dict[Id, Prediction], dict[Id, LamettaError]]:
+        """What each stream's corrector says of its rows, or why it was refused them."""
         answers: dict[Id, Prediction] = {}
         errors: dict[Id, LamettaError] = {}
         all_are_fine = _refusal(xp, features, probs) is None  # one look for all, as a rule
@@ -153,24 +175,7 @@ class Streams(Composite, Params):
                 answers[one] = self._step(one, x, q)
             except LamettaError as error:
                 errors[one] = error
-        if not answers:
-            raise next(iter(errors.values()))
-        for one, reason in errors.items():
-            warnings.warn(f"stream {one!r} is left out of this batch: {reason}", stacklevel=2)
-        parts = [
-            answers[one].probs if one in answers else xp.full_like(probs[: len(mine), :], xp.nan)
-            for one, mine in rows.items()
-        ]
-        back = np.argsort(np.concatenate(list(rows.values())))
-        joined = _take(xp, xp.concat(parts, axis=0), back)
-        info = _means([(answer.info, len(rows[one])) for one, answer in answers.items()])
-        if errors:
-            answered = [row for one in answers for row in rows[one]]
-            info |= signals(*(_take(xp, array, answered) for array in (joined, probs)))
-            info["refused"] = probs.shape[0] - len(answered)
-        else:
-            info |= signals(joined, probs)
-        return StreamsPrediction(joined, features, {**info, "streams": len(rows)}, errors=errors)
+        return answers, errors
 
     @property
     def needs(self) -> Collection[str]:
@@ -311,6 +316,18 @@ def _size(own: _Own) -> int:
 
 def _take(xp: ModuleType, array: Array, rows: Any) -> Array:
     return xp.take(array, xp.asarray(rows, device=device(array)), axis=0)
+
+
+def _joined(
+    xp: ModuleType, probs: Array, rows: Mapping[Id, list[int]], answers: Mapping[Id, Prediction]
+) -> Array:
+    """The probabilities of all streams in the order of the batch, NaN where there is no answer."""
+    parts = [
+        answers[one].probs if one in answers else xp.full_like(probs[: len(mine), :], xp.nan)
+        for one, mine in rows.items()
+    ]
+    back = np.argsort(np.concatenate(list(rows.values())))
+    return _take(xp, xp.concat(parts, axis=0), back)
 
 
 def _refusal(xp: ModuleType, features: Array, probs: Array) -> LamettaError | None:

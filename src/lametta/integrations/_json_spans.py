@@ -66,35 +66,47 @@ def between(text: str, span: Span) -> str:
 def _read(text: str, at: int, here: Path, paths: list[Path], spans: Spans) -> tuple[object, int]:
     """Read a value: member by member if a path leads into it, else by the json module."""
     if paths and text[at] == "{":
-        found: dict[str, object] = {}
-
-        def member(at: int) -> int:
-            if text[at] != '"':
-                raise ValueError(f"a name is missing at character {at}")
-            name, end = _value(text, at)
-            colon = _after(text, end)
-            if text[colon] != ":":
-                raise ValueError(f"a colon is missing at character {colon}")
-            start = _after(text, colon + 1)
-            below = [path[1:] for path in paths if path[0] == name]
-            deeper = [path for path in below if path]
-            found[name], end = _read(text, start, (*here, name), deeper, spans)
-            if len(deeper) < len(below):
-                spans[*here, name] = Span(at, start, end)
-            return end
-
-        return found, _items(text, at, "}", member)
+        return _object(text, at, here, paths, spans)
     if paths and text[at] == "[":
-        items: list[object] = []
-        inside = [path[1:] for path in paths if path[0] == -1]
-
-        def item(at: int) -> int:
-            value, end = _read(text, at, (*here, len(items)), inside, spans)
-            items.append(value)
-            return end
-
-        return items, _items(text, at, "]", item)
+        return _list(text, at, here, paths, spans)
     return _value(text, at)
+
+
+def _object(
+    text: str, at: int, here: Path, paths: list[Path], spans: Spans
+) -> tuple[dict[str, object], int]:
+    found: dict[str, object] = {}
+
+    def member(at: int) -> int:
+        if text[at] != '"':
+            raise ValueError(f"a name is missing at character {at}")
+        name, end = _value(text, at)
+        colon = _after(text, end)
+        if text[colon] != ":":
+            raise ValueError(f"a colon is missing at character {colon}")
+        start = _after(text, colon + 1)
+        below = [path[1:] for path in paths if path[0] == name]
+        deeper = [path for path in below if path]
+        found[name], end = _read(text, start, (*here, name), deeper, spans)
+        if len(deeper) < len(below):
+            spans[*here, name] = Span(at, start, end)
+        return end
+
+    return found, _items(text, at, "}", member)
+
+
+def _list(
+    text: str, at: int, here: Path, paths: list[Path], spans: Spans
+) -> tuple[list[object], int]:
+    items: list[object] = []
+    inside = [path[1:] for path in paths if path[0] == -1]
+
+    def item(at: int) -> int:
+        value, end = _read(text, at, (*here, len(items)), inside, spans)
+        items.append(value)
+        return end
+
+    return items, _items(text, at, "]", item)
 
 
 def _items(text: str, at: int, close: str, read: Callable[[int], int]) -> int:

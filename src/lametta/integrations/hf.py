@@ -187,23 +187,26 @@ class CorrectedPipeline:
             )
         ready, _ = _pipeline_params(self.pipeline, options)
         parts = [items[start : start + size] for start in range(0, len(items), size)]
+        labels, output = self._output(parts, ready)
+        source = Source(lambda x: x).step(output).plain()
+        corrected = self.streams.correct(source.features, source.probs, ids)
+        return Classified(tuple(labels), source, corrected.plain())
+
+    def _output(
+        self, parts: list[list[Any]], ready: Mapping[str, Any]
+    ) -> tuple[Sequence[str], Output]:
+        """The labels, and what the network gives for all parts of a batch."""
         if self.task == _ZERO_SHOT:
             zero_shot = self._prompted(ready)
-            labels: Sequence[str] = zero_shot.labels
             output = _concatenate(zero_shot(part) for part in parts)
             if self._takes_texts and not zero_shot.is_used:
                 self.streams.use(zero_shot.head())
                 zero_shot.is_used = True
-        else:
-            config = self.pipeline.model.config
-            labels = [config.id2label[i] for i in range(config.num_labels)]
-            prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
-            output = _concatenate(
-                _forward(self._model, _collate(self.pipeline, x)) for x in prepared
-            )
-        source = Source(lambda x: x).step(output).plain()
-        corrected = self.streams.correct(source.features, source.probs, ids)
-        return Classified(tuple(labels), source, corrected.plain())
+            return zero_shot.labels, output
+        config = self.pipeline.model.config
+        prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
+        output = _concatenate(_forward(self._model, _collate(self.pipeline, x)) for x in prepared)
+        return [config.id2label[i] for i in range(config.num_labels)], output
 
     def reset(self) -> None:
         """Forget all streams, and the labels of zero-shot classification."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise, product, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,7 @@ _TEXTS = "classification_category_descriptions"
 _BY = ("animal", "sequence", "location")
 _Index = tuple[int, int]  # of an image, and of a detection in it
 _Box = tuple[float, float, float, float]  # left, top, right and bottom
+_Seen = dict[int, tuple[int, _Box | None]]  # when and where each animal was last
 _FRAME = "frame_number"
 _LOST = 10  # moments after which an animal that is not seen is gone
 _TINY = 1e-9  # what a probability of 0 counts as
@@ -156,36 +157,51 @@ def correct(
     listed = dict(_classified(document, images))
     categories = document.get(_CATEGORIES) or {}
     column = {category: k for k, category in enumerate(categories)}
-    targets, new = dict(categories), dict(document)
-    if class_map is not None:
-        new |= _mapped(document, list(categories), class_map)
-        targets = new[_CATEGORIES]
-    silent = np.array([str(name).strip().lower() in ignore for name in targets.values()], bool)
-    conf = {(i, j): float(images[i]["detections"][j].get("conf", 1)) for i, j in listed}
+    new = {**document, **_mapped(document, list(categories), class_map)}
+    targets = new.get(_CATEGORIES) or {}
+    silent = _silent(targets, ignore)
+    conf = _confidences(images, listed)
     sure = [index for index in listed if conf[index] >= confidence]
+    unsure = [index for index in listed if conf[index] < confidence]
     streams = _streams(images, sure, by, gap)
+    n_streams = len(streams)
     if class_map is not None:  # whose targets all detections get
-        streams += [[index] for index in listed if conf[index] < confidence]
+        streams += [[index] for index in unsure]
     changes, changed = dict[_Index, list[object]](), 0
     for indices in streams:
-        rows = _rows(column, [listed[index] for index in indices])
-        before = rows if class_map is None else class_map.pool_probs(rows)
+        lists = [listed[index] for index in indices]
+        before = _rows(column, lists, class_map)
         weights = np.array([conf[index] for index in indices])
         after = _answers(own, before, weights, silent, batch_size, as_one=by != "location")
         changed += int((before.argmax(axis=1) != after.argmax(axis=1)).sum())
-        for index, old, row in zip(indices, before, after, strict=True):
-            if class_map is not None or abs(row - old).max() > _SAME:
-                changes[index] = _list(list(targets), row, len(listed[index]))
+        moved = abs(after - before).max(axis=1) > _SAME
+        for place in np.flatnonzero(moved | (class_map is not None)):
+            changes[indices[place]] = _list(list(targets), after[place], len(lists[place]))
         if progress is not None:
             progress(len(indices))
     new["images"] = _with(images, changes, keep_source)
-    n_streams = len(streams) - (0 if class_map is None else len(listed) - len(sure))
-    return CorrectionResult(new, len(listed), len(listed) - len(sure), n_streams, changed)
+    return CorrectionResult(new, len(listed), len(unsure), n_streams, changed)
 
 
-def _rows(column: Mapping[str, int], lists: list[dict[str, float]]) -> _Rows:
+def _silent(targets: Mapping[str, object], ignore: Collection[str]) -> NDArray[np.bool_]:
+    """Which of the targets do not vote."""
+    return np.array([str(name).strip().lower() in ignore for name in targets.values()], bool)
+
+
+def _confidences(
+    images: Sequence[Mapping[str, Any]], indices: Iterable[_Index]
+) -> dict[_Index, float]:
+    """How sure the detector is of each detection."""
+    return {(i, j): float(images[i]["detections"][j].get("conf", 1)) for i, j in indices}
+
+
+def _rows(
+    column: Mapping[str, int], lists: list[dict[str, float]], class_map: ClassMap | None
+) -> _Rows:
+    """The probabilities of all categories, or of the targets of a map."""
     n = len(column)
-    return np.array([from_top_k(n, [column[k] for k in one], [*one.values()]) for one in lists])
+    rows = np.array([from_top_k(n, [column[k] for k in one], [*one.values()]) for one in lists])
+    return rows if class_map is None else class_map.pool_probs(rows)
 
 
 def _answers(
@@ -241,9 +257,11 @@ def _with(
 
 
 def _mapped(
-    document: Mapping[str, object], categories: list[str], class_map: ClassMap
+    document: Mapping[str, object], categories: list[str], class_map: ClassMap | None
 ) -> dict[str, object]:
-    """The targets as categories, each described by what its members' descriptions share."""
+    """The targets of a map as categories, described by what their members' descriptions share."""
+    if class_map is None:
+        return {}
     if class_map.min_classes > len(categories):
         raise LamettaError(
             f"class_map must be of the {len(categories)} categories of {_CATEGORIES}, got one of "
@@ -383,17 +401,19 @@ def _checked(where: str, listed: object, categories: Mapping[str, object]) -> di
     if not isinstance(listed, list):
         raise LamettaError(f"{where} must be a list, got {_kind(listed)}")
     for index, pair in enumerate(listed):
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise LamettaError(f"{where}[{index}] must be [category, conf], got {pair!r:.80}")
-        if pair[0] not in categories:
-            raise LamettaError(
-                f"{where}[{index}] must be a category of {_CATEGORIES}, got {pair[0]!r}"
-            )
-        if not is_number(pair[1]) or not 0 <= pair[1] <= 1:
-            raise LamettaError(f"{where}[{index}] must have a conf in 0..1, got {pair[1]!r}")
+        _check_pair(f"{where}[{index}]", pair, categories)
     if len({pair[0] for pair in listed}) < len(listed):
         raise LamettaError(f"{where} must list each category once, got {listed!r:.80}")
     return dict(listed)
+
+
+def _check_pair(where: str, pair: object, categories: Mapping[str, object]) -> None:
+    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise LamettaError(f"{where} must be [category, conf], got {pair!r:.80}")
+    if pair[0] not in categories:
+        raise LamettaError(f"{where} must be a category of {_CATEGORIES}, got {pair[0]!r}")
+    if not is_number(pair[1]) or not 0 <= pair[1] <= 1:
+        raise LamettaError(f"{where} must have a conf in 0..1, got {pair[1]!r}")
 
 
 def _kind(value: object) -> str:
@@ -438,23 +458,11 @@ def track_boxes(moments: Iterable[Mapping[_Index, _Box | None]]) -> list[list[_I
     if all(len(moment) <= 1 for moment in moments):
         return [[index for moment in moments for index in moment]]
     animals: list[list[_Index]] = []
-    last: dict[int, tuple[int, _Box | None]] = {}  # when and where an animal was seen
+    last: _Seen = {}
     for now, moment in enumerate(moments):
         last = {animal: seen for animal, seen in last.items() if now - seen[0] <= _LOST}
-        overlaps = [
-            (_iou(box, before), index, animal)
-            for index, box in moment.items()
-            for animal, (_, before) in last.items()
-        ]
-        found: dict[_Index, int] = {}
-        for overlap, index, animal in sorted(overlaps, key=lambda one: -one[0]):
-            if overlap > 0 and index not in found and animal not in found.values():
-                found[index] = animal
-        new = [index for index in moment if index not in found]
         present = [animal for animal, (at, _) in last.items() if at == now - 1]
-        gone = [animal for animal in present if animal not in found.values()]
-        if len(new) == len(gone) == 1 and len(moment) == len(present):
-            found[new[0]] = gone[0]
+        found = _matched(moment, last, present)
         for index, box in moment.items():
             if index not in found:
                 found[index] = len(animals)
@@ -462,6 +470,28 @@ def track_boxes(moments: Iterable[Mapping[_Index, _Box | None]]) -> list[list[_I
             animals[found[index]].append(index)
             last[found[index]] = now, box
     return animals
+
+
+def _matched(
+    moment: Mapping[_Index, _Box | None], last: _Seen, present: Collection[int]
+) -> dict[_Index, int]:
+    """The animals that boxes belong to, by the largest overlaps first, and then the one left over.
+
+    ``present`` are the animals of the moment before.
+    """
+    overlaps = [
+        (_iou(box, before), index, animal)
+        for (index, box), (animal, (_, before)) in product(moment.items(), last.items())
+    ]
+    found: dict[_Index, int] = {}
+    for overlap, index, animal in sorted(overlaps, key=lambda one: -one[0]):
+        if overlap > 0 and index not in found and animal not in found.values():
+            found[index] = animal
+    new = [index for index in moment if index not in found]
+    gone = [animal for animal in present if animal not in found.values()]
+    if len(new) == len(gone) == 1 and len(moment) == len(present):
+        found[new[0]] = gone[0]
+    return found
 
 
 def _animals(images: Sequence[Mapping[str, Any]], indices: list[_Index]) -> list[list[_Index]]:

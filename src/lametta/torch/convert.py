@@ -61,11 +61,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _unpickle(path: Path) -> Mapping[object, object]:
-    with (
-        raise_as("path must be a file", str(path), OSError),
-        path.open("rb") as file,
-        raise_as("path must be a pickle of NumPy arrays", str(path)),
-    ):
+    if not path.is_file():
+        raise LamettaError(f"no such file: {str(path)!r}")
+    with path.open("rb") as file, raise_as("path must be a pickle of NumPy arrays", str(path)):
         try:
             # Python 2 wrote these files: its strings are bytes.
             stored = _ArrayUnpickler(file, encoding="latin1").load()
@@ -108,23 +106,7 @@ def convert_msra(path: PathLike, output: PathLike) -> None:
     --------
     >>> convert_msra("R-50.pkl", "resnet50_msra.safetensors")  # doctest: +SKIP
     """
-    state: dict[str, torch.Tensor] = {}
-    biases: dict[str, tuple[str, torch.Tensor]] = {}
-    for name, array in _unpickle(Path(path)).items():
-        if head := re.fullmatch(r"(?:pred|fc1000)_([wb])", str(name)):
-            if head[1] == "w":  # it may be stored as a 1x1 convolution
-                state["fc.weight"] = _tensor(name, array, 2, 4).flatten(1)
-            else:
-                state["fc.bias"] = _tensor(name, array, 1)
-        elif match := _MSRA_NAME.fullmatch(str(name)):
-            stage, index, branch, norm, kind = match.groups()
-            conv_name, norm_name = _torchvision_unit(stage, index, branch)
-            if norm in _NORM:
-                state[f"{norm_name}.{_NORM[norm]}"] = _tensor(name, array, 1)
-            elif kind == "w":
-                state[f"{conv_name}.weight"] = _tensor(name, array, 4)
-            elif kind == "b":
-                biases[str(name)] = f"{norm_name}.running_mean", _tensor(name, array, 1)
+    state, biases = _msra_units(Path(path))
     if state and not any(key.endswith("running_var") for key in state):
         raise LamettaError(
             "path must hold the batch norms' statistics, as detectron2's files do and those of "
@@ -139,6 +121,30 @@ def convert_msra(path: PathLike, output: PathLike) -> None:
                 )
             state[mean] = state[mean] - bias
     _write(state, Path(path), Path(output))
+
+
+def _msra_units(
+    path: Path,
+) -> tuple[dict[str, torch.Tensor], dict[str, tuple[str, torch.Tensor]]]:
+    """Tensors by torchvision's names; biases by Caffe2's, each with the mean that takes it up."""
+    state: dict[str, torch.Tensor] = {}
+    biases: dict[str, tuple[str, torch.Tensor]] = {}
+    for name, array in _unpickle(path).items():
+        if head := re.fullmatch(r"(?:pred|fc1000)_([wb])", str(name)):
+            if head[1] == "w":  # it may be stored as a 1x1 convolution
+                state["fc.weight"] = _tensor(name, array, 2, 4).flatten(1)
+            else:
+                state["fc.bias"] = _tensor(name, array, 1)
+        elif match := _MSRA_NAME.fullmatch(str(name)):
+            stage, index, branch, norm, kind = match.groups()
+            conv_name, norm_name = _torchvision_unit(stage, index, branch)
+            if norm in _NORM:
+                state[f"{norm_name}.{_NORM[norm]}"] = _tensor(name, array, 1)
+            elif kind == "w":
+                state[f"{conv_name}.weight"] = _tensor(name, array, 4)
+            elif kind == "b":
+                biases[str(name)] = f"{norm_name}.running_mean", _tensor(name, array, 1)
+    return state, biases
 
 
 def _torchvision_unit(stage: str | None, index: str, branch: str) -> tuple[str, str]:
@@ -176,19 +182,7 @@ def convert_simclr(path: PathLike, output: PathLike) -> None:
     --------
     >>> convert_simclr("r50_1x_sk0.npz", "resnet50_simclr.safetensors")  # doctest: +SKIP
     """
-    units: dict[str, dict[int, dict[str, torch.Tensor]]] = {"conv2d": {}, "batch_normalization": {}}
-    state: dict[str, torch.Tensor] = {}
-    for name, array in _read_npz(Path(path)):
-        if head := _SIMCLR_HEAD.fullmatch(name):
-            if head[1] == "kernel":
-                state["fc.weight"] = _tensor(name, array, 2).T
-            else:
-                state["fc.bias"] = _tensor(name, array, 1)
-        elif match := _SIMCLR_NAME.fullmatch(name):
-            kind, number, variable = match.groups()
-            values = _tensor(name, array, 4 if variable == "kernel" else 1)
-            units[kind].setdefault(int(number or 0), {})[variable] = values
-    convs, norms = ([of[number] for number in sorted(of)] for of in units.values())
+    state, convs, norms = _simclr_units(Path(path))
     depths = {1 + 3 * sum(counts) + 4: d for d, (deep, counts) in DEPTHS.items() if deep}
     if len(convs) not in depths or len(norms) != len(convs):
         raise LamettaError(
@@ -203,7 +197,29 @@ def convert_simclr(path: PathLike, output: PathLike) -> None:
     _write(state, Path(path), Path(output))
 
 
+def _simclr_units(
+    path: Path,
+) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]], list[dict[str, torch.Tensor]]]:
+    """The head, and the variables of convolutions and of batch norms, in the order of numbers."""
+    units: dict[str, dict[int, dict[str, torch.Tensor]]] = {"conv2d": {}, "batch_normalization": {}}
+    head: dict[str, torch.Tensor] = {}
+    for name, array in _read_npz(path):
+        if part := _SIMCLR_HEAD.fullmatch(name):
+            if part[1] == "kernel":
+                head["fc.weight"] = _tensor(name, array, 2).T
+            else:
+                head["fc.bias"] = _tensor(name, array, 1)
+        elif match := _SIMCLR_NAME.fullmatch(name):
+            kind, number, variable = match.groups()
+            values = _tensor(name, array, 4 if variable == "kernel" else 1)
+            units[kind].setdefault(int(number or 0), {})[variable] = values
+    convs, norms = ([of[number] for number in sorted(of)] for of in units.values())
+    return head, convs, norms
+
+
 def _read_npz(path: Path) -> Iterator[tuple[str, object]]:
+    if not path.is_file():
+        raise LamettaError(f"no such file: {str(path)!r}")
     expected = "path must be an .npz of arrays"
     with raise_as(expected, str(path)), np.load(path, allow_pickle=False) as stored:
         for name in stored.files:

@@ -252,7 +252,7 @@ def test_command_reads_files_and_options(tmp_path):
     [
         ("dog,tigre", "got 'tigre'; near it:"),
         (" , ", "--targets must name at least one class"),
-        ("@missing.txt", "--targets must name a text file after @, got 'missing.txt'"),
+        ("@missing.txt", "no such file: 'missing.txt'"),
         ("banker", "got none for banker"),
     ],
 )

@@ -61,7 +61,7 @@ def test_tao_that_reading_refuses_is_not_found(tmp_path):
     (tmp_path / "TAO/annotations/train.json").unlink()
     (row,) = (row for row in catalog.locate(tmp_path) if row.name == "tao_lasot")
     assert not row.found
-    assert "got no train.json" in row.why
+    assert "annotations/train.json'; " in row.why
 
 
 def test_tao_merged_already(tmp_path):
@@ -88,7 +88,7 @@ def test_tao_with_missing_frames(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "trainval.json, or train.json and validation.json, got no validation.json"),
+        (None, "no such file: .*validation.json'; .* must hold trainval.json, or train.json and"),
         ("{", "validation.json must be JSON with TAO's images, .*, got JSONDecodeError"),
         ("{}", "validation.json must be JSON with TAO's images, .*, got KeyError: 'categories'"),
         ("[]", "validation.json must be JSON with TAO's images, .*, got TypeError"),

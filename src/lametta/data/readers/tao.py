@@ -27,8 +27,8 @@ def _files(folder: Path) -> list[Path]:
     for part in parts:
         if not part.is_file():
             raise LamettaError(
-                f"{folder} must hold trainval.json, or train.json and validation.json, "
-                f"got no {part.name}"
+                f"no such file: {str(part)!r}; {folder} must hold trainval.json, or train.json and "
+                "validation.json"
             )
     return parts
 

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ from lametta._files import PathLike
 from lametta.integrations.onnx.exporter import export
 from lametta.integrations.onnx.graph import find_head, with_outputs
 from lametta.integrations.onnx.images import are_images, images_for
+from lametta.integrations.onnx.prototypes import find_prototypes
 from lametta.integrations.onnx.runtime import (
     Floats,
     Input,
@@ -99,6 +100,16 @@ class OnnxModel:
         (``lametta.mean`` and so on, as JSON), then from the graph's input, then from what is usual
         for ImageNet.
 
+    Attributes
+    ----------
+    metadata : Metadata
+        What is known of the model before it runs.
+    probabilities : bool
+        Whether the outputs are probabilities.
+    prototypes : Prototypes or None
+        The weights and biases of the head, where a linear layer makes the logits; None where it is
+        quantized to integers, or where the graph does more, such as a ReLU after it.
+
     Notes
     -----
     A graph of a fixed batch size, often 1, is run as often as needed, and the logger ``lametta``
@@ -139,8 +150,11 @@ class OnnxModel:
             shapes = [output.shape or [] for output in self._session.get_outputs()]
             self._columns = columns(shapes[1], head.n_classes)
             batch = fixed_batch(inputs)
+            if probabilities is not None:
+                head = replace(head, probabilities=probabilities)
+            self.prototypes = find_prototypes(model, head, self.path.parent)
         self._channels_first = head.channels_first
-        self.probabilities = head.probabilities if probabilities is None else probabilities
+        self.probabilities = head.probabilities
         self._is_checked = False  # that outputs are logits or probabilities, as expected
         n_classes = 2 if self._columns == 1 else self._columns
         self.metadata = Metadata(

@@ -15,6 +15,7 @@ from lametta._lame import check_options
 from lametta.affinity import Affinity, knn, linear, rbf
 from lametta.integrations.onnx.graph import find_head, free_prefix, with_outputs
 from lametta.integrations.onnx.runtime import (
+    CPU,
     MOST_BYTES,
     columns,
     fixed_batch,
@@ -36,7 +37,6 @@ _OPSET, _IR = 17, 8  # of LAME alone; ONNX Runtime knows them since 1.12
 _OLDEST_OPSET = 11
 _MOST_ITERATIONS = 1000  # each is three nodes
 _OUTPUTS = ("corrected", "label")
-_CPU = ("CPUExecutionProvider",)
 
 
 def export(
@@ -85,8 +85,10 @@ def export(
     if iterations > _MOST_ITERATIONS:
         raise LamettaError(f"iterations must be <= {_MOST_ITERATIONS}, got {iterations}")
     target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise LamettaError(f"path must be a file in a folder that exists, got {target}")
+    if target.is_dir():
+        raise LamettaError(f"path must be a file, got {target}, which is a folder")
+    if not target.parent.is_dir():
+        raise LamettaError(f"no such folder: {str(target.parent)!r}")
     named = {"features": features, "logits": logits, "probabilities": probabilities}
     lame = _Lame(affinity, float(weight), int(iterations))
     if model is None:
@@ -194,7 +196,7 @@ def _behind(
     head = find_head(model, features, logits)
     names = with_outputs(model, head)
     _rename(model)
-    started = session(model, path.parent, _CPU, 1)
+    started = session(model, path.parent, CPU, 1)
     if fixed_batch(inputs_of(started)) == 1:
         raise LamettaError("model must take several samples at a time, got one of batches of 1")
     shapes = [output.shape or [] for output in started.get_outputs()]
@@ -207,16 +209,21 @@ def _behind(
     n = next((input_.shape[0] for input_ in started.get_inputs() if input_.shape), None)
     del model.graph.output[:]
     _add(model, g, x, q, lame, (n, 2 if n_columns == 1 else n_columns))
-    if folder.resolve() != path.parent.resolve():
+    _include_external_data(model, path.parent, folder)
+    session(model, path.parent, CPU, 1)  # raises if the graph does not run
+    return model
+
+
+def _include_external_data(model: "ModelProto", source: Path, folder: Path) -> None:
+    """Take external data into a model that will lie in another folder than they do."""
+    if folder.resolve() != source.resolve():
         helper = import_optional("onnx.external_data_helper", "onnx", "export")
-        helper.load_external_data_for_model(model, str(path.parent))
+        helper.load_external_data_for_model(model, str(source))
     if (size := model.ByteSize()) > MOST_BYTES:
         raise LamettaError(
             f"path must be in the model's folder, to share its external data, got another and "
             f"{size} bytes, where a file has {MOST_BYTES} at most"
         )
-    session(model, path.parent, _CPU, 1)  # raises if the graph does not run
-    return model
 
 
 def _rename(model: "ModelProto") -> None:

@@ -46,7 +46,7 @@ class _Path(NamedTuple):
 
 def find_head(model: "ModelProto", features: str | None, logits: str | None) -> Head:
     """Find the head, as `lametta.integrations.onnx.OnnxModel` describes it."""
-    graph = _Graph(model)
+    graph = Graph(model)
     for argument, name in (("features", features), ("logits", logits)):
         if name is not None:
             graph.check_tensor(argument, name)
@@ -61,7 +61,7 @@ def find_head(model: "ModelProto", features: str | None, logits: str | None) -> 
     return head
 
 
-def _only_head(graph: "_Graph", outputs: list[str], argument: str) -> Head:
+def _only_head(graph: "Graph", outputs: list[str], argument: str) -> Head:
     """The one head behind any of the outputs; ``argument`` is the one to name where none is."""
     found, problems = {}, []
     for output in outputs:
@@ -110,7 +110,7 @@ def free_prefix(model: "ModelProto", prefix: str) -> str:
     return prefix
 
 
-class _Graph:
+class Graph:
     """Which node makes each tensor, and which tensors are constants."""
 
     def __init__(self, model: "ModelProto") -> None:
@@ -140,7 +140,7 @@ class _Graph:
         if len(heads) != 1:
             raise LamettaError(self._described(output, path))
         data, node = next(iter(heads.items()))
-        n_classes, d = self._widths(node) or (None, None)
+        n_classes, d = self.widths(node) or (None, None)
         if n_classes != 1 and kinds & {"Sigmoid", "QLinearSigmoid"}:
             raise LamettaError(
                 f"{output!r} comes from a Sigmoid over {n_classes} classes, which do not exclude "
@@ -157,12 +157,12 @@ class _Graph:
                 continue
             seen.add(name)
             path.nodes.append(node)
-            if node.op_type in _DENSE | _CONVOLUTIONS and self._data(node) and self._widths(node):
+            if node.op_type in _DENSE | _CONVOLUTIONS and self._data(node) and self.widths(node):
                 path.heads.append(node)
             elif node.op_type in _SHAPES | _SOFTMAX | _POOLS:
                 waiting.extend(node.input[:1])
             elif node.op_type in _ARITHMETIC:
-                waiting.extend(n for n in node.input if n and self._shape(n) is None)
+                waiting.extend(n for n in node.input if n and self.shape(n) is None)
         return path
 
     def _logits(self, output: str) -> tuple[str, ...]:
@@ -191,10 +191,10 @@ class _Graph:
             return tuple(before.input[:1]) if before is not None and quantizes else ()
         return tuple(node.input[:1])
 
-    def _widths(self, node: "NodeProto") -> tuple[int, int] | None:
+    def widths(self, node: "NodeProto") -> tuple[int, int] | None:
         """Classes and features of a head, by its weights; None if it cannot be one."""
         place = 3 if node.op_type in _QUANTIZED else 1  # of the weights, among the inputs
-        shape = self._shape(node.input[place]) if place < len(node.input) else None
+        shape = self.shape(node.input[place]) if place < len(node.input) else None
         if shape is None or min(shape, default=0) < 1:
             return None
         if node.op_type in _CONVOLUTIONS:
@@ -204,7 +204,7 @@ class _Graph:
             return None
         return (shape[0], shape[1]) if _integer(node, "transB", 0) else (shape[1], shape[0])
 
-    def _shape(self, name: str) -> tuple[int, ...] | None:
+    def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a constant, dequantized or transposed or not; None for other tensors."""
         nodes = list(self._chain(name, _CONSTANTS))
         first = nodes[-1].input[0] if nodes else name

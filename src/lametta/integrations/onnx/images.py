@@ -139,11 +139,7 @@ def images_for(
     check_choice("layout", layout, ("NCHW", "NHWC"))
     given = _fitted(given, *(shape[1:] if layout == "NCHW" else shape[:2]))
     for name in ("size", "crop"):
-        if given.get(name) is not None and not _are_sides(given[name]):
-            raise LamettaError(
-                f"{name} must be an integer from 1 to {_LONGEST_SIDE}, a pair of them or None, "
-                f"got {given[name]!r}"
-            )
+        _check_sides(name, given.get(name))
     return ImageInput(Preprocess(**{_FIELDS[name]: x for name, x in given.items()}), layout)
 
 
@@ -176,6 +172,11 @@ def _fitted(given: dict[str, Any], height: int | None, width: int | None) -> dic
     return {"size": round(min(height, width) * 256 / 224), **given, "crop": crop}
 
 
-def _are_sides(side: object) -> bool:
-    sides = side if isinstance(side, tuple) and len(side) == 2 else (side,)
-    return all(type(n) is int and 1 <= n <= _LONGEST_SIDE for n in sides)
+def _check_sides(name: str, given: object) -> None:
+    sides = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+    fit = all(type(n) is int and 1 <= n <= _LONGEST_SIDE for n in sides)
+    if given is not None and not fit:
+        raise LamettaError(
+            f"{name} must be an integer from 1 to {_LONGEST_SIDE}, a pair of them or None, "
+            f"got {given!r}"
+        )

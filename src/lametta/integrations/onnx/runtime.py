@@ -24,6 +24,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Provider: TypeAlias = str | tuple[str, Mapping[str, object]]
 
 MOST_BYTES = 2**31 - 1  # of a file without its external data: more is no protobuf
+CPU = ("CPUExecutionProvider",)
 _NATIVE = {"float": "float32", "double": "float64"}  # other types have NumPy's names
 _MOST_BATCH = 2**16  # samples that a graph may ask for at a time
 _EXTERNAL = "session.model_external_initializers_file_folder_path"

@@ -317,13 +317,13 @@ class Alarms:
             for name, state in reversed(self._streams.items())
             if now < state.last + _QUIET
         ]
-        stuck = [
-            (name, state.hysteresis) for name, state in recent if state.hysteresis.since is not None
-        ]
+        stuck = {
+            name: state.hysteresis for name, state in recent if state.hysteresis.since is not None
+        }
         if stuck:
-            since = min(hysteresis.since or now for _, hysteresis in stuck)
-            names = tuple(name for name, _ in stuck[:_NAMED])
-            found.append(Alarm(ALARMS[1], since, names, stuck[0][1].numbers))
+            since = min(hysteresis.since or now for hysteresis in stuck.values())
+            numbers = next(iter(stuck.values())).numbers
+            found.append(Alarm(ALARMS[1], since, tuple(stuck)[:_NAMED], numbers))
         if self._helping.since is not None:
             names = tuple(name for name, state in recent if state.outcomes.log_ratio < _LOG_RATIO)
             numbers = self._helping.numbers

@@ -52,7 +52,7 @@ class FolderStore:
             remove_temporary_files(folder)
         except OSError as error:
             raise LamettaError(
-                f"store must be a folder that can be written to, got {folder}: {error.strerror}"
+                f"could not write to the store in {folder}: {error.strerror}"
             ) from error
         self._sweep()
 
