@@ -73,6 +73,7 @@ class Windowed(StatefulCorrector):
             )
 
         self.needs = getattr(self.corrector, "needs", frozenset())  # type: ignore[misc]
+        self.takes = getattr(self.corrector, "takes", frozenset())  # type: ignore[misc]
         self.prototypes = getattr(self.corrector, "prototypes", None)
 
     def use(self, prototypes: Prototypes, /) -> None:
