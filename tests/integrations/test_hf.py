@@ -502,7 +502,7 @@ def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
         image.save(f"frame{i + 1}.jpg")
     text = (ROOT / "docs" / "integrations" / "huggingface.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     space = {"sound": samples("wav2vec2")[0]}
     for code, output in blocks:
         printed = io.StringIO()

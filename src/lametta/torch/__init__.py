@@ -18,6 +18,7 @@ from lametta.torch.adapt import (
     NetworkMethod,
     own,
 )
+from lametta.torch.aetta import AETTA
 from lametta.torch.methods import SHOTIM, TENT, AdaBN, PseudoLabel
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs
@@ -27,6 +28,7 @@ from lametta.torch.wrapped import Wrapped, wrap
 tent, shot_im, pseudo_label, adabn = TENT, SHOTIM, PseudoLabel, AdaBN
 
 __all__ = [
+    "AETTA",
     "SHOTIM",
     "TENT",
     "AdaBN",
