@@ -13,7 +13,7 @@ PUBLISHED = {
     "t3a_orig_m5": T3A(5),
     "t3a_orig_m20": T3A(),
     "t3a_orig_mminus1": T3A(200, released=True),  # no class has more
-    "t3a_neo_minus1": T3A(None),
+    "t3a_neo_minus1": T3A(-1),
 }
 
 
@@ -33,7 +33,7 @@ def test_it_gives_its_authors_numbers(name, dtype):
         close(state["samples"][used], rows, dtype)
 
 
-@pytest.mark.parametrize("method", [T3A(1), T3A(None), T3A(7, released=True)], ids=repr)
+@pytest.mark.parametrize("method", [T3A(1), T3A(-1), T3A(7, released=True)], ids=repr)
 def test_it_keeps_the_contract(method):
     check_corrector(method)
 
@@ -48,7 +48,7 @@ def test_what_is_refused():
     with pytest.raises(LamettaError, match="keep must be an integer >= 1, got 0"):
         T3A(0)
     with pytest.raises(LamettaError, match="keep must be a number of supports with released"):
-        T3A(None, released=True)
+        T3A(-1, released=True)
     one, two = T3A(5), T3A(6)
     run(one, linear())
     two.use(linear()[2])

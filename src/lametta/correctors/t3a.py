@@ -27,9 +27,8 @@ class T3A(StatefulCorrector):
 
     Parameters
     ----------
-    keep : int or None
-        Supports of a class; None keeps all, as their sum. The paper searches 1, 5, 20, 50, 100 and
-        all.
+    keep : int
+        Supports of a class; -1 keeps all, as their sum. The paper searches 1, 5, 20, 50, 100, -1.
     scale : float
         Multiplies the logits: 1 as published, for features with lengths of their own. CLIP's have
         length 1 and want its logit scale, 100, lest probabilities be flat; classes do not change.
@@ -58,7 +57,7 @@ class T3A(StatefulCorrector):
            [0.33, 0.67]])
     """
 
-    keep: int | None = 20
+    keep: int = 20
     scale: float = 1.0
     released: bool = False
 
@@ -67,16 +66,16 @@ class T3A(StatefulCorrector):
     causal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.keep is not None:
+        if self.keep != -1:
             check_integer("keep", self.keep, 1)
         check_number("scale", self.scale, above=0)
         check_flag("released", self.released)
-        if self.released and self.keep is None:
-            raise LamettaError("keep must be a number of supports with released=True, got None")
+        if self.released and self.keep == -1:
+            raise LamettaError("keep must be a number of supports with released=True, got -1")
 
     def init_state(self, d: int, k: int) -> State:
         state = {"sums": np.zeros((k, d))}
-        if self.keep is not None:
+        if self.keep > 0:
             shape = (k, self.keep)
             state |= {"samples": np.zeros((*shape, d)), "entropy": np.full(shape, _FREE)}
         assert self.prototypes is not None  # as `needs` says
@@ -95,7 +94,7 @@ class T3A(StatefulCorrector):
 
     def _add(self, state: State, features: Floats, probs: Floats) -> None:
         labels, rows = probs.argmax(axis=1), unit_rows(np, features)
-        if self.keep is None:
+        if self.keep == -1:
             np.add.at(state["sums"], labels, rows)
             return
         entropy = -(probs * np.log(np.maximum(probs, 1e-30))).sum(axis=1)
