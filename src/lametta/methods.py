@@ -34,6 +34,11 @@ from lametta.registry import (
 )
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
+NEEDS = (
+    "gradients", "source data", "augmentations", "teacher", "memory", "prototypes", "batch",
+)  # fmt: skip
+"""What a method may need: ``memory`` keeps images, ``batch`` goes by batches of several samples."""
+
 
 class _Clones:
     """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
@@ -291,6 +296,28 @@ class Method:
     def causal(self) -> bool:
         """Whether a sample's answer depends on it and on the past alone, not on later ones."""
         return all(getattr(part.factory, "causal", False) for part in self.components)
+
+    @property
+    def needs(self) -> list[str]:
+        """What it needs beside a sample's outputs or the network, out of `NEEDS`."""
+        named = {need for part in self.components for need in getattr(part.factory, "needs", ())}
+        return [need for need in NEEDS if need in named]
+
+    @property
+    def passes(self) -> tuple[float, float] | None:
+        """Forward and backward passes a sample with default options; None where it does not say.
+
+        A method of outputs alone makes none of its own.
+        """
+        first = self.components[0]
+        none = (0, 0) if first.is_corrector else None
+        passes: tuple[float, float] | None = getattr(first.factory, "passes", none)
+        return passes
+
+    @property
+    def answers(self) -> str:
+        """Whether a network method answers from ``before`` or ``after`` its update."""
+        return getattr(self.components[0].factory, "answers", "") if self.needs_network else ""
 
     @property
     def summary(self) -> str:

@@ -230,6 +230,12 @@ def test_passes_of_the_papers_methods(method, options, forwards, backwards):
     assert (info["forwards"], info["backwards"]) == (forwards, backwards)
 
 
+def test_traits_follow_the_options():
+    first = TENT(classifier(), predict_first=True, steps=3)
+    assert (first.answers, first.passes) == ("before", (3, 3))
+    assert (TENT(classifier()).answers, TENT(classifier()).passes) == ("after", (2, 1))
+
+
 def test_a_loss_of_features_counts_one_backward_pass():
     class Both(LossMethod):
         def loss(self, outputs):

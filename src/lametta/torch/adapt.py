@@ -76,7 +76,9 @@ class NetworkMethod:
     What a class may say beside its options: ``statistics``, which batch normalizations go by the
     batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``;
     ``seed``, of the draws of ``net.generator`` (an option, in a method that draws); ``ordered``,
-    whether the order inside a batch matters.
+    whether the order inside a batch matters; ``needs``, out of `lametta.methods.NEEDS`;
+    ``answers``, from ``"before"`` or ``"after"`` its update; ``passes``, how many forward and
+    backward passes it makes for a sample with its default options, None where it does not say.
 
     Examples
     --------
@@ -99,6 +101,9 @@ class NetworkMethod:
     stateful: ClassVar[bool] = True
     ordered: ClassVar[bool] = False
     causal: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
+    answers: ClassVar[str] = "after"
+    passes: ClassVar[tuple[float, float] | None] = None
     statistics: ClassVar[Literal["chosen", "all"]] = "chosen"
     seed: ClassVar[int] = 0
 
@@ -261,6 +266,8 @@ class GradientMethod(NetworkMethod):
     momentum: float | None = None
     weight_decay: float | None = None
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("lr", self.lr, 0)
@@ -322,10 +329,15 @@ class LossMethod(GradientMethod):
     steps: int = 1
     predict_first: bool = False
 
+    passes: ClassVar[tuple[float, float] | None] = (2, 1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("steps", self.steps, 1)
         check_flag("predict_first", self.predict_first)
+        if self.predict_first:
+            self.answers = "before"  # type: ignore[misc]
+        self.passes = self.steps + (not self.predict_first), self.steps  # type: ignore[misc]
 
     def loss(self, outputs: Outputs, /) -> Tensor | None:
         """What to minimize, a number; None takes no step."""
