@@ -131,7 +131,7 @@ def test_parameters_find_their_owner():
 
 
 def test_layers_are_those_of_select():
-    others = ["all", "released_first_half", "released_second_half"]
+    others = ["all", "released_first_half", "released_second_half", "lower_norms"]
     assert sorted(select.LAYERS) == sorted([*LAYERS, *others])
     assert select.LAYERS["everything"] is select.LAYERS["norms"] is select.norm
 

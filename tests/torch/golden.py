@@ -179,10 +179,10 @@ def replay(
 
 def difference(found: Any, expected: Any) -> float:
     """The largest difference of two arrays, in which NaN equals NaN, and None."""
-    expected = torch.as_tensor(expected).double()
+    expected = torch.as_tensor(expected, dtype=torch.float64)
     if found is None:
         found = torch.full_like(expected, torch.nan)
-    found = torch.as_tensor(found).detach().double()
+    found = torch.as_tensor(found, dtype=torch.float64).detach().cpu()
     assert found.shape == expected.shape, f"shape {found.shape} against {expected.shape}"
     assert torch.equal(found.isnan(), expected.isnan()), f"{found} against {expected}"
     gaps = (found - expected).abs().nan_to_num(0)
