@@ -403,10 +403,12 @@ def test_an_affinity_is_a_name_a_table_or_one_of_another_package(plug_in):
 
 def test_traits_are_those_of_the_parts():
     tent, hybrid, lame = methods.find("tent"), methods.find("tent+lame"), methods.find("lame")
-    assert (tent.needs, tent.passes, tent.answers) == (["gradients"], (2, 1), "after")
+    assert (tent.needs, tent.passes, tent.answers()) == (["gradients"], (2, 1), "after")
     assert (hybrid.needs, hybrid.passes) == (["gradients", "batch"], (2, 1))
-    assert (lame.needs, lame.passes, lame.answers) == (["batch"], (0, 0), "")
+    assert (lame.needs, lame.passes, lame.answers()) == (["batch"], (0, 0), "")
     assert methods.find("source").passes == (1, 0)
+    assert hybrid.answers({"predict_first": True}) == "before"
+    assert [one.passes_text for one in (tent, lame)] == ["2 + 1", "0 + 0"]
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -415,4 +417,4 @@ def test_every_method_says_what_it_needs(name):
     (part,) = found.components
     assert {*getattr(part.factory, "needs", ())} <= {*methods.NEEDS}
     assert found.passes is not None
-    assert found.answers in (("before", "after") if found.needs_network else ("",))
+    assert found.answers() in (("before", "after") if found.needs_network else ("",))

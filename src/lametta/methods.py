@@ -320,9 +320,9 @@ class Method:
         return passes
 
     @property
-    def answers(self) -> str:
-        """Whether a network method answers from ``before`` or ``after`` its update."""
-        return getattr(self.components[0].factory, "answers", "") if self.needs_network else ""
+    def passes_text(self) -> str:
+        """The passes as a table shows them: forward + backward, empty where it does not say."""
+        return "" if self.passes is None else "{:g} + {:g}".format(*self.passes)
 
     @property
     def summary(self) -> str:
@@ -336,6 +336,15 @@ class Method:
             for part in self.components
             for name, parameter in part.options(params or {}).items()
         }
+
+    def answers(self, params: Mapping[str, object] | None = None) -> str:
+        """Whether a network method answers from ``before`` or ``after`` its update; else empty."""
+        part, given = self.split_params(params or {})[0]
+        if not self.needs_network:
+            return ""
+        # An option may say so: the class where there is none, and else what is made.
+        made = part.factory(None, **part.arguments(given)) if given else part.factory
+        return str(getattr(made, "answers", ""))
 
     def param_errors(self, params: Mapping[str, object]) -> list[tuple[str, str]]:
         """Find what is wrong with parameters: pairs of a name, empty for several, and a message."""

@@ -125,7 +125,7 @@ def test_reset_gives_back_structure_and_values(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_passes_are_those_that_the_method_says(name):
-    """With its default options, but for filters that let every sample through."""
+    """The table of docs/methods.md shows them: default options, every sample let through."""
     info = shipped(name, classifier()).step(INPUTS).info
     counted = info["forward_samples"] / len(INPUTS), info["backward_samples"] / len(INPUTS)
     assert counted == methods.find(name).passes
