@@ -52,6 +52,7 @@ class Source:
     needs_network: ClassVar[bool] = False  # outputs of any model will do
     stateful: ClassVar[bool] = False
     causal: ClassVar[bool] = True
+    passes: ClassVar[tuple[float, float] | None] = (1, 0)
 
     def step(self, x: Any, /) -> Prediction:
         """Predict one batch."""

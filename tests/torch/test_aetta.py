@@ -8,7 +8,7 @@ from torch import nn
 
 from lametta import LAME, Corrected, LamettaError, Output, Prudent, Source
 from lametta.testing import check_adapter
-from lametta.torch import AETTA, SHOTIM, TENT, AdaBN, Classifier, wrap
+from lametta.torch import AETTA, EATA, SAR, SHOTIM, TENT, AdaBN, Classifier, wrap
 from lametta.torch.aetta import dropout, estimated_error
 
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
@@ -138,7 +138,7 @@ def test_a_method_that_has_failed_is_reset(given, expected):
     assert resets == expected
 
 
-@pytest.mark.parametrize("kind", [TENT, SHOTIM, AdaBN, Source])
+@pytest.mark.parametrize("kind", [TENT, SHOTIM, AdaBN, EATA, SAR, Source])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_it_keeps_the_contract_on_every_method(kind, passes):
     check_adapter(AETTA(kind(Classifier(network())), passes=passes), X)

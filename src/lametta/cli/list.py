@@ -79,21 +79,27 @@ def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
             continue
         traits, known = "", dict[str, Parameter]()
         if isinstance(found, methods.Method):
-            traits, known = ", ".join(_traits(found)), found.parameters()
+            traits, known = _traits(found), found.parameters()
         elif isinstance(registry, FactoryRegistry):
             known = registry.options(name)
         options = ", ".join(parameter.text for parameter in known.values())
         yield name, traits, summary_of(found), options
 
 
-def _traits(method: methods.Method) -> list[str]:
+def _traits(method: methods.Method) -> str:
+    """What a method is, what it needs, and its passes, in one cell: a console is narrow."""
     has = {
         "network": method.needs_network,
         "state": method.stateful,
         "ordered": method.ordered,
         "looks ahead": not method.causal,
     }
-    return [trait for trait, there in has.items() if there]
+    said = [", ".join(trait for trait, there in has.items() if there)]
+    said += [f"needs {', '.join(method.needs)}"] * bool(method.needs)
+    said += [f"passes {method.passes_text}"] * bool(method.passes_text)
+    if answers := method.answers():
+        said.append(f"answers {answers} its update")
+    return "; ".join(part for part in said if part)
 
 
 def _methods() -> None:
