@@ -73,13 +73,14 @@ class AETTA(Composite):
     base : NetworkMethod or Source
         The method; `lametta.Source` for a frozen network, of which only the estimate counts.
     rate : float
-        The share that is dropped: in the paper 0.2 on ImageNet, 0.3 on CIFAR-100, 0.4 on CIFAR-10.
+        The share that is dropped: the published code takes 0.2 on ImageNet, 0.3 on CIFAR-100 and
+        0.4 on CIFAR-10.
     passes : int
         Passes under dropout for each batch. They make a step wait for the device.
     layers : sequence of str, optional
         The names of layers whose outputs are dropped from. By default the network's dropout layers,
-        whatever their own rates, or else the head, whose inputs are. The paper's networks, ResNets,
-        have dropout inside.
+        whatever their own rates, or else the head, whose inputs are. The published code has ResNets
+        of its own, with dropout inside, so that a plain ResNet is not dropped from as there.
     resets : bool
         Whether a method that has failed is reset.
     seed : int
@@ -88,9 +89,9 @@ class AETTA(Composite):
     Notes
     -----
     Passes go by the statistics of the batch where the method's ``bn_momentum`` is 0, since running
-    ones are then the source's, and by running ones else; none are moved. As in the published code,
-    the moving average, of which 0.6 is old, begins with the first disagreement as it is, and goes
-    on over a reset of the method.
+    ones are then the source's, and by running ones else; none are moved. The rule of failure is
+    that of the published code. So is the moving average, of which 0.6 is old: it begins with the
+    first disagreement as it is, and goes on over a reset of the method.
 
     References
     ----------
