@@ -18,7 +18,9 @@ from lametta.registry import Parameter, parameters_of
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("methods.md", "api.md")
 _MADE = re.compile(
-    r"(<!-- made by scripts/reference\.py: (\w+) -->\n\n).*?(\n<!-- end -->)", flags=re.DOTALL
+    r"(<!-- made by scripts/reference\.py: (\w+) -->\n\n(?:<!-- figures: [^\n]*\n\n)?)"
+    r".*?(\n<!-- end -->)",
+    flags=re.DOTALL,
 )
 _DIRECTIVE = re.compile(
     r"^\.\. (auto\w+|currentmodule):: (\S+)\n((?:   .*\n)*)", flags=re.MULTILINE
@@ -70,13 +72,15 @@ def _names(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _methods() -> Iterator[tuple[str, ...]]:
-    yield "name", "what it is", "traits", "options"
+    yield "name", "what it is", "traits", "needs", "passes", "answers", "options"
     for name in methods.METHODS:
         found = methods.find(name)
         traits = ["network" if found.needs_network else "outputs"]
         traits += ["state"] * found.stateful + ["ordered"] * found.ordered
         traits += ["looks ahead"] * (not found.causal)
-        yield f"`{name}`", found.summary, ", ".join(traits), _options(found.parameters())
+        cost = found.passes_text, found.answers()
+        options = _options(found.parameters())
+        yield f"`{name}`", found.summary, ", ".join(traits), ", ".join(found.needs), *cost, options
 
 
 def _affinities() -> Iterator[tuple[str, ...]]:
@@ -100,7 +104,7 @@ def _line(thing: object) -> str:
 
 
 def _markdown(rows: Iterable[tuple[str, ...]]) -> str:
-    head, *body = (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
+    head, *body = (re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)
     rule = "|---" * (head.count(" | ") + 1) + "|"
     return "\n".join([head, rule, *body]) + "\n"
 

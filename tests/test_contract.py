@@ -2,29 +2,46 @@
 
 import pytest
 import torch
+from torch import nn
 
-from lametta import Corrected, LamettaError, methods
+from lametta import LamettaError, methods
 from lametta.testing import check_adapter, check_corrector, yield_checks
-from lametta.torch import Classifier
+from lametta.torch import Classifier, Preprocess
 
+# Filters that let samples through, or there would be nothing to reset.
+LEARNS = {"margin": 1.0, "redundancy": 1.0, "reset_below": 0.0, "min_drop": -1.0}
+PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
 # Of a seed with which the last batch shows in the first answer of a replay, unless it is forgotten.
 INPUTS = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+IMAGES = torch.rand(32, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def inputs_of(name):
+    """Images for methods that augment them, and vectors, which are faster, for others."""
+    return IMAGES if "augmentations" in methods.find(name).needs else INPUTS
 
 
 def build(name):
     """A method on a small network with layers to adapt."""
+    images = inputs_of(name) is IMAGES
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = torch.nn.Sequential(
-            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 4)
-        )
-    return methods.find(name).build(Classifier(net.eval(), head="3"), {})
+        if images:
+            layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        else:
+            layers = [nn.Linear(6, 8), nn.BatchNorm1d(8)]
+        net = nn.Sequential(*layers, nn.Tanh(), nn.Linear(8, 4))
+    model = Classifier(net.eval(), head=str(len(net) - 1), preprocess=PLAIN)
+    method = methods.find(name)
+    known = method.parameters()
+    return method.build(model, {key: x for key, x in LEARNS.items() if key in known})
 
 
 def corrector_of(name):
-    """The corrector itself, where the method is one; a copy of its own."""
-    adapter = build(name)
-    return adapter.corrector if isinstance(adapter, Corrected) else None
+    """The corrector itself, where the method is one; nobody has given it prototypes yet."""
+    method = methods.find(name)
+    is_corrector = all(part.is_corrector for part in method.components)
+    return method.correctors({})[0] if is_corrector else None
 
 
 NAMES = methods.names()
@@ -36,7 +53,7 @@ HYBRIDS = [
 ]
 
 
-def checks_of(names, method_of, *inputs):
+def checks_of(names, method_of, inputs_of=lambda name: ()):
     return [
         pytest.param(
             name,
@@ -45,7 +62,7 @@ def checks_of(names, method_of, *inputs):
             marks=[pytest.mark.slow(0.05)] if name in HYBRIDS else [],
         )
         for name in names
-        for check in yield_checks(method_of(name), *inputs)
+        for check in yield_checks(method_of(name), *inputs_of(name))
     ]
 
 
@@ -55,7 +72,10 @@ def test_correctors(name, check):
     check(corrector_of(name))
 
 
-@pytest.mark.parametrize(("name", "check"), checks_of([*NAMES, *HYBRIDS], build, INPUTS))
+@pytest.mark.parametrize(
+    ("name", "check"),
+    checks_of([*NAMES, *HYBRIDS], build, lambda name: (inputs_of(name),)),
+)
 def test_methods_and_hybrids_on_a_network(name, check):
     check(build(name))
 
@@ -72,7 +92,7 @@ def test_a_method_that_resets_nothing_is_found(name, monkeypatch):
     adapter, corrector = build(name), corrector_of(name)
     monkeypatch.setattr(type(corrector or adapter), "reset", lambda self: None)
     with pytest.raises(AssertionError, match=r"reset\(\)"):
-        check_adapter(adapter, INPUTS)
+        check_adapter(adapter, inputs_of(name))
     if corrector is not None:
         with pytest.raises(AssertionError, match=r"reset\(\)"):
             check_corrector(corrector)
@@ -82,4 +102,4 @@ def test_a_method_that_resets_nothing_is_found(name, monkeypatch):
 def test_a_method_without_reset_is_none(name, monkeypatch):
     monkeypatch.setattr(type(corrector_of(name) or build(name)), "reset", None)
     with pytest.raises((LamettaError, TypeError, AssertionError)):
-        check_adapter(build(name), INPUTS)
+        check_adapter(build(name), inputs_of(name))

@@ -131,7 +131,7 @@ def test_parameters_find_their_owner():
 
 
 def test_layers_are_those_of_select():
-    others = ["all", "released_first_half", "released_second_half"]
+    others = ["all", "released_first_half", "released_second_half", "lower_norms"]
     assert sorted(select.LAYERS) == sorted([*LAYERS, *others])
     assert select.LAYERS["everything"] is select.LAYERS["norms"] is select.norm
 
@@ -438,3 +438,25 @@ def test_an_affinity_is_a_name_a_table_or_one_of_another_package(plug_in):
     assert lame.correctors({"affinity": {"kind": "rbf", "k": 3}}) == [LAME(rbf(3))]
     assert lame.param_errors({"affinity": "acme", "k": 5})[0][0] == "k"
     assert lame.param_errors({"affinity": {"kind": "rbff"}})[0][0] == "affinity"
+
+
+# Traits
+
+
+def test_traits_are_those_of_the_parts():
+    tent, hybrid, lame = methods.find("tent"), methods.find("tent+lame"), methods.find("lame")
+    assert (tent.needs, tent.passes, tent.answers()) == (["gradients"], (2, 1), "after")
+    assert (hybrid.needs, hybrid.passes) == (["gradients", "batch"], (2, 1))
+    assert (lame.needs, lame.passes, lame.answers()) == (["batch"], (0, 0), "")
+    assert methods.find("source").passes == (1, 0)
+    assert hybrid.answers({"predict_first": True}) == "before"
+    assert [one.passes_text for one in (tent, lame)] == ["2 + 1", "0 + 0"]
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_says_what_it_needs(name):
+    found = methods.find(name)
+    (part,) = found.components
+    assert {*getattr(part.factory, "needs", ())} <= {*methods.NEEDS}
+    assert found.passes is not None
+    assert found.answers() in (("before", "after") if found.needs_network else ("",))

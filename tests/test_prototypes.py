@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 from lametta import LAME, ClassMap, Corrected, LamettaError, Source, Streams, Windowed
 from lametta.cli import app
 from lametta.correctors import Average, StatefulCorrector
+from lametta.correctors.base import give_prototypes
 from lametta.correctors.chain import Chain
 from lametta.data import load
 from lametta.data.bank import Bank, extract
 from lametta.data.bank.bank import read_prototypes
+from lametta.methods import as_corrector
 from lametta.serve.config import ServerConfig
 from lametta.testing import check_corrector
 from lametta.torch import TENT, Classifier, wrap
@@ -291,6 +293,41 @@ def test_the_command_reads_them_from_the_file(tmp_path, monkeypatch, ending):
     assert "its arrays prototypes [K, d]" in " ".join(found.output.split())
 
 
+FIELD = ("neo", "t3a", "tda", "oga", "stata", "transclip")
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_methods_of_the_field_run_everywhere(tmp_path, name):
+    model, bank = digits(tmp_path)
+    given = np.asarray(bank.features, float), softmax(np.asarray(bank.logits, float))
+    one = as_corrector(name)
+    give_prototypes(one, bank.prototypes, "the test")
+    wanted = one.correct(*given).probs
+    assert not np.allclose(wanted, given[1], atol=1e-3)
+
+    stepped = Corrected(bank, as_corrector(name)).step(np.arange(24)).probs
+    np.testing.assert_allclose(stepped, wanted, atol=1e-4)
+    data = load("embedded:digits_val").take(range(24))
+    images = torch.stack([torch.as_tensor(data[i][0]) for i in range(24)])
+    found = wrap(model.net, name)(images)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    hybrid = Corrected(TENT(model, lr=0.0, bn_momentum=0.0), as_corrector(name))
+    np.testing.assert_allclose(hybrid.step(images).probs, wanted, atol=1e-4)
+    hybrid.reset()
+
+    out = str(tmp_path / "out.npz")
+    path = str(tmp_path / "bank.safetensors")
+    done = CliRunner().invoke(app, ["correct", path, "-o", out, "--method", name])
+    assert done.exit_code == 0, done.output
+    with np.load(out) as written:
+        np.testing.assert_allclose(written["probs"], wanted, atol=1e-4)
+
+    prototypes = None if name == "tda" else read_prototypes(Path(path))
+    config = ServerConfig({"mine": name}, prototypes=prototypes)
+    inputs = tensor("features", given[0]), tensor("probs", given[1])
+    np.testing.assert_allclose(answer(config.app(), *inputs), wanted, atol=1e-4)
+
+
 def tensor(name, x, datatype="FP64"):
     return {"name": name, "shape": x.shape, "datatype": datatype, "data": x.ravel().tolist()}
 
@@ -298,7 +335,9 @@ def tensor(name, x, datatype="FP64"):
 def answer(app, *inputs):
     request = {"inputs": inputs, "parameters": {"sequence_id": "a"}}
     found = TestClient(app).post("/v2/models/mine/infer", json=request).json()["outputs"]
-    return np.reshape(next(x["data"] for x in found if x["name"] == "probs"), (12, 4))
+    return np.reshape(
+        next(x["data"] for x in found if x["name"] == "probs"), (inputs[0]["shape"][0], -1)
+    )
 
 
 def test_the_server_is_given_them(tmp_path):

@@ -11,7 +11,7 @@ from lametta.correctors.base import (
     checked_prediction,
     give_prototypes,
     is_stateful,
-    lacks_prototypes,
+    wants_prototypes,
 )
 from lametta.correctors.streams import Streams
 from lametta.signals import signals
@@ -52,6 +52,7 @@ class Source:
     needs_network: ClassVar[bool] = False  # outputs of any model will do
     stateful: ClassVar[bool] = False
     causal: ClassVar[bool] = True
+    passes: ClassVar[tuple[float, float] | None] = (1, 0)
 
     def step(self, x: Any, /) -> Prediction:
         """Predict one batch."""
@@ -109,7 +110,7 @@ class Corrected(Composite):
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if lacks_prototypes(self.corrector):
+        if wants_prototypes(self.corrector):
             name = type(self.base).__name__
             source = f"{name}, which has no prototypes; give the corrector some by its use()"
             give_prototypes(self.corrector, prototypes_of(self.base), source)

@@ -34,6 +34,11 @@ from lametta.registry import (
 )
 from lametta.types import Adapter, Corrector, LamettaError, Model
 
+NEEDS = (
+    "gradients", "source data", "augmentations", "teacher", "memory", "prototypes", "batch",
+)  # fmt: skip
+"""What a method may need: ``memory`` keeps images, ``batch`` goes by batches of several samples."""
+
 
 class _Clones:
     """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
@@ -70,6 +75,11 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "shot_im": "lametta.torch:SHOTIM",
         "pseudo_label": "lametta.torch:PseudoLabel",
         "adabn": "lametta.torch:AdaBN",
+        "eata": "lametta.torch:EATA",
+        "eta": "lametta.torch:ETA",
+        "rdumb": "lametta.torch:RDumb",
+        "sar": "lametta.torch:SAR",
+        "deyo": "lametta.torch:DeYO",
         "prudent": "lametta.correctors:Prudent",
         "memory": "lametta.correctors:Memory",
         "windowed": "lametta.correctors:Windowed",
@@ -82,6 +92,12 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "prior_correction": "lametta.correctors:PriorCorrection",
         "cofa": "lametta.correctors:COFA",
         "oatta": "lametta.correctors:OATTA",
+        "neo": "lametta.correctors:NEO",
+        "t3a": "lametta.correctors:T3A",
+        "tda": "lametta.correctors:TDA",
+        "oga": "lametta.correctors:OGA",
+        "stata": "lametta.correctors:StatA",
+        "transclip": "lametta.correctors:TransCLIP",
     },
     group=GROUPS["methods"],
     aliases={"roid": "prior_correction"},
@@ -324,6 +340,28 @@ class Method:
         )
 
     @property
+    def needs(self) -> list[str]:
+        """What it needs beside a sample's outputs or the network, out of `NEEDS`."""
+        named = {need for part in self.components for need in getattr(part.factory, "needs", ())}
+        return [need for need in NEEDS if need in named]
+
+    @property
+    def passes(self) -> tuple[float, float] | None:
+        """Forward and backward passes a sample with default options; None where it does not say.
+
+        A method of outputs alone makes none of its own.
+        """
+        first = self.components[0]
+        none = (0, 0) if first.is_corrector else None
+        passes: tuple[float, float] | None = getattr(first.factory, "passes", none)
+        return passes
+
+    @property
+    def passes_text(self) -> str:
+        """The passes as a table shows them: forward + backward, empty where it does not say."""
+        return "" if self.passes is None else "{:g} + {:g}".format(*self.passes)
+
+    @property
     def summary(self) -> str:
         """What it is, in a line."""
         return " Then: ".join(summary_of(part.factory) for part in self.components)
@@ -335,6 +373,15 @@ class Method:
             for part in self.components
             for name, parameter in part.options(params or {}).items()
         }
+
+    def answers(self, params: Mapping[str, object] | None = None) -> str:
+        """Whether a network method answers from ``before`` or ``after`` its update; else empty."""
+        part, given = self.split_params(params or {})[0]
+        if not self.needs_network:
+            return ""
+        # An option may say so: the class where there is none, and else what is made.
+        made = part.factory(None, **part.arguments(given)) if given else part.factory
+        return str(getattr(made, "answers", ""))
 
     def param_errors(self, params: Mapping[str, object]) -> list[tuple[str, str]]:
         """Find what is wrong with parameters: pairs of a name, empty for several, and a message."""

@@ -137,6 +137,9 @@ def test_costs_have_passes_where_they_were_counted():
     new = costs(old.with_columns(forwards=2.0, backwards=0.5))
     assert new.header[1:3] == ["forward passes (a batch)", "backward passes (a batch)"]
     assert [entry.text for entry in new.rows[0][1:3]] == ["2.0", "0.5"]
+    said = costs(old.with_columns(needs=pl.lit("gradients"), answers=pl.lit("after")))
+    assert said.header[:3] == ["method", "needs", "answers"]
+    assert [entry.text for entry in said.rows[0][1:3]] == ["gradients", "after"]
 
 
 @given(st.lists(st.text(alphabet="a|\\&%$#_{}~^±·…- 1", max_size=9), min_size=2, max_size=5))

@@ -256,6 +256,8 @@ def test_list():
     assert result.exit_code == 0
     for name in ("lame", "source", "knn", "rbf", "linear", "mean, sum, max", "NumPy"):
         assert name in result.output
+    listed = " ".join(run("list", "methods").output.split())
+    assert "passes 2 + 1" in listed
 
 
 def test_version():

@@ -19,6 +19,7 @@ from lametta.correctors import (
     advance,
 )
 from tests.conftest import Library, softmax
+from tests.correctors import golden
 
 BASELINES = {
     "average": Average(),
@@ -149,6 +150,14 @@ def test_cofa_is_the_mean_of_features_under_a_linear_head():
     assert 0 < better.sum() < 40
     found = COFA().correct(features, probs).probs
     assert np.allclose(found, np.where(better, joined, probs), atol=1e-12)
+    assert np.allclose(COFA(filter=False).correct(features, probs).probs, joined, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", golden.DTYPES)
+@pytest.mark.parametrize(("name", "filtered"), [("cofa", True), ("cofa_nofilter", False)])
+def test_cofa_gives_its_authors_numbers(name, filtered, dtype):
+    found, _ = golden.run(COFA(filtered), golden.linear(dtype))
+    golden.close(found, golden.vectors(name)["out"], dtype)
 
 
 def test_oatta():

@@ -8,7 +8,9 @@ from sklearn.base import clone
 
 from lametta import LAME, LamettaError, Prudent, Streams, Windowed, knn, linear, methods
 from lametta.correctors import LabelShift, Smoothing, Track
+from lametta.correctors.base import give_prototypes
 from lametta.correctors.chain import Chain
+from lametta.types import Prototypes
 from tests.conftest import make_batch
 
 PARTS = [methods.find(name).components[0] for name in methods.METHODS]
@@ -19,7 +21,10 @@ CORRECTORS = [part.factory for part in PARTS if part.is_corrector]
 def test_a_clone_has_the_options_and_no_memory(make):
     corrector = make()
     if not isinstance(corrector, Streams):
-        corrector.correct(*make_batch(8, 3))
+        features, probs = make_batch(8, 3)
+        weight = np.random.default_rng(0).normal(size=(3, features.shape[1]))
+        give_prototypes(corrector, Prototypes(weight), "the test")
+        corrector.correct(features, probs)
     cloned = clone(corrector)
     assert cloned == make()
     assert cloned is not corrector

@@ -18,8 +18,11 @@ import lametta
 from lametta import LamettaError
 from lametta._arrays import softmax
 from lametta.correctors import Average, StatefulCorrector
+from lametta.correctors.base import give_prototypes
 from lametta.integrations import hf
+from lametta.methods import as_corrector
 from lametta.torch.model import pooled
+from lametta.types import Prototypes
 from tests.integrations.hf_networks import (
     CLASSIFIERS,
     LABELS,
@@ -283,6 +286,43 @@ def test_correctors_are_given_prototypes(name):
         assert torch.allclose(found.corrected.probs, found.source.probs, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+@pytest.mark.parametrize("method", ["neo", "t3a", "tda", "oga", "stata", "transclip"])
+def test_methods_of_the_field_correct_zero_shot_models(method, name):
+    items, net = samples("clip"), network(name)
+    wanted = zero_shot_by_hand(name, items)
+    bias = getattr(net, "logit_bias", torch.zeros(()))
+    head = Prototypes(
+        wanted.text_embeds * net.logit_scale.exp().detach(), bias.detach().expand(len(LABELS))
+    )
+    core = as_corrector(method)
+    give_prototypes(core, head, "the test")
+    classify = hf.CorrectedPipeline(net, Both(), method)
+    for _ in range(2):
+        found = classify.predict(items, candidate_labels=LABELS, batch_size=6)
+        expected = core.correct(wanted.image_embeds, wanted.logits_per_image.softmax(1)).probs
+        assert torch.allclose(found.corrected.probs, expected, atol=1e-6)
+    assert not torch.allclose(found.corrected.probs, found.source.probs, atol=1e-4)
+
+
+def test_a_method_that_can_do_without_prototypes_needs_no_cosines(monkeypatch):
+    net = network("clip")
+    forward = type(net).forward
+
+    def doubled(self, *args, **kwargs):
+        returned = forward(self, *args, **kwargs)
+        returned.logits_per_image = returned.logits_per_image * 2
+        return returned
+
+    monkeypatch.setattr(type(net), "forward", doubled)
+    asked = {"candidate_labels": LABELS, "batch_size": 6}
+    found = hf.CorrectedPipeline(net, Both(), "neo").predict(samples("clip"), **asked)
+    core = as_corrector("neo").correct(found.source.features, found.source.probs)
+    assert torch.equal(found.corrected.probs, core.probs)
+    with pytest.raises(LamettaError, match="corrector must need no prototypes"):
+        hf.CorrectedPipeline(net, Both(), "t3a").predict(samples("clip"), **asked)
+
+
 def test_a_head_without_prototypes_is_refused_at_once():
     net = copy.deepcopy(network("vit"))
     net.classifier = torch.nn.Sequential(net.classifier, torch.nn.ReLU())
@@ -462,7 +502,7 @@ def test_the_page_runs_from_top_to_bottom(monkeypatch, tmp_path):
         image.save(f"frame{i + 1}.jpg")
     text = (ROOT / "docs" / "integrations" / "huggingface.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", text, flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     space = {"sound": samples("wav2vec2")[0]}
     for code, output in blocks:
         printed = io.StringIO()

@@ -1,22 +1,17 @@
-"""The seam for network methods, by those of CONTRIBUTING.md and the numbers of published codes."""
+"""The seam for network methods, by those of the registry and the one of CONTRIBUTING.md."""
 
-import json
 import re
-import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lametta import LAME, Corrected, LamettaError
-from lametta.testing import check_adapter
+from lametta import LAME, Corrected, LamettaError, methods
 from lametta.torch import (
     TENT,
     AdaBN,
@@ -32,56 +27,39 @@ from lametta.torch import (
     wrap,
 )
 from lametta.torch.memory import Item, Memory
-from lametta.torch.norm import Norm, replace
-from tests.conftest import SHARED
+from lametta.torch.norm import Norm, moments, replace
+from tests.torch.golden import PLAIN, Net, Vectors, golden, replay
 
 ROOT = Path(__file__).parents[2]
-FIELD = SHARED / "golden" / "field"
-PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
-SGD = partial(torch.optim.SGD, momentum=0.9)
 INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+SHIPPED = [name for name in methods.names() if methods.find(name).needs_network]
+# Filters that let every sample through.
+LEARNS = {"margin": 1.0, "redundancy": 1.0, "min_drop": -1.0, "threshold": 0.0}
 
 
-def proofs() -> dict[str, type]:
-    """The methods of CONTRIBUTING.md, by file."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    found = {}
-    for name, body in re.findall(
-        r"\+\+\+ b/src/lametta/torch/methods/(\w+)\.py\n@@.*\n((?:\+.*\n)+)", text
-    ):
-        module = types.ModuleType(f"proof_{name}")
-        sys.modules[module.__name__] = module  # so that what it defines pickles
-        exec(re.sub(r"^\+", "", body, flags=re.MULTILINE), vars(module))
-        own = [x for x in vars(module).values() if getattr(x, "__module__", "") == module.__name__]
-        (found[name],) = [x for x in own if issubclass(x, NetworkMethod)]
-    return found
+def shipped(name, model, **options):
+    """A method of the registry that learns from every sample, with those options that it has."""
+    known = methods.find(name).parameters()
+    options = {key: value for key, value in (LEARNS | options).items() if key in known}
+    return methods.find(name).build(model, options)
 
 
-PROOFS = proofs()
+@dataclass(kw_only=True)
+class RobustBN(NetworkMethod):
+    """Statistics that move slowly, and normalize."""
+
+    bn_momentum: float = 0.05
+
+    def prepare(self, net):
+        replace(net, Robust.of)
+
+    def adapt(self, batch, net):
+        return net(batch)
 
 
-class Block(nn.Module):
-    def __init__(self, width, out, stride):
-        super().__init__()
-        self.conv = nn.Conv2d(width, out, 3, stride, 1, bias=False)
-        self.bn = nn.BatchNorm2d(out)
-
-    def forward(self, x):
-        return self.bn(self.conv(x)).relu()
-
-
-class Net(nn.Module):
-    """The network of the golden vectors."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer1, self.layer2, self.layer3 = Block(3, 8, 1), Block(8, 16, 2), Block(16, 16, 2)
-        self.fc = nn.Linear(16, 10)
-        self.eval()
-
-    def forward(self, x):
-        return self.fc(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+class Robust(Norm):
+    def statistics(self, x):
+        return self.move(*moments(x)) if self.training else super().statistics(x)
 
 
 def classifier():
@@ -100,70 +78,20 @@ def structure(net):
     ]  # fmt: skip
 
 
-# Published numbers
-
-
-def recorded(kind, archive):
-    """CoTTA with the draws of the published run."""
-
-    class Recorded(kind):
-        time = -1
-
-        def adapt(self, batch, net):
-            self.time += 1
-            self.rows = list(archive["aug"][self.time])
-            return super().adapt(batch, net)
-
-        def transform(self, pixels, generator):
-            dy, dx, flip, gain, offset = self.rows.pop(0)
-            moved = torch.roll(pixels, (int(dy), int(dx)), (2, 3))
-            return (gain * (moved.flip(-1) if flip else moved) + offset).clamp(0, 1)
-
-        def masks(self, net):
-            return {n: torch.tensor(archive[f"restore.{n}"][self.time]) for n in net.parameters}
-
-    return Recorded
-
-
-SETTINGS = {
-    "eta_orig": ("eta", {"redundancy": 0.4}),
-    "eta_orig_d005": ("eta", {"redundancy": 0.05}),
-    "eta_orig_ambiguous_first": ("eta", {"redundancy": 0.4}),
-    "eta_orig_confident_first": ("eta", {"redundancy": 0.4}),
-    "sar_orig": ("sar", {"released": True}),
-    "sar_orig_rho05": ("sar", {"released": True, "rho": 0.5}),
-    "cotta_cifar_orig": ("cotta", {"lr": 1e-3, "optimizer": "adam", "decay": 0.99}),
-}
-
-
-@pytest.mark.skipif(not FIELD.is_dir(), reason=f"needs the published vectors in {FIELD}")
-@pytest.mark.parametrize(("file", "name", "options"), [(f, *s) for f, s in SETTINGS.items()])
-def test_published_numbers(file, name, options):
-    with np.load(FIELD / "problem_bn.npz") as problem, np.load(FIELD / f"{file}.npz") as archive:
-        batches = dict(zip(problem["batch_names"], torch.tensor(problem["x"]), strict=True))
-        net = Net().double()
-        net.load_state_dict(
-            {k[3:]: torch.tensor(problem[k]) for k in problem.files if k.startswith("sd.")}
-        )
-        given = {k: archive[k] for k in archive.files}
-    kind = recorded(PROOFS[name], given) if name == "cotta" else PROOFS[name]
-    method = kind(Classifier(net, preprocess=PLAIN), **{"lr": 0.005, "optimizer": SGD, **options})
-    assert json.loads(str(given["config"]))["net"] == "bn"
-    for time, batch in enumerate(given["order"]):
-        prediction = method.step(batches[batch])
-        expected = torch.tensor(given["out"][time]).softmax(1)
-        torch.testing.assert_close(prediction.probs, expected, atol=1e-14, rtol=0)
-        values = dict(net.named_parameters())
-        for key in given:
-            kind_of, _, parameter = key.partition(".")
-            if kind_of in ("param", "student"):
-                found = values[parameter].detach().numpy()
-                assert np.abs(found - given[key][time]).max() < 1e-14, (key, time)
+@golden
+def test_published_numbers_of_the_method_of_contributing(dtype):
+    """Generalized cross-entropy to the network's own classes, as the benchmark has it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (body,) = re.findall(r"\+\+\+ b/src/lametta/torch/methods/rpl\.py\n@@.*\n((?:\+.*\n)+)", text)
+    module = types.ModuleType("rpl")
+    exec(re.sub(r"^\+", "", body, flags=re.MULTILINE), vars(module))
+    vectors = Vectors("rpl_bench", dtype)
+    replay(module.RPL(vectors.classifier(), lr=1e-3), vectors)
 
 
 def test_robust_statistics_by_their_definition():
     net, expected = Net(), Net()
-    method = PROOFS["robust_bn"](Classifier(net), bn_momentum=0.25)
+    method = RobustBN(Classifier(net), bn_momentum=0.25)
     found = method.step(INPUTS).probs
     x = INPUTS
     with torch.no_grad():
@@ -180,23 +108,14 @@ def test_robust_statistics_by_their_definition():
 # The life of a method
 
 
-@pytest.fixture(params=PROOFS, ids=PROOFS)
-def proof(request):
-    options = {"views": 2} if request.param == "cotta" else {}
-    return partial(PROOFS[request.param], **options)
-
-
-@pytest.mark.slow
-def test_the_contract(proof):
-    check_adapter(proof(classifier()), INPUTS)
-
-
-def test_reset_gives_back_structure_and_values(proof):
+@pytest.mark.parametrize("name", SHIPPED)
+def test_reset_gives_back_structure_and_values(name):
     model = classifier()
     before = structure(model.net), {k: v.clone() for k, v in model.net.state_dict().items()}
-    method = proof(model)
+    method = shipped(name, model, views=2)
     first = [method.step(INPUTS[i : i + 8]).probs for i in (0, 8, 16)]
-    assert any(not torch.equal(v, before[1][k]) for k, v in model.net.state_dict().items())
+    after = model.net.state_dict()
+    assert any(not torch.equal(v, after[k]) for k, v in before[1].items())
     method.reset()
     assert structure(model.net) == before[0]
     assert all(torch.equal(v, before[1][k]) for k, v in model.net.state_dict().items())
@@ -204,16 +123,12 @@ def test_reset_gives_back_structure_and_values(proof):
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
-def test_passes_are_counted_where_they_happen(proof):
-    counts = {"ETA": (1, 1), "SAR": (2, 2), "CoTTA": (4, 1), "RobustBN": (1, 0)}
-    method = proof(classifier())
-    if hasattr(method, "margin"):
-        method.margin = 1.0  # every sample is kept
-    info = method.step(INPUTS).info
-    forwards, backwards = counts[type(method).__name__]
-    assert (info["forwards"], info["backwards"]) == (forwards, backwards)
-    assert info["forward_samples"] == forwards * len(INPUTS)
-    assert info["backward_samples"] == backwards * len(INPUTS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_passes_are_those_that_the_method_says(name):
+    """The table of docs/methods.md shows them: default options, every sample let through."""
+    info = shipped(name, classifier()).step(INPUTS).info
+    counted = info["forward_samples"] / len(INPUTS), info["backward_samples"] / len(INPUTS)
+    assert counted == methods.find(name).passes
 
 
 @pytest.mark.parametrize(
@@ -230,6 +145,12 @@ def test_passes_of_the_papers_methods(method, options, forwards, backwards):
     assert (info["forwards"], info["backwards"]) == (forwards, backwards)
 
 
+def test_traits_follow_the_options():
+    first = TENT(classifier(), predict_first=True, steps=3)
+    assert (first.answers, first.passes) == ("before", (3, 3))
+    assert (TENT(classifier()).answers, TENT(classifier()).passes) == ("after", (2, 1))
+
+
 def test_a_loss_of_features_counts_one_backward_pass():
     class Both(LossMethod):
         def loss(self, outputs):
@@ -239,7 +160,7 @@ def test_a_loss_of_features_counts_one_backward_pass():
 
 
 def test_an_error_at_the_start_leaves_the_network_alone():
-    class Broken(PROOFS["robust_bn"]):
+    class Broken(RobustBN):
         def start(self, net):
             net(INPUTS)
             raise RuntimeError("no source")
@@ -480,7 +401,7 @@ def test_norms_with_a_forward_of_their_own_are_refused():
     net = Net()
     net.layer2.bn = Act(16)
     with pytest.raises(LamettaError, match="batch normalizations of PyTorch's own .* got Act"):
-        PROOFS["robust_bn"](Classifier(net.eval())).step(INPUTS)
+        RobustBN(Classifier(net.eval())).step(INPUTS)
     assert type(net.layer1.bn) is nn.BatchNorm2d
 
 
@@ -526,8 +447,8 @@ def test_the_former_base_still_works():
 
 
 def test_hybrids_of_any_method():
-    method = PROOFS["eta"](classifier())
-    prediction = Corrected(method, LAME()).step(INPUTS)
-    assert prediction.info["base_forwards"] == 1
+    for name in SHIPPED:
+        prediction = Corrected(shipped(name, classifier(), views=2), LAME()).step(INPUTS)
+        assert prediction.info["base_forwards"] >= 1
     options = {"layers": select.norm, "predict_first": True}
     assert wrap(Net(), "tent+lame", **options)(INPUTS).shape == (24, 10)

@@ -66,6 +66,8 @@ COLUMNS = {
         Column("ece", "metric", _NUMBER, "ECE", "%", 100, 2),
         Column("n", "note", _COUNT),
         Column("causal", "note", _FLAG),  # whether the method never looks ahead in a batch
+        Column("needs", "note", _TEXT, "needs"),  # of the method, beside its network or outputs
+        Column("answers", "note", _TEXT, "answers"),  # before or after its update
         Column("entropy", "signal", _NUMBER, "entropy", "nats"),
         Column("diversity", "signal", _NUMBER, "diversity", "nats"),
         Column("changed", "signal", _NUMBER, "changed", "%", 100, 1),

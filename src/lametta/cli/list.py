@@ -77,7 +77,7 @@ def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
     for name in registry.names():
         try:
             found = methods.find(name) if registry is methods.METHODS else registry.find(name)
-            traits = ", ".join(_traits(found)) if isinstance(found, methods.Method) else ""
+            traits = _traits(found) if isinstance(found, methods.Method) else ""
         except LamettaError as error:  # PyTorch is not installed, or a plug-in is broken
             yield name, "", str(error), ""
             continue
@@ -90,14 +90,20 @@ def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
         yield name, traits, summary_of(found), options
 
 
-def _traits(method: methods.Method) -> list[str]:
+def _traits(method: methods.Method) -> str:
+    """What a method is, what it needs, and its passes, in one cell: a console is narrow."""
     has = {
         "network": method.needs_network,
         "state": method.stateful,
         "ordered": method.ordered,
         "looks ahead": not method.causal,
     }
-    return [trait for trait, there in has.items() if there]
+    said = [", ".join(trait for trait, there in has.items() if there)]
+    said += [f"needs {', '.join(method.needs)}"] * bool(method.needs)
+    said += [f"passes {method.passes_text}"] * bool(method.passes_text)
+    if answers := method.answers():
+        said.append(f"answers {answers} its update")
+    return "; ".join(part for part in said if part)
 
 
 def _methods() -> None:

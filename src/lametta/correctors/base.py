@@ -1,4 +1,4 @@
-"""Base of stateful correctors: input checks, state as plain arrays, ring buffer."""
+"""Bases of correctors: input checks, prototypes, state as plain arrays, ring buffer."""
 
 import copy
 from collections.abc import Collection, Iterable, Mapping
@@ -33,7 +33,102 @@ _SIZES = "sizes"  # the entry of a state that says which d and K its stream has
 
 
 @dataclass
-class StatefulCorrector(Params):
+class HostCorrector(Params):
+    """What correctors that work in host memory share: input checks, conversion, prototypes."""
+
+    needs: ClassVar[Collection[str]] = frozenset()
+    takes: ClassVar[Collection[str]] = frozenset()  # what it can do without, but not as well
+
+    prototypes: Prototypes | None = field(default=None, init=False, repr=False, compare=False)
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Take the prototypes of the classes, where the method has a use for them."""
+        if not has_use_for_prototypes(self):
+            raise LamettaError(f"prototypes must not be given to {type(self).__name__}")
+        weight = check_prototypes(prototypes).weight
+        bias = None if prototypes.bias is None else _plain("bias", prototypes.bias)
+        self.prototypes = Prototypes(_plain("weight", weight), bias)
+
+    def _check(self, features: Array, probs: Array) -> tuple[int, int]:
+        """The d and K of a batch whose shapes, and prototypes, fit."""
+        check_shapes(namespace(features=features, probs=probs), features, probs)
+        if lacks_prototypes(self):
+            give_prototypes(self, None, "nobody: call use(lametta.types.Prototypes(weight, bias))")
+        sizes = features.shape[1], probs.shape[1]
+        self._check_sizes(*sizes)
+        return sizes
+
+    def _check_sizes(self, d: int, k: int) -> None:
+        if self.prototypes is not None and tuple(self.prototypes.weight.shape) != (k, d):
+            raise LamettaError(
+                f"features and probs must have the d and K of the prototypes, "
+                f"{self.prototypes.weight.shape[::-1]}, got {(d, k)}"
+            )
+
+
+def host_values(features: Array, probs: Array) -> tuple[Floats, Floats]:
+    """A batch as NumPy arrays of float32 or float64, whose values are checked."""
+    x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
+    return x, checked_probs(probs.dtype, x, q, np)
+
+
+def as_prediction(
+    rows: Floats, info: Mapping[str, float], features: Array, probs: Array, q: Floats
+) -> Prediction:
+    """The rows [N, K] in the library, dtype and device of ``probs``, whose values are ``q``."""
+    answer = (
+        rows.astype(probs.dtype, copy=False)
+        if isinstance(probs, np.ndarray)
+        else namespace(probs=probs).asarray(rows, dtype=probs.dtype, device=device(probs))
+    )
+    return Prediction(answer, features, {**info, **signals(rows, q)})
+
+
+@dataclass
+class BatchCorrector(HostCorrector):
+    """Base of correctors that answer each batch by itself; a subclass writes ``answer``.
+
+    The base checks inputs and converts them from and to any array library. Prototypes are asked for
+    as in `StatefulCorrector`.
+
+    Examples
+    --------
+    >>> class Mean(BatchCorrector):
+    ...     def answer(self, features, probs):
+    ...         return (probs + probs.mean(axis=0)) / 2, {}
+    >>> Mean().correct(np.ones((2, 3)), np.eye(2)).probs
+    array([[0.75, 0.25],
+           [0.25, 0.75]])
+    """
+
+    ordered: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
+    causal: ClassVar[bool] = False
+
+    def answer(self, features: Floats, probs: Floats) -> tuple[Floats, dict[str, float]]:
+        """Answer a batch of one sample or more by rows [N, K], and ``info``.
+
+        Features and probabilities are NumPy arrays of float32 or float64, checked before, which
+        must not be changed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must have answer(features, probs)")
+
+    def correct(self, features: Array, probs: Array, /) -> Prediction:
+        """Correct one batch: features [N, d] and probs [N, K]."""
+        self._check(features, probs)
+        if probs.shape[0] == 0:
+            return Prediction(probs, features)
+        x, q = host_values(features, probs)
+        with finite_products():
+            rows, info = self.answer(x, q)
+        return as_prediction(rows, info, features, probs, q)
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""
+
+
+@dataclass
+class StatefulCorrector(HostCorrector):
     """Base of correctors whose answers depend on the samples before; a subclass writes two methods.
 
     `init_state` gives the state before the first sample, and `update_one` answers one sample, or
@@ -43,7 +138,8 @@ class StatefulCorrector(Params):
 
     A method that works with the prototypes of the classes, as `lametta.types.UsesPrototypes` says,
     sets ``needs = frozenset({"prototypes"})`` and finds them in ``self.prototypes``, as NumPy
-    arrays that fit d and K, from `init_state` on.
+    arrays that fit d and K, from `init_state` on. One that can do without them sets ``takes``
+    instead: then they are there where the model has some.
 
     The state lives in host memory, whatever library and device the samples come from. Threads may
     share a corrector: its calls are answered one at a time, in the order in which they come.
@@ -67,9 +163,6 @@ class StatefulCorrector(Params):
     stateful: ClassVar[bool] = True
     causal: ClassVar[bool] = True  # wherever a stream is cut into batches, the answers are the same
 
-    needs: ClassVar[Collection[str]] = frozenset()
-
-    prototypes: Prototypes | None = field(default=None, init=False, repr=False, compare=False)
     _state: State = field(default_factory=dict, init=False, repr=False, compare=False)
     _lock: FairLock = field(default_factory=FairLock, init=False, repr=False, compare=False)
 
@@ -97,13 +190,10 @@ class StatefulCorrector(Params):
         raise NotImplementedError(f"{type(self).__name__} must have update or update_one")
 
     def use(self, prototypes: Prototypes, /) -> None:
-        """Take the prototypes of the classes, where the method needs them; forget all samples."""
-        if "prototypes" not in self.needs:
-            raise LamettaError(f"prototypes must not be given to {type(self).__name__}")
-        weight = check_prototypes(prototypes).weight
-        bias = None if prototypes.bias is None else _plain("bias", prototypes.bias)
+        """Take the prototypes of the classes, where the method has a use for them; forget all."""
         with self._lock:
-            self.prototypes, self._state = Prototypes(_plain("weight", weight), bias), {}
+            super().use(prototypes)
+            self._state = {}
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct the next samples of the stream: features [N, d] and probs [N, K].
@@ -114,27 +204,17 @@ class StatefulCorrector(Params):
             return self._correct(features, probs)
 
     def _correct(self, features: Array, probs: Array) -> Prediction:
-        xp = namespace(features=features, probs=probs)
-        check_shapes(xp, features, probs)
-        sizes = features.shape[1], probs.shape[1]
+        sizes = self._check(features, probs)
         if self._state:
             check_sizes(self._state[_SIZES], sizes, "this stream", "; reset() begins another")
-        if lacks_prototypes(self):
-            give_prototypes(self, None, "nobody: call use(lametta.types.Prototypes(weight, bias))")
         if probs.shape[0] == 0:
             return Prediction(probs, features)
-        x, q = widen(np, _values("features", features)), widen(np, _values("probs", probs))
-        q = checked_probs(probs.dtype, x, q, np)
+        x, q = host_values(features, probs)
         if not self._state:
             self._state = self._first(*sizes)
         with finite_products():
             rows, info = self.update(self._state, x, q)
-        answer = (
-            rows.astype(probs.dtype, copy=False)
-            if isinstance(probs, np.ndarray)
-            else xp.asarray(rows, dtype=probs.dtype, device=device(probs))
-        )
-        return Prediction(answer, features, {**info, **signals(rows, q)})
+        return as_prediction(rows, info, features, probs, q)
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -162,11 +242,7 @@ class StatefulCorrector(Params):
         return {**vars(self), "_state": StatefulCorrector.state_dict(self)}  # never amid a call
 
     def _first(self, d: int, k: int) -> State:
-        if self.prototypes is not None and tuple(self.prototypes.weight.shape) != (k, d):
-            raise LamettaError(
-                f"features and probs must have the d and K of the prototypes, "
-                f"{self.prototypes.weight.shape[::-1]}, got {(d, k)}"
-            )
+        self._check_sizes(d, k)
         return {_SIZES: np.array([d, k]), **self.init_state(d, k)}
 
     def check_state(self, state: State) -> None:
@@ -307,25 +383,34 @@ def checked_prediction(prediction: object, method: Corrector | Adapter) -> Predi
     )
 
 
+def has_use_for_prototypes(corrector: object) -> bool:
+    """Whether a corrector needs prototypes, or takes them where there are some."""
+    return any("prototypes" in getattr(corrector, trait, ()) for trait in ("needs", "takes"))
+
+
+def wants_prototypes(corrector: object) -> bool:
+    """Whether a corrector has a use for prototypes and has not been given them."""
+    return has_use_for_prototypes(corrector) and getattr(corrector, "prototypes", None) is None
+
+
 def lacks_prototypes(corrector: object) -> bool:
-    """Whether a corrector needs prototypes and has not been given them."""
+    """Whether a corrector cannot work without prototypes, and has not been given them."""
     needs: Collection[str] = getattr(corrector, "needs", ())
     return "prototypes" in needs and getattr(corrector, "prototypes", None) is None
 
 
 def give_prototypes(corrector: object, found: Prototypes | None, source: str) -> None:
-    """Give a corrector the prototypes that it lacks, if it does; raise where there are none.
+    """Give a corrector the prototypes that it wants, if it does; raise where it needs absent ones.
 
     ``source`` says in the message who had none, and what to do about it.
     """
-    if not lacks_prototypes(corrector):
-        return
-    if found is None:
+    if found is not None and wants_prototypes(corrector):
+        cast(UsesPrototypes, corrector).use(check_prototypes(found))
+    elif lacks_prototypes(corrector):
         raise LamettaError(
             f"{_lacking(corrector)} needs prototypes, the weights [K, d] of a linear head, got "
             f"none from {source}"
         )
-    cast(UsesPrototypes, corrector).use(check_prototypes(found))
 
 
 def _lacking(corrector: object) -> str:

@@ -12,7 +12,8 @@ from lametta.correctors.base import (
     check_can_correct,
     checked_prediction,
     clone,
-    lacks_prototypes,
+    has_use_for_prototypes,
+    wants_prototypes,
 )
 from lametta.signals import signals
 from lametta.types import (
@@ -65,19 +66,23 @@ class Chain(Composite, Params):
         return frozenset().union(*(getattr(one, "needs", ()) for one in self.correctors))
 
     @property
+    def takes(self) -> frozenset[str]:
+        """What any of them takes where there is some."""
+        return frozenset().union(*(getattr(one, "takes", ()) for one in self.correctors))
+
+    @property
     def prototypes(self) -> Prototypes | None:
-        """Those that were given; None as long as any of them lacks some."""
-        if any(map(lacks_prototypes, self.correctors)):
+        """Those that were given; None as long as any of them wants some."""
+        if any(map(wants_prototypes, self.correctors)):
             return None
-        users = (one for one in self.correctors if "prototypes" in getattr(one, "needs", ()))
+        users = filter(has_use_for_prototypes, self.correctors)
         return next((getattr(one, "prototypes", None) for one in users), None)
 
     def use(self, prototypes: Prototypes, /) -> None:
-        """Give prototypes to those that need them; forget all samples."""
+        """Give prototypes to those that have a use for them; forget all samples."""
         self.reset()
-        for one in self.correctors:
-            if "prototypes" in getattr(one, "needs", ()):
-                cast(UsesPrototypes, one).use(prototypes)
+        for one in filter(has_use_for_prototypes, self.correctors):
+            cast(UsesPrototypes, one).use(prototypes)
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lametta._arrays import Floats
+from lametta._checks import check_flag
 from lametta.correctors.base import State, StatefulCorrector, normalized
 
 
@@ -17,6 +18,11 @@ class COFA(StatefulCorrector):
     linear head gives for the mean of two features the mean of their scores, and the softmax of that
     is ``sqrt(q previous)``, normalized: the same answer without the head. Both are the source's
     probabilities: averages are not averaged again.
+
+    Parameters
+    ----------
+    filter : bool
+        Whether the average counts only where it is more confident; else it always does.
 
     Notes
     -----
@@ -37,6 +43,11 @@ class COFA(StatefulCorrector):
            [0.1 , 0.9 ]])
     """
 
+    filter: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("filter", self.filter)
+
     def init_state(self, d: int, k: int) -> State:
         return {"previous": np.zeros(k)}
 
@@ -44,4 +55,5 @@ class COFA(StatefulCorrector):
         row: Floats = np.sqrt(state["previous"] * q)
         state["previous"][:] = q
         # The very first sample, and one that shares no class with the last, keep their own.
-        return normalized(row if row.max() > q.max() * row.sum() else q)
+        limit = q.max() * row.sum() if self.filter else 0
+        return normalized(row if row.max() > limit else q)

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lametta._arrays import is_host_array
 from lametta._lame import check_options, lame
@@ -41,6 +42,8 @@ class LAME(Params):
     weight: float = 1.0
     max_iter: int = 100
     tol: float = 1e-5
+
+    needs: ClassVar[frozenset[str]] = frozenset({"batch"})
     _alone: int = field(default=0, init=False, repr=False, compare=False)  # batches of one in a row
 
     def __post_init__(self) -> None:

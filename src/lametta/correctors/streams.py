@@ -184,6 +184,12 @@ class Streams(Composite, Params):
         return needs
 
     @property
+    def takes(self) -> Collection[str]:
+        """What the corrector takes where there is some."""
+        takes: Collection[str] = getattr(self.corrector, "takes", frozenset())
+        return takes
+
+    @property
     def prototypes(self) -> Prototypes | None:
         """Those that the corrector was given, which all streams share."""
         return getattr(self.corrector, "prototypes", None)

@@ -72,7 +72,10 @@ class Windowed(StatefulCorrector):
                 f"windows, got {type(self.corrector).__name__}, which needs no window"
             )
 
-        self.needs = getattr(self.corrector, "needs", frozenset())  # type: ignore[misc]
+        # The window is the batch that it needs.
+        needs = frozenset(getattr(self.corrector, "needs", ())) - {"batch"}
+        self.needs = needs  # type: ignore[misc]
+        self.takes = getattr(self.corrector, "takes", frozenset())  # type: ignore[misc]
         self.prototypes = getattr(self.corrector, "prototypes", None)
 
     def use(self, prototypes: Prototypes, /) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from lametta._checks import check_integer, extra, import_optional
 from lametta.adapters import Source
 from lametta.correctors import Streams
-from lametta.correctors.base import give_prototypes, lacks_prototypes
+from lametta.correctors.base import give_prototypes, lacks_prototypes, wants_prototypes
 from lametta.methods import as_corrector
 from lametta.torch.model import Classifier, Inputs, check_one_of_many, check_ready, find_head
 from lametta.types import Corrector, Id, LamettaError, Output, Prediction, Prototypes
@@ -119,10 +119,11 @@ class CorrectedPipeline:
             corrector = Streams(as_corrector(corrector))
         self.streams = corrector
         self._zero_shot: _ZeroShot | None = None
-        self._takes_texts = self.task == _ZERO_SHOT and lacks_prototypes(self.streams)
+        self._needs_texts = lacks_prototypes(self.streams)
+        self._takes_texts = self.task == _ZERO_SHOT and wants_prototypes(self.streams)
         if self.task != _ZERO_SHOT:
             self._model = _classifier(self.pipeline, head)
-            if lacks_prototypes(self.streams):
+            if wants_prototypes(self.streams):
                 none = f"the head of {type(self._model.net).__name__}, which is no linear layer"
                 give_prototypes(self.streams, self._model.prototypes, none)
         elif head is not None:
@@ -200,7 +201,8 @@ class CorrectedPipeline:
             zero_shot = self._prompted(ready)
             output = _concatenate(zero_shot(part) for part in parts)
             if self._takes_texts and not zero_shot.is_used:
-                self.streams.use(zero_shot.head())
+                if self._needs_texts or zero_shot.prototypes is not None:
+                    self.streams.use(zero_shot.head())
                 zero_shot.is_used = True
             return zero_shot.labels, output
         config = self.pipeline.model.config

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from starlette.types import ASGIApp
 
 from lametta.adapters import prototypes_of
-from lametta.correctors.base import give_prototypes, lacks_prototypes
+from lametta.correctors.base import give_prototypes, wants_prototypes
 from lametta.integrations.onnx import OnnxModel
 from lametta.methods import as_corrector
 from lametta.serve.app import make_app
@@ -108,7 +108,7 @@ class ServerConfig:
         self, correctors: Collection[Corrector], network: OnnxModel | None
     ) -> None:
         found = prototypes_of(network) if self.prototypes is None else self.prototypes
-        if self.prototypes is not None and not any(map(lacks_prototypes, correctors)):
+        if self.prototypes is not None and not any(map(wants_prototypes, correctors)):
             raise LamettaError("prototypes must be for a corrector that needs them, got no such")
         for one in correctors:
             give_prototypes(one, found, "the server: give it some as prototypes, --prototypes")

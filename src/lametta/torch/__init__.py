@@ -18,7 +18,19 @@ from lametta.torch.adapt import (
     NetworkMethod,
     own,
 )
-from lametta.torch.methods import SHOTIM, TENT, AdaBN, PseudoLabel
+from lametta.torch.aetta import AETTA
+from lametta.torch.fisher import measure_fisher
+from lametta.torch.methods import (
+    EATA,
+    ETA,
+    SAR,
+    SHOTIM,
+    TENT,
+    AdaBN,
+    DeYO,
+    PseudoLabel,
+    RDumb,
+)
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs
 from lametta.torch.wrapped import Wrapped, wrap
@@ -27,11 +39,16 @@ from lametta.torch.wrapped import Wrapped, wrap
 tent, shot_im, pseudo_label, adabn = TENT, SHOTIM, PseudoLabel, AdaBN
 
 __all__ = [
+    "AETTA",
+    "EATA",
+    "ETA",
+    "SAR",
     "SHOTIM",
     "TENT",
     "AdaBN",
     "Batch",
     "Classifier",
+    "DeYO",
     "GradientAdapter",
     "GradientMethod",
     "LossMethod",
@@ -41,8 +58,10 @@ __all__ = [
     "Outputs",
     "Preprocess",
     "PseudoLabel",
+    "RDumb",
     "Wrapped",
     "adabn",
+    "measure_fisher",
     "own",
     "pseudo_label",
     "shot_im",

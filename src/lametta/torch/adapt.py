@@ -76,7 +76,9 @@ class NetworkMethod:
     What a class may say beside its options: ``statistics``, which batch normalizations go by the
     batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``;
     ``seed``, of the draws of ``net.generator`` (an option, in a method that draws); ``ordered``,
-    whether the order inside a batch matters.
+    whether the order inside a batch matters; ``needs``, out of `lametta.methods.NEEDS`;
+    ``answers``, from ``"before"`` or ``"after"`` its update; ``passes``, how many forward and
+    backward passes it makes for a sample with its default options, None where it does not say.
 
     Examples
     --------
@@ -99,6 +101,9 @@ class NetworkMethod:
     stateful: ClassVar[bool] = True
     ordered: ClassVar[bool] = False
     causal: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
+    answers: ClassVar[str] = "after"
+    passes: ClassVar[tuple[float, float] | None] = None
     statistics: ClassVar[Literal["chosen", "all"]] = "chosen"
     seed: ClassVar[int] = 0
 
@@ -121,7 +126,7 @@ class NetworkMethod:
         """Replace layers, before parameters are chosen; by default none."""
 
     def start(self, net: Network, /) -> None:
-        """Learn about the source before the first batch; passes are allowed. By default nothing."""
+        """Learn about the source before the first batch, by passes and gradients, or not at all."""
 
     def adapt(self, batch: Batch, net: Network, /) -> Output | None:
         """Learn from a batch, and answer it.
@@ -183,7 +188,8 @@ class NetworkMethod:
         try:
             self.prepare(net)
             network = self._make_network(x)
-            self.start(network)
+            with network.stepping(StepTimer(next(net.parameters()).device)):
+                self.start(network)
         except BaseException:
             before.restore()
             raise
@@ -233,14 +239,15 @@ class GradientMethod(NetworkMethod):
         The network to adapt.
     lr : float
         Learning rate.
-    optimizer : {"adam", "sgd"} or callable
-        Adam as in the paper; SGD with Nesterov momentum as in its released code; or a class such
-        as ``torch.optim.AdamW``, called with parameters and ``lr``.
+    optimizer : {"adam", "sgd", "heavy_ball"} or callable
+        Adam as in the paper of LAME; SGD with Nesterov momentum as in its released code; SGD with
+        the classical momentum, as in EATA, SAR and DeYO; or a class such as ``torch.optim.AdamW``,
+        called with parameters and ``lr``.
     momentum : float, optional
         Adam's beta1, or the momentum of SGD: 0.9 if not given. A callable has its own.
     weight_decay : float, optional
-        How strongly parameters are pulled to 0. If not given, none with Adam, as in the paper, and
-        1e-4 with SGD, as in its released code. A callable has its own.
+        How strongly parameters are pulled to 0. If not given, 1e-4 with "sgd", as in that released
+        code, and none else. A callable has its own.
     layers, bn_momentum
         As for `NetworkMethod`.
 
@@ -261,11 +268,13 @@ class GradientMethod(NetworkMethod):
     momentum: float | None = None
     weight_decay: float | None = None
 
+    needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("lr", self.lr, 0)
         if not callable(self.optimizer):
-            check_choice("optimizer", self.optimizer, ("adam", "sgd"))
+            check_choice("optimizer", self.optimizer, ("adam", "sgd", "heavy_ball"))
         for name, value, below in (
             ("momentum", self.momentum, 1),
             ("weight_decay", self.weight_decay, None),
@@ -275,7 +284,8 @@ class GradientMethod(NetworkMethod):
             if callable(self.optimizer):
                 raise LamettaError(f"{name} must be bound in a callable optimizer, got {value!r}")
             check_number(name, value, 0, below=below)
-        if str(self.layers).startswith("conv") and self.bn_momentum != BN_MOMENTUM:
+        own_default = type(self).__dataclass_fields__["bn_momentum"].default
+        if str(self.layers).startswith("conv") and self.bn_momentum != own_default:
             raise LamettaError(
                 f"bn_momentum is no option of the layers {self.layers!r}, "
                 f"which have no statistics, got {self.bn_momentum!r}"
@@ -290,9 +300,11 @@ class GradientMethod(NetworkMethod):
         if self.optimizer == "adam":
             betas = (momentum, 0.999)
             return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
-        decay = 1e-4 if decay is None else decay
+        nesterov = self.optimizer == "sgd" and momentum > 0
+        if decay is None:
+            decay = 1e-4 if self.optimizer == "sgd" else 0
         return torch.optim.SGD(
-            parameters, lr=self.lr, momentum=momentum, nesterov=momentum > 0, weight_decay=decay
+            parameters, lr=self.lr, momentum=momentum, nesterov=nesterov, weight_decay=decay
         )
 
 
@@ -322,10 +334,15 @@ class LossMethod(GradientMethod):
     steps: int = 1
     predict_first: bool = False
 
+    passes: ClassVar[tuple[float, float] | None] = (2, 1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("steps", self.steps, 1)
         check_flag("predict_first", self.predict_first)
+        if self.predict_first:
+            self.answers = "before"  # type: ignore[misc]
+        self.passes = self.steps + (not self.predict_first), self.steps  # type: ignore[misc]
 
     def loss(self, outputs: Outputs, /) -> Tensor | None:
         """What to minimize, a number; None takes no step."""

@@ -224,7 +224,7 @@ class Network:
         begin = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
         self._begin = Values({**self.source, **self._buffers}, begin, {})
         self._timer: StepTimer | None = None
-        self._length = _length(list(self.source.values()))
+        self._length = length(list(self.source.values()))
 
     def __call__(self, x: Any, *, train: bool = True) -> Outputs:
         """Make one pass over a batch, or over inputs."""
@@ -256,13 +256,15 @@ class Network:
         self.apply(self.gradients(loss), when=when)
 
     @contextmanager
-    def moved(self, by: Sequence[Tensor | None]) -> Iterator[None]:
+    def moved(self, by: Sequence[Tensor | None], *, scale: float | Tensor = 1) -> Iterator[None]:
         """Displace the parameters inside a ``with`` block; afterwards they have the same bits."""
         before = [parameter.detach().clone() for parameter in self.parameters.values()]
-        with torch.no_grad():
-            for parameter, shift in zip(self.parameters.values(), by, strict=True):
-                if shift is not None:
-                    parameter.add_(shift)
+        pairs = zip(self.parameters.values(), by, strict=True)
+        moves = [(parameter, shift) for parameter, shift in pairs if shift is not None]
+        if moves:
+            with torch.no_grad():
+                parameters, shifts = map(list, zip(*moves, strict=True))
+                torch._foreach_add_(parameters, torch._foreach_mul(shifts, scale))
         try:
             yield
         finally:
@@ -275,9 +277,15 @@ class Network:
         The weight is one number, or a tensor for each parameter; of a mask, True takes the target.
         """
         with torch.no_grad():
+            if not isinstance(weight, Mapping):
+                own: list[Tensor] = [*self.parameters.values()]
+                torch._foreach_mul_(own, 1 - weight)
+                others = [target[name] for name in self.parameters]
+                torch._foreach_add_(own, torch._foreach_mul(others, weight))
+                return
             for name, parameter in self.parameters.items():
-                w = weight[name] if isinstance(weight, Mapping) else weight
-                if isinstance(w, Tensor) and w.dtype == torch.bool:
+                w = weight[name]
+                if w.dtype == torch.bool:
                     parameter.copy_(torch.where(w, target[name], parameter))
                 else:
                     parameter.copy_((1 - w) * parameter + w * target[name])
@@ -333,7 +341,7 @@ class Network:
         """How far the parameters are from the source's, as a share of their length."""
         with torch.no_grad():
             now: list[Tensor] = [*self.parameters.values()]
-            moved = _length(torch._foreach_sub(now, [*self.source.values()]))
+            moved = length(torch._foreach_sub(now, [*self.source.values()]))
             return moved / self._length.clamp(min=1e-12)
 
     @contextmanager
@@ -451,9 +459,10 @@ class Copy:
         Buffers, as running statistics, move by passes alone.
         """
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                student = self._network.parameters[name]
-                parameter.copy_(decay * parameter + (1 - decay) * student)
+            own: list[Tensor] = [*self.parameters.values()]
+            others: list[Tensor] = [self._network.parameters[name] for name in self.parameters]
+            torch._foreach_mul_(own, decay)
+            torch._foreach_add_(own, torch._foreach_mul(others, 1 - decay))
 
     def load(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
         """Take these values."""
@@ -537,11 +546,18 @@ def _put(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
         torch._foreach_copy_([own[name] for name in values], list(values.values()))
 
 
-def _length(tensors: "list[Tensor] | tuple[Tensor, ...]") -> Tensor:
-    """Euclidean length of all tensors together, in a handful of kernels."""
+def length(tensors: "Sequence[Tensor | None]") -> Tensor:
+    """Euclidean length of all tensors together, in a handful of kernels; None counts as 0.
+
+    Examples
+    --------
+    >>> length([torch.tensor([3.0]), None, torch.tensor([[4.0]])])
+    tensor(5.)
+    """
+    held = [tensor for tensor in tensors if tensor is not None]
     # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
-    length: Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(tensors)))
-    return length
+    found: Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(held)))
+    return found
 
 
 def check_finite(x: object) -> None:

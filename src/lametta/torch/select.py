@@ -10,6 +10,7 @@ have 27 and 26, and a network of n blocks after block n // 2. What lies outside 
 stem of an EfficientNet or the last normalization of a ViT, is in neither half there.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -106,6 +107,13 @@ def _is_in_released_half(half: int, layer: Layer) -> bool:
     return layer.released_half == half
 
 
+_TOP = re.compile(r"layer4|blocks\.(9|10|11)|norm\.|^norm$")
+
+
+def _is_below_top(layer: Layer) -> bool:
+    return _TOP.search(layer.name) is None
+
+
 def _is_any(layer: Layer) -> bool:
     return True
 
@@ -116,6 +124,7 @@ first_half, second_half = (Selector(partial(_is_in_half, half)) for half in (0, 
 released_first_half, released_second_half = (
     Selector(partial(_is_in_released_half, half)) for half in (0, 1)
 )
+below_top = Selector(_is_below_top)
 all_layers = Selector(_is_any, "all layers that have parameters")
 everything = all_layers  # the name that it had
 
@@ -148,6 +157,12 @@ LAYERS: Registry[Selector] = Registry(
         ),
         "released_second_half": _half(
             norm, released_second_half, "the second half as the paper's released code cuts it"
+        ),
+        "lower_norms": _half(
+            norm,
+            below_top,
+            "normalization layers but those of the top, by their names, as SAR and DeYO: in a "
+            "ResNet's layer4, in blocks 9 to 11 of a ViT and called norm",
         ),
     },
     group=GROUPS["layers"],

@@ -63,6 +63,8 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
         "fingerprint": stream.fingerprint,
         **metrics.compute(),
         "causal": method.causal,
+        "needs": ", ".join(method.needs),
+        "answers": method.answers(cell.params),
         **_summary(steps),
     }
     return row, stream

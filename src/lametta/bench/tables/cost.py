@@ -1,15 +1,18 @@
-"""Table of cost: passes through the network, time and memory of a batch."""
+"""Table of cost: what a method needs, and passes, time and memory of a batch."""
 
 import polars as pl
 
 from lametta.bench.columns import COLUMNS, names
 from lametta.bench.tables import Entry, Table
 
+_TRAITS = ("needs", "answers")
 _SHOWN = ("forwards", "backwards", *names("stage", "time", "memory"))
 
 
 def costs(frame: pl.DataFrame) -> Table:
-    """The passes of a batch as they were counted, its time by stage and its peak memory.
+    """What methods need, the passes of a batch as counted, its time by stage and its peak memory.
+
+    ``answers`` says whether a method answers from before or after its update.
 
     Parameters
     ----------
@@ -30,16 +33,19 @@ def costs(frame: pl.DataFrame) -> Table:
         for name in _SHOWN
         if name in frame.columns and timed[name].null_count() < len(timed)
     ]
+    traits = [name for name in _TRAITS if name in frame.columns and any(timed[name])]
     data = timed.group_by("model", "method", maintain_order=True).agg(
-        pl.col(column.name).mean() for column in shown
+        *(pl.col(name).first() for name in traits),
+        *(pl.col(column.name).mean() for column in shown),
     )
     several = data["model"].n_unique() > 1
     rows = [
         [
             Entry(f"{row['model']} · {row['method']}" if several else row["method"]),
+            *(Entry(row[name] or "") for name in traits),
             *(Entry(column.text(row[column.name])) for column in shown),
         ]
         for row in data.iter_rows(named=True)
     ]
-    header = ["method", *(column.title for column in shown)]
+    header = ["method", *traits, *(column.title for column in shown)]
     return Table("cost", "Cost of a batch", header, rows, data)

@@ -1,8 +1,23 @@
 """Network methods, one file each."""
 
 from lametta.torch.methods.adabn import AdaBN
+from lametta.torch.methods.deyo import DeYO
+from lametta.torch.methods.eata import EATA
+from lametta.torch.methods.eta import ETA
 from lametta.torch.methods.pseudo_label import PseudoLabel
+from lametta.torch.methods.rdumb import RDumb
+from lametta.torch.methods.sar import SAR
 from lametta.torch.methods.shot_im import SHOTIM
 from lametta.torch.methods.tent import TENT
 
-__all__ = ["SHOTIM", "TENT", "AdaBN", "PseudoLabel"]
+__all__ = [
+    "EATA",
+    "ETA",
+    "SAR",
+    "SHOTIM",
+    "TENT",
+    "AdaBN",
+    "DeYO",
+    "PseudoLabel",
+    "RDumb",
+]

@@ -1,6 +1,7 @@
 """AdaBN: batch-normalization statistics of the target (Li et al., 2018)."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lametta._checks import check_number
 from lametta.torch.adapt import BN_MOMENTUM, NetworkMethod
@@ -32,6 +33,9 @@ class AdaBN(NetworkMethod):
 
     momentum: float = BN_MOMENTUM
     bn_momentum: float = field(init=False, repr=False)
+
+    needs: ClassVar[frozenset[str]] = frozenset({"batch"})
+    passes: ClassVar[tuple[float, float] | None] = (2, 0)
 
     def __post_init__(self) -> None:
         check_number("momentum", self.momentum, 0, 1)

@@ -1,5 +1,7 @@
 """SHOT-IM: information maximization (Liang et al., ICML 2020)."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from lametta.torch.adapt import LossMethod
@@ -18,6 +20,8 @@ class SHOTIM(LossMethod):
     >>> SHOTIM(Classifier(digits_net()), lr=0.001).step(torch.rand(8, 1, 8, 8)).probs.shape
     torch.Size([8, 10])
     """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradients", "batch"})
 
     def loss(self, outputs: Outputs, /) -> Tensor:
         # In this order: autograd adds up gradients as the terms were made, to the last bit.
