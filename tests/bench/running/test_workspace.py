@@ -134,17 +134,6 @@ def images_kept(tmp_path, gigabytes):
     return sizes, read_cells(folder).drop(MEASURED)
 
 
-def test_what_an_earlier_version_decoded_makes_room(workspace):
-    folder = workspace.folder / "images"
-    folder.mkdir(parents=True)
-    for name in ("net-photos-0a1b2c3d", "photos-0a1b2c3d", "theirs-photos-0a1b2c3d"):
-        (folder / f"{name}.safetensors").write_bytes(bytes(1000))
-    workspace = replace(workspace, image_cache=0.00121)  # room for 4 images, and for two of these
-    workspace.prepare("net", "photos", images=True)
-    names = sorted(file.stem[:-9] for file in folder.glob("*.safetensors"))
-    assert names == ["photos", "photos", "theirs-photos"]
-
-
 @pytest.mark.slow
 def test_networks_share_images_within_a_bound(workspace, tmp_path):
     # Twice the room of what is written, or it is decoded again for each cell.

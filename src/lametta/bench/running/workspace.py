@@ -168,7 +168,6 @@ class Workspace:
         self, data: Dataset, preprocess: "Preprocess", file: Path, progress: OnProgress | None
     ) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._delete_outdated(file.parent)
         others = sum(other.stat().st_size for other in file.parent.glob("*") if other.is_file())
         size = len(data) * preprocess.pixels(data.samples[0]).nbytes
         # Twice, since rows are in small files until all are there.
@@ -181,14 +180,6 @@ class Workspace:
                 header={"preprocess": pixels_of(preprocess)},
                 progress=progress,
             )
-
-    def _delete_outdated(self, folder: Path) -> None:
-        """Delete images that an earlier version decoded for each network: nothing reads them."""
-        named = self.experiment.datasets
-        apart = {f"{model}-{name}" for model in self.experiment.models for name in named}
-        for file in folder.glob("*-????????.safetensors"):
-            if file.stem[:-9] in apart - named.keys():
-                file.unlink(missing_ok=True)
 
     def network(self, name: str) -> "tuple[nn.Module, Preprocess | None]":
         return self._once(("network", name), lambda: self._load(name))
