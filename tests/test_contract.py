@@ -8,8 +8,11 @@ from lametta import LamettaError, methods
 from lametta.testing import check_adapter, check_corrector, yield_checks
 from lametta.torch import Classifier, Preprocess
 
-# Filters that let samples through, or there would be nothing to reset.
-LEARNS = {"margin": 1.0, "redundancy": 1.0, "reset_below": 0.0, "min_drop": -1.0}
+# Filters that let samples through, or there would be nothing to reset; few views, to be quick.
+OPTIONS = {
+    "margin": 1.0, "redundancy": 1.0, "reset_below": 0.0, "min_drop": -1.0,
+    "views": 2, "unsure_below": 1.0, "copies": 4,
+}  # fmt: skip
 PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
 # Of a seed with which the last batch shows in the first answer of a replay, unless it is forgotten.
 INPUTS = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
@@ -34,7 +37,7 @@ def build(name):
     model = Classifier(net.eval(), head=str(len(net) - 1), preprocess=PLAIN)
     method = methods.find(name)
     known = method.parameters()
-    return method.build(model, {key: x for key, x in LEARNS.items() if key in known})
+    return method.build(model, {key: x for key, x in OPTIONS.items() if key in known})
 
 
 def corrector_of(name):

@@ -339,12 +339,12 @@ def test_a_corrector_that_is_made_already_has_a_name_too():
     assert len(copy.deepcopy(method).correctors({})) == 1
 
 
-def test_roid_is_the_old_name_of_its_prior_correction():
-    old, new = methods.find("roid"), methods.find("prior_correction")
-    assert old.correctors({"size": 3}) == new.correctors({"size": 3}) == [ROID(3)]
-    assert ROID is PriorCorrection
-    assert "roid" not in methods.names()
-    assert methods.is_builtin("tent+roid")
+def test_roid_is_the_method_and_not_its_prior_correction():
+    assert methods.find("roid").needs_network
+    assert methods.find("prior_correction").correctors({"size": 3}) == [PriorCorrection(3)]
+    assert ROID is PriorCorrection  # of lametta.correctors, where the old name stays
+    with pytest.raises(LamettaError, match="corrector must see outputs alone, got 'roid'"):
+        methods.as_corrector("roid")
 
 
 class Plain:

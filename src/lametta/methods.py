@@ -80,6 +80,10 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "rdumb": "lametta.torch:RDumb",
         "sar": "lametta.torch:SAR",
         "deyo": "lametta.torch:DeYO",
+        "roid": "lametta.torch:ROID",
+        "cmf": "lametta.torch:CMF",
+        "cotta": "lametta.torch:CoTTA",
+        "memo": "lametta.torch:MEMO",
         "prudent": "lametta.correctors:Prudent",
         "memory": "lametta.correctors:Memory",
         "windowed": "lametta.correctors:Windowed",
@@ -100,7 +104,6 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "transclip": "lametta.correctors:TransCLIP",
     },
     group=GROUPS["methods"],
-    aliases={"roid": "prior_correction"},
     also="several with + between them",
     load=_load,
 )

@@ -128,7 +128,8 @@ def test_passes_are_those_that_the_method_says(name):
     """The table of docs/methods.md shows them: default options, every sample let through."""
     info = shipped(name, classifier()).step(INPUTS).info
     counted = info["forward_samples"] / len(INPUTS), info["backward_samples"] / len(INPUTS)
-    assert counted == methods.find(name).passes
+    expected = methods.find(name).passes
+    assert counted == pytest.approx(expected, abs=0.05)  # ROID sees about half of a batch twice
 
 
 @pytest.mark.parametrize(
@@ -215,6 +216,19 @@ def test_a_batch_can_be_cut_and_put_together():
         return whole
 
     assert tool(work).step(INPUTS).info["forward_samples"] == 48
+
+
+def test_what_is_first_read_without_gradients_has_them_later():
+    def work(_, batch, net):
+        out = batch.outputs
+        with torch.no_grad():
+            assert out.probs.amax() <= 1
+            assert out.entropy.mean() >= 0
+        net.step(out.entropy.mean())
+
+    info = tool(work, lr=0.1).step(INPUTS).info
+    assert (info["forwards"], info["backwards"]) == (2, 1)
+    assert info["drift"] > 0
 
 
 def test_moved_parameters_return_to_their_bits():

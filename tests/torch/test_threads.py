@@ -10,9 +10,11 @@ import torch
 
 from lametta import Corrected, Output, Prudent, methods
 from lametta.correctors import StatefulCorrector
-from lametta.torch import NetworkMethod, wrap
+from lametta.torch import NetworkMethod, Preprocess, wrap
 from lametta.torch.digits import digits_net
 from tests.conftest import make_batch
+
+QUICK = {"views": 2, "copies": 4}
 
 
 @pytest.fixture
@@ -34,8 +36,11 @@ def taken(monkeypatch):
 def test_answers_are_those_of_one_thread(name, taken):
     """Bit for bit, in the order in which the batches were taken in."""
     torch.manual_seed(0)
-    batches = [torch.rand(16, 1, 8, 8) for _ in range(20)]
-    model, method = wrap(digits_net(), name), methods.find(name)
+    method = methods.find(name)
+    few = {key: value for key, value in QUICK.items() if key in method.parameters()}
+    batches = [torch.rand(16, 3, 8, 8) for _ in range(20)]
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1), digits_net()).eval()
+    model = wrap(net, name, preprocess=Preprocess(), **few)
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(model, batches))
     order = range(20)

@@ -284,10 +284,10 @@ def count_passes(kind: str, config: str) -> tuple[float, float]:
     method = methods.find(kind)
     if not method.needs_network:
         return 0.0, 0.0
-    from lametta.torch import Classifier
+    from lametta.torch import Classifier, Preprocess
 
     net, x = _small_network()
-    with Classifier(deepcopy(net)) as network:
+    with Classifier(deepcopy(net), preprocess=Preprocess()) as network:
         adapter = method.build(network, json.loads(config))
         counted = passes_of(adapter.step(x).info)
         adapter.reset()
@@ -306,7 +306,8 @@ def _small_network() -> "tuple[nn.Module, torch.Tensor]":
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return digits_net(), torch.rand(_COUNTED, 1, 8, 8)
+        color = torch.nn.Conv2d(3, 1, 1)  # augmentations are of images in color
+        return torch.nn.Sequential(color, digits_net()).eval(), torch.rand(_COUNTED, 3, 8, 8)
 
 
 def _commonest(work: pl.DataFrame) -> Iterator[tuple[str, int]]:

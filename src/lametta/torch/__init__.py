@@ -21,12 +21,16 @@ from lametta.torch.adapt import (
 from lametta.torch.aetta import AETTA
 from lametta.torch.fisher import measure_fisher
 from lametta.torch.methods import (
+    CMF,
     EATA,
     ETA,
+    MEMO,
+    ROID,
     SAR,
     SHOTIM,
     TENT,
     AdaBN,
+    CoTTA,
     DeYO,
     PseudoLabel,
     RDumb,
@@ -40,14 +44,18 @@ tent, shot_im, pseudo_label, adabn = TENT, SHOTIM, PseudoLabel, AdaBN
 
 __all__ = [
     "AETTA",
+    "CMF",
     "EATA",
     "ETA",
+    "MEMO",
+    "ROID",
     "SAR",
     "SHOTIM",
     "TENT",
     "AdaBN",
     "Batch",
     "Classifier",
+    "CoTTA",
     "DeYO",
     "GradientAdapter",
     "GradientMethod",

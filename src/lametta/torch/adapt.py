@@ -21,7 +21,14 @@ from lametta._checks import check_choice, check_flag, check_integer, check_numbe
 from lametta._locks import FairLock
 from lametta.signals import signals
 from lametta.torch.model import Classifier, Inputs, check_ready
-from lametta.torch.network import Batch, Network, Outputs, Snapshot, check_finite, norms_of
+from lametta.torch.network import (
+    Batch,
+    Network,
+    Outputs,
+    Snapshot,
+    check_finite,
+    norms_of,
+)
 from lametta.torch.norm import is_batch_norm
 from lametta.torch.profiling import StepTimer
 from lametta.torch.select import Selector, as_selector, layers_of
@@ -75,10 +82,12 @@ class NetworkMethod:
     -----
     What a class may say beside its options: ``statistics``, which batch normalizations go by the
     batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``;
-    ``seed``, of the draws of ``net.generator`` (an option, in a method that draws); ``ordered``,
-    whether the order inside a batch matters; ``needs``, out of `lametta.methods.NEEDS`;
-    ``answers``, from ``"before"`` or ``"after"`` its update; ``passes``, how many forward and
-    backward passes it makes for a sample with its default options, None where it does not say.
+    ``transform``, the augmentation of pixels that it makes, for which the model has to know its
+    ``preprocess``; ``seed``, of the draws of ``net.generator`` (an option, in a method that draws);
+    ``ordered``, whether the order inside a batch matters; ``needs``, out of
+    `lametta.methods.NEEDS`; ``answers``, from ``"before"`` or ``"after"`` its update; ``passes``,
+    how many forward and backward passes it makes for a sample with its default options, None where
+    it does not say.
 
     Examples
     --------
@@ -105,6 +114,7 @@ class NetworkMethod:
     answers: ClassVar[str] = "after"
     passes: ClassVar[tuple[float, float] | None] = None
     statistics: ClassVar[Literal["chosen", "all"]] = "chosen"
+    transform: ClassVar[Any] = None  # a Transform; mypy would take a callable for a method
     seed: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -188,6 +198,8 @@ class NetworkMethod:
         try:
             self.prepare(net)
             network = self._make_network(x)
+            if self.transform is not None:
+                _ = network.preprocess  # raises where it is not known
             with network.stepping(StepTimer(next(net.parameters()).device)):
                 self.start(network)
         except BaseException:

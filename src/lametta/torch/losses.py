@@ -44,6 +44,21 @@ def pseudo_label(log_probs: Tensor) -> Tensor:
     return -widen(log_probs).amax(1)
 
 
+def soft_likelihood_ratio(log_probs: Tensor) -> Tensor:
+    """Minus the mean log-odds of each prediction [N], by its own probabilities (ROID).
+
+    Unlike those of the entropy, its gradients do not vanish where a prediction is confident, up to
+    the probability 0.99.
+
+    Examples
+    --------
+    >>> soft_likelihood_ratio(torch.zeros(1, 4).log_softmax(1)).round(decimals=3)
+    tensor([1.0990])
+    """
+    probs = widen(log_probs).exp().clamp(max=0.99)
+    return -(probs * (probs / (1 - probs) + 1e-5).log()).sum(1)
+
+
 def marginal_entropy(log_probs: Tensor) -> Tensor:
     """Entropy of the mean prediction, one number: high where predictions are diverse (SHOT-IM).
 

@@ -38,17 +38,20 @@ class Outputs(Output):
     @cached_property
     def log_probs(self) -> Tensor:
         """Log-probabilities [N, K], in float32 at least."""
-        return losses.widen(self.logits.log_softmax(1))
+        with self._recorded():
+            return losses.widen(self.logits.log_softmax(1))
 
     @cached_property
     def probs(self) -> Tensor:
         """Probabilities [N, K], in float32 at least."""
-        return self.log_probs.exp()
+        with self._recorded():
+            return self.log_probs.exp()
 
     @cached_property
     def entropy(self) -> Tensor:
         """Entropy of each prediction [N]."""
-        return losses.entropy(self.log_probs)
+        with self._recorded():
+            return losses.entropy(self.log_probs)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -63,6 +66,10 @@ class Outputs(Output):
 
     def __len__(self) -> int:
         return len(self.logits)
+
+    def _recorded(self) -> torch.set_grad_enabled:
+        # What is first read under no_grad is kept, and a loss of it has to have gradients.
+        return torch.set_grad_enabled(self.logits.requires_grad)
 
     @classmethod
     def cat(cls, parts: "Sequence[Output]") -> Self:
@@ -542,8 +549,9 @@ def _values_of(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _put(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        torch._foreach_copy_([own[name] for name in values], list(values.values()))
+    if values:  # a network without batch normalizations has no buffers
+        with torch.no_grad():
+            torch._foreach_copy_([own[name] for name in values], list(values.values()))
 
 
 def length(tensors: "Sequence[Tensor | None]") -> Tensor:

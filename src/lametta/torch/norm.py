@@ -58,11 +58,15 @@ class Norm(_BatchNorm):
         """Mean and variance of each channel [C], or of each sample's channels [N, C]."""
         return self.running_mean, self.running_var
 
-    def move(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Move the running statistics by the momentum, and give them with their gradients."""
+    def mix(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix the running statistics, which stay, with others by the momentum."""
         momentum = 0.0 if self.momentum is None else self.momentum
         mean = (1 - momentum) * self.running_mean + momentum * mean
-        var = (1 - momentum) * self.running_var + momentum * var
+        return mean, (1 - momentum) * self.running_var + momentum * var
+
+    def move(self, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Move the running statistics by the momentum, and give them with their gradients."""
+        mean, var = self.mix(mean, var)
         self.running_mean.copy_(mean.detach())
         self.running_var.copy_(var.detach())
         return mean, var
@@ -80,8 +84,8 @@ class Norm(_BatchNorm):
 _FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
-def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and (biased) variance of each channel [C] of a batch [N, C, ...].
+def moments(x: torch.Tensor, *, correction: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of each channel [C] of a batch [N, C, ...]; 1 corrects the variance's bias.
 
     Examples
     --------
@@ -89,7 +93,28 @@ def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     (tensor([2.]), tensor([1.]))
     """
     over = [0, *range(2, x.ndim)]
-    return x.mean(over), x.var(over, correction=0)
+    return x.mean(over), x.var(over, correction=correction)
+
+
+class AlphaBN(Norm):
+    """A normalization by a mix of source and batch: (1 - momentum) of one, momentum of the other.
+
+    The running statistics stay. Gradients take the mix for a constant, and the batch's variance is
+    the unbiased one, as in the published codes. In eval mode the source's normalize alone.
+
+    Examples
+    --------
+    >>> layer = AlphaBN.of(nn.BatchNorm1d(1, eps=0, affine=False)).train()
+    >>> layer.momentum = 0.5
+    >>> layer(torch.tensor([[1.0], [3.0]]))  # by a mean of 1 and a variance of 1.5
+    tensor([[0.0000],
+            [1.6330]])
+    """
+
+    def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.training:
+            return super().statistics(x)
+        return self.mix(*moments(x.detach(), correction=1))
 
 
 def replace(net: nn.Module, make: Callable[[nn.Module], nn.Module]) -> None:

@@ -181,10 +181,12 @@ class Experiment(StrictModel):
                 phase.seeds, phase.batch_sizes, configs
             ):
                 kind = self.methods[method].kind
-                key = (method, kind, config, model, scenario, seed, size, phase.live)
+                rest = (config, model, scenario, seed, size, phase.live)
                 # As canonical([[...], *key]) is, but for thousands of cells the parts are long.
-                text = f"[{definition}, {_encode(key)[1:-1]}]"
-                yield Cell(*key, id=hashlib.sha256(text.encode()).hexdigest()[:16])
+                key = _encode((method, _kind_as_stored(kind), *rest))
+                text = f"[{definition}, {key[1:-1]}]"
+                id_ = hashlib.sha256(text.encode()).hexdigest()[:16]
+                yield Cell(method, kind, *rest, id=id_)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -202,6 +204,15 @@ def canonical(value: object) -> str:
     if isinstance(plain, dict):
         plain = {key: _as_stored(key, item) for key, item in plain.items()}
     return json.dumps(plain, sort_keys=True, ensure_ascii=False)
+
+
+# Ids of cells hash the names that methods had when results were first stored, and ROID came after
+# its prior correction, which had its name.
+_STORED = {"prior_correction": "roid", "roid": "roid_network"}
+
+
+def _kind_as_stored(kind: str) -> str:
+    return "+".join(_STORED.get(part, part) for part in kind.split("+"))
 
 
 def _as_stored(key: str, value: object) -> object:

@@ -174,12 +174,9 @@ class ScenarioSpec(_Spec):
         return Scenario(self.order, self.prior, batch_size, seed, self.limit, self.split_groups)
 
 
-_STORED = {"prior_correction": "roid"}  # names that ids of cells hash, from before a renaming
-
-
 def _check_kind(kind: str) -> str:
     methods.check_name(kind, "kind")
-    return "+".join(_STORED.get(part, part) for part in kind.split("+"))
+    return kind
 
 
 class MethodSpec(_Spec):

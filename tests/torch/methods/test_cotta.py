@@ -1,0 +1,46 @@
+"""CoTTA against the published numbers."""
+
+import pytest
+import torch
+
+from lametta.torch import CoTTA
+from tests.torch.golden import Vectors, difference, golden, replay
+from tests.torch.views import recorded
+
+ADAM = {"lr": 1e-3, "optimizer": "adam"}
+SGD = {"symmetric": True}  # as the released codes have it for ImageNet
+SETTINGS = {
+    "cotta_cifar_orig": ADAM,
+    "cotta_cifar_bench": ADAM,
+    "cotta_imagenet_orig": SGD,
+    "cotta_imagenet_bench": SGD,
+}
+
+
+@golden
+@pytest.mark.parametrize("file", SETTINGS)
+def test_published_numbers(file, dtype):
+    vectors = Vectors(file, dtype)
+    config = vectors.config
+
+    class Restoring(recorded(CoTTA, vectors)):
+        def masks(self, net):
+            return {n: torch.tensor(vectors[f"restore.{n}"][self.row]) for n in net.parameters}
+
+    method = Restoring(
+        vectors.classifier(), decay=config["mt"], unsure_below=config["ap"], **SETTINGS[file]
+    )
+    names = [n for n, _ in method.model.net.named_parameters()]
+
+    def state():
+        net = method._network
+        student = {f"student.{name}": net.parameters[name] for name in names}
+        return student | {f"teacher.{name}": net.teacher().parameters[name] for name in names}
+
+    def check(row, prediction):
+        assert difference(prediction.info["loss"], vectors["loss"][row]) < 1e-4
+        unsure = vectors["anchor_confidence"][row] < config["ap"]
+        assert prediction.info["views"] == (32 if unsure else 1)
+
+    gaps = replay(method, vectors, state, check=check)
+    assert len(gaps) == 1 + 2 * len(names)

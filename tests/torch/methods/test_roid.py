@@ -1,0 +1,36 @@
+"""ROID and CMF against the published numbers."""
+
+import numpy as np
+import pytest
+
+from lametta.torch import CMF, ROID
+from tests.torch.golden import Vectors, difference, golden, replay
+from tests.torch.views import recorded
+
+SETTINGS = {
+    "roid_bench": (ROID, {}),
+    "cmf_bench": (CMF, {}),
+    "cmf_bench_q1": (CMF, {"noise": 50}),
+}
+
+
+@golden
+@pytest.mark.parametrize("file", SETTINGS)
+def test_published_numbers(file, dtype):
+    vectors, (kind, options) = Vectors(file, dtype), SETTINGS[file]
+    options |= {"lr": 1e-3, "optimizer": "adam", "batch_size": 16}
+    method = recorded(kind, vectors)(vectors.classifier(), **options)
+
+    def state():
+        found = {"q": method.mean}
+        if kind is CMF:
+            hidden = {f"hidden.{name}": value for name, value in method.hidden.items()}
+            found |= {"hidden_var": np.float64(method.variance), **hidden}
+        return found
+
+    def check(row, prediction):
+        assert prediction.info["learned_from"] == (vectors["weight"][row] > 0).sum()
+        assert difference(prediction.info["loss"], vectors["loss"][row]) < 1e-4
+
+    gaps = replay(method, vectors, state, check=check)
+    assert {"out", "q", "param.layer3.bn.bias"} <= {*gaps}
