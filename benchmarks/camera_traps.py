@@ -10,7 +10,7 @@ files; after the slash, of those in visits of two species.
 
 Where megadetector-utils is installed, its smoothing is a line, too, first of images and then of
 sequences: as it is by default, and so that the most frequent class of a sequence overwrites others.
-``--quick`` is for the tests.
+``--csv docs/tables/camera_traps.csv`` stores the table; ``--quick`` is for the tests.
 """
 
 import argparse
@@ -27,11 +27,18 @@ from typing import Any
 
 import numpy as np
 
+import store
 from lametta.integrations.megadetector import correct, sequences
 from tracks import Samples, banks
 
 Document = dict[str, Any]
 Truth = dict[tuple[int, int], tuple[str, bool]]  # the category, and whether two species are there
+TITLES = {
+    "cifar10_resnet20_clean": "RN-20, CIFAR-10",
+    "cifar10_resnet56_gauss3": "RN-56, noise",
+    "imagenette_val500_lite0": "EN-Lite0, Imagenette",
+    "tinyimagenet_1010_lite0": "EN-Lite0, Tiny-ImageNet",
+}
 EVERY: dict[str, Any] = {"confidence": 0, "ignore": ()}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "**track, by animal**": ("track", {}),
@@ -152,14 +159,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--quick", action="store_true")
+    store.add_option(parser)
     options = parser.parse_args()
     made = {
-        name: [results(samples, 6 if options.quick else 12, seed) for seed in range(3)]
+        TITLES.get(name, name): [
+            results(samples, 6 if options.quick else 12, seed) for seed in range(3)
+        ]
         for name, samples in banks(options.folders, options.quick)
         if np.bincount(samples.labels).max() > 1 and samples.videos is None
     }
     print(f"| | {' | '.join(made)} |")
     print("|---|" + "---:|" * len(made))
+    rows = []
     for way, apply in ways():
         cells = []
         for files in made.values():
@@ -167,6 +178,8 @@ def main() -> None:
             every, mixed = np.mean(scores, axis=0)
             cells.append(f"{every:.1f} / {mixed:.1f}")
         print(f"| {way} | {' | '.join(cells)} |")
+        rows.append({"": way.strip("*"), **dict(zip(made, cells, strict=True))})
+    store.write(options.csv, rows)
 
 
 if __name__ == "__main__":

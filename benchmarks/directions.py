@@ -7,7 +7,6 @@ class, a seed draws the order of classes too. The banks of features are those be
 """
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import lametta
+import store
 from lametta.stream import Scenario
 
 SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="streams of each order")
     parser.add_argument("--quick", action="store_true", help="the smallest bank, for the tests")
-    parser.add_argument("--csv", type=Path, help="where to store the table, too")
+    store.add_option(parser)
     options = parser.parse_args()
     banks = list(BANKS)[:1] if options.quick else list(BANKS)
     for path in map(path_of, banks):
@@ -83,9 +83,8 @@ def main() -> None:
         if not rows:
             print("|---|---|---:|---:|---:|---:|")
         rows.append(row)
-    if options.csv is not None:
-        with options.csv.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+    titles, *lines = rows
+    store.write(options.csv, [dict(zip(titles, line, strict=True)) for line in lines])
 
 
 if __name__ == "__main__":

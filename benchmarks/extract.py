@@ -5,7 +5,7 @@ as the larger of the two. All three run in turns in one process, and the best ti
 ``--device cuda`` extracts from JPEG files of mixed sizes with networks on a GPU instead, where a
 process a core decodes, and compares with decoding alone and with the plain forward pass on a batch
 that stays there. Rates are those once a tenth is done; *in all* is the start and the end as well.
-``--quick`` is for the tests.
+``--csv`` stores the table of the GPU, for docs/speed.md; ``--quick`` is for the tests.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from PIL import Image
 from torch import nn
 
 import extract_gpu
+import store
 from lametta import LamettaError, Model
 from lametta.data.bank import Bank, extract
 from lametta.data.bank.safetensors import write_blocks
@@ -171,11 +172,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU")
     parser.add_argument("--images", type=int, default=20_000, help="how many JPEG files on a GPU")
+    store.add_option(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.device != "cpu":
-        extract_gpu.main(options.device, options.images)
+        store.write(options.csv, extract_gpu.main(options.device, options.images))
         return
+    if options.csv is not None:
+        parser.error("--csv is for --device cuda")
     extraction(n=4 if options.quick else 320, rounds=1 if options.quick else 5)
     reading(n=2048 if options.quick else 131072)
 

@@ -92,7 +92,7 @@ def forward_rate(model: Model, size: tuple[int, int], device: str) -> float:
 
 def on_gpu(
     name: str, net: nn.Module, prepare: Preprocess, data: Dataset, decode: float, device: str
-) -> None:
+) -> dict[str, str]:
     """Images a second of the plain forward pass and of extraction, against those decoded."""
     replays, replay = itertools.count(), torch.cuda.CUDAGraph.replay
 
@@ -127,9 +127,18 @@ def on_gpu(
         f"{len(data) / whole:>9.0f}{100 * next(replays) * BATCH / len(data):>9.0f} %",
         flush=True,
     )
+    return {
+        "network": name,
+        "side in pixels": data.name,
+        "decoding alone": f"{decode:.0f}",
+        "plain forward pass": f"{plain:.0f}",
+        "extraction": f"{watch.rate:.0f}",
+        "of the smaller": f"{100 * watch.rate / min(decode, plain):.0f} %",
+        "in all": f"{len(data) / whole:.0f}",
+    }
 
 
-def main(device: str, n: int) -> None:
+def main(device: str, n: int) -> list[dict[str, str]]:
     print(f"{n} JPEG files, {os.cpu_count()} cores, images a second")
     print(
         f"{'network':<17}{'pixels':>12}{'decode':>9}{'forward':>9}{'extract':>9}"
@@ -140,12 +149,14 @@ def main(device: str, n: int) -> None:
         large, small = (drawn(Path(folder), n, sizes) for sizes in ((300, 640), (160, 256)))
         os.sync()  # or the disk would be busy with the files while rows are written
         decode = decode_rate(large, usual)
-        on_gpu("ResNet-50", ResNet(50), usual, large, decode, device)
+        rows = [on_gpu("ResNet-50", ResNet(50), usual, large, decode, device)]
         if importlib.util.find_spec("timm") is not None:
             wide = Preprocess(**networks.find("paper:efficientnet_b4").options["preprocess"])
             decode = decode_rate(large, wide)
             net = NETWORKS["EfficientNet-B4"][0]()
-            on_gpu("EfficientNet-B4", net, wide, large, decode, device)
+            rows.append(on_gpu("EfficientNet-B4", net, wide, large, decode, device))
         decode = decode_rate(small, usual)
         for layers in (50, 101):
-            on_gpu(f"ResNet-{layers}", ResNet(layers), usual, small, decode, device)
+            name = f"ResNet-{layers}"
+            rows.append(on_gpu(name, ResNet(layers), usual, small, decode, device))
+    return rows

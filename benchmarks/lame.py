@@ -9,7 +9,6 @@ docs/speed.md; ``--json`` keeps all other figures, ``--figure`` draws how the co
 """
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -22,6 +21,7 @@ import torch
 
 import growth
 import lametta
+import store
 from devices import Cpu, Gpu
 from literal import softmax
 from peak import VERSIONS
@@ -184,10 +184,7 @@ def main() -> None:
     quick = options.quick
     table = compare(device, cases(device, [64] if quick else options.sizes), quick=quick)
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, table[0], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table)
+        store.write(options.csv, table)
         return
     others = [
         many_streams(device, 4 if quick else 256),

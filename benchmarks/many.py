@@ -3,7 +3,7 @@
 ``python benchmarks/many.py`` takes some minutes; ``--quick`` is for the tests. A million samples on
 two CPU cores: ``--sizes 1000000 --features 32 --classes 10 --methods faiss``, with ``--noise`` for
 how far classes overlap (``inf``: features without any structure). On a GPU: ``--device cuda --sizes
-300000 1000000``.
+300000 1000000``. ``--csv`` stores the table of docs/speed.md.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import lametta
+import store
 from lametta._solvers.host import Buffers, iterate
 from lametta.affinity import Neighbors, knn
 
@@ -57,7 +58,7 @@ def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def on_cpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
+def on_cpu(n: int, d: int, n_classes: int, noise: float, method: str) -> dict[str, str]:
     x, q = samples(n, d, n_classes, noise)
     affinity = knn(5, method=method)
     before = time.process_time()
@@ -67,13 +68,19 @@ def on_cpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
     solved, solution = seconds(lambda: iterate(q.numpy(), w, 100, 1e-5, Buffers()))
     whole, _ = seconds(lambda: lametta.lame(x, q, affinity=affinity))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return (
-        f"{found:>10.1f} s{method:>10}{recall(x, index):>9.3f}{solved:>10.1f} s{whole:>8.1f} s"
-        f"{peak:>8.2f} GiB   {solution.n_iter} updates, neighbors {busy:.0f} s of the processor"
-    )
+    told = f"{solution.n_iter} updates, neighbors {busy:.0f} s of the processor"
+    print(f"{n:>8}{found:>10.1f} s{method:>10}{recall(x, index):>9.3f}{solved:>10.1f} s"
+          f"{whole:>8.1f} s{peak:>8.2f} GiB   {told}", flush=True)  # fmt: skip
+    return {
+        "N": grouped(n),
+        "neighbors": f"{found:.1f} s",
+        "updates": f"{solved:.1f} s",
+        "in all": f"{whole:.1f} s",
+        "memory of the process": f"{peak:.1f} GiB",
+    }
 
 
-def on_gpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
+def on_gpu(n: int, d: int, n_classes: int, noise: float, method: str) -> dict[str, str]:
     from lametta._solvers import launch
 
     x, q = (array.cuda() for array in samples(n, d, n_classes, noise))
@@ -83,10 +90,19 @@ def on_gpu(n: int, d: int, n_classes: int, noise: float, method: str) -> str:
     torch.cuda.reset_peak_memory_stats()
     whole, result = seconds(lambda: lametta.lame(x, q))
     peak = torch.cuda.max_memory_allocated() / 2**30
-    return (
-        f"{found:>10.2f} s{method:>10}{share:>9.3f}{whole - found:>10.2f} s{whole:>8.2f} s"
-        f"{peak:>8.2f} GiB   {int(result.n_iter)} updates, memory of the device"
-    )
+    told = f"{int(result.n_iter)} updates, memory of the device"
+    print(f"{n:>8}{found:>10.2f} s{method:>10}{share:>9.3f}{whole - found:>10.2f} s"
+          f"{whole:>8.2f} s{peak:>8.2f} GiB   {told}", flush=True)  # fmt: skip
+    return {
+        "N": grouped(n),
+        "neighbors": f"{found:.2f} s",
+        "in all": f"{whole:.2f} s",
+        "memory, inputs included": f"{peak:.2f} GiB",
+    }
+
+
+def grouped(n: int) -> str:
+    return f"{n:,}".replace(",", " ")
 
 
 def main() -> None:
@@ -98,6 +114,7 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=2.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--methods", nargs="+", help="exact, faiss")
+    store.add_option(parser)
     options = parser.parse_args()
     sizes, d, n_classes = options.sizes, options.features, options.classes
     if options.quick:
@@ -107,9 +124,9 @@ def main() -> None:
     titles = {"N": 8, "neighbors": 12, "method": 10, "recall": 9, "updates": 12, "in all": 10}
     print("".join(f"{title:>{width}}" for title, width in titles.items()) + f"{'memory':>12}")
     measure = on_cpu if options.device == "cpu" else on_gpu
-    for n in sizes:
-        for method in options.methods or ["exact"] + ["faiss"] * has_faiss:
-            print(f"{n:>8}" + measure(n, d, n_classes, options.noise, method), flush=True)
+    methods = options.methods or ["exact"] + ["faiss"] * has_faiss
+    rows = [measure(n, d, n_classes, options.noise, m) for n in sizes for m in methods]
+    store.write(options.csv, rows)
 
 
 if __name__ == "__main__":

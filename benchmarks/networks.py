@@ -3,7 +3,8 @@
 Networks have random weights, since the time does not depend on them. Side by side in one run: the
 plain forward pass, LAME on top of it, TENT, and a plain implementation of TENT's computation.
 ``python benchmarks/networks.py --device cuda`` needs timm for EfficientNet-B4 and ViT-B/16 and
-leaves them out without it; ``--quick`` is for the tests.
+leaves them out without it; ``--csv`` stores the table of docs/torch.md, ``--quick`` is for the
+tests.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 import lametta
+import store
 from lametta.torch import Classifier, tent
 from lametta.torch.norm import is_batch_norm
 from lametta.torch.profiling import StepTimer
@@ -42,6 +44,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 }
 NEEDS_TIMM = ("EfficientNet-B4", "ViT-B/16")
 STAGES = ("forward_time", "optimization_time", "inference_time")
+TITLES = (
+    "network", "method", "forward", "optimize", "predict", "step", "memory, MiB", "beside",
+)  # fmt: skip
 
 
 class PlainTent:
@@ -155,11 +160,16 @@ class Bench:
         }
 
 
-def row(name: str, method: str, stages: dict[str, float], step: float, beside: str) -> None:
-    shown = "".join(f"{1e3 * stages.get(stage, 0.0):>9.2f}" for stage in STAGES)
+def row(
+    name: str, method: str, stages: dict[str, float], step: float, beside: str, noise: str = ""
+) -> dict[str, str]:
+    """A line of the table, printed: stages and step in ms."""
     memory = stages.get("peak_memory")
-    held = "-" if memory is None else f"{memory / 2**20:.0f}"
-    print(f"{name:<17}{method:<7}{shown}{1e3 * step:>9.2f}{held:>9}   {beside}", flush=True)
+    shown = [f"{1e3 * stages.get(stage, 0.0):.2f}" for stage in STAGES]
+    shown += [f"{1e3 * step:.2f}", "-" if memory is None else f"{memory / 2**20:.0f}"]
+    cells = "".join(f"{cell:>9}" for cell in shown)
+    print(f"{name:<17}{method:<7}{cells}   {beside}{noise}", flush=True)
+    return dict(zip(TITLES, (name, method, *shown, beside), strict=True))
 
 
 def main() -> None:
@@ -170,6 +180,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, help="the paper's if not given: 64 or 16")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="ResNet-18 on two small images, once")
+    store.add_option(parser)
     options = parser.parse_args()
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     names, n, rounds, side = options.networks, options.batch_size, options.rounds, None
@@ -179,19 +190,19 @@ def main() -> None:
         names = [name for name in names if name not in NEEDS_TIMM]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(f"{where}, {options.dtype}; stages and step in ms, memory in MiB")
-    header = "".join(
-        f"{title:>9}" for title in ("forward", "optimize", "predict", "step", "memory")
-    )
+    header = "".join(f"{title.partition(',')[0]:>9}" for title in TITLES[2:-1])
     print(f"{'':<24}{header}")
+    rows = []
     for name in names:
         bench = Bench(name, device, dtype, n, side)
         times, stages = bench.lame(rounds)
         ratio, noise = times["step"] / times["forward"], times["again"] / times["forward"]
-        beside = f"{ratio:.3f} x the plain forward pass ({noise:.3f} x itself)"
-        row(name, "LAME", stages, times["step"], beside)
+        beside, itself = f"{ratio:.3f} x the plain forward pass", f" ({noise:.3f} x itself)"
+        rows.append(row(name, "LAME", stages, times["step"], beside, itself))
         times, stages = bench.tent(rounds)
         beside = f"{times['step'] / times['plain']:.3f} x a plain TENT"
-        row(name, "TENT", stages, times["step"], beside)
+        rows.append(row(name, "TENT", stages, times["step"], beside))
+    store.write(options.csv, rows)
 
 
 if __name__ == "__main__":

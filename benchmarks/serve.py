@@ -7,7 +7,8 @@ server is Starlette and uvicorn with the same options, and gives back as many by
 corrector's answer has. A second kind of echo corrects the frame first: the extra time is the
 corrector's own between requests, when other work has used the processor's caches. In a loop by
 itself the corrector is faster, which is shown too. Rounds alternate between servers, so that a
-noisy machine hits all alike. At the end, 10,000 streams are begun and left.
+noisy machine hits all alike. At the end, 10,000 streams are begun and left. ``--csv`` stores the
+table of docs/serving.md.
 """
 
 import argparse
@@ -31,12 +32,20 @@ import numpy as np
 import orjson
 from threadpoolctl import threadpool_limits
 
+import store
 from lametta import Prudent
 from lametta.serve.protocol import encode
 from lametta.serve.server import header_timeout_protocol
 
 D, K, N_STREAMS, N_FRAMES = 1280, 1000, 100, 64
 BINARY = "Inference-Header-Content-Length"
+TITLES = "", "connections", "requests/s", "p50", "p99", "server's processor"
+SHOWN = {
+    "echo binary": "echo, binary",
+    "echo, corrected": "echo that corrects, binary",
+    "binary": "`prudent`, binary",
+    "JSON": "`prudent`, JSON",
+}  # of the page's table
 
 
 def frames() -> tuple[np.ndarray, np.ndarray]:
@@ -194,6 +203,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=256, help="MiB of states held ready")
     parser.add_argument("--idle-streams", type=int, default=10_000)
     parser.add_argument("--threads", help="as of `lametta serve`")
+    store.add_option(parser)
     parser.add_argument("--echo", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.echo:
@@ -201,16 +211,18 @@ def main() -> None:
         return
     path = path_of("prudent")
     with tempfile.TemporaryDirectory() as folder:
-        store = folder if options.store == "folder" else options.store
+        states = folder if options.store == "folder" else options.store
         bound = ["--memory", f"{options.memory}M"]
         bound += ["--threads", options.threads] if options.threads else []
-        serve = ("-m", "lametta", "serve", "--port", "0", "--store", store, *bound)
+        serve = ("-m", "lametta", "serve", "--port", "0", "--store", states, *bound)
         with process(*serve) as (port, pid), process(__file__, "--echo") as (echo_port, echo_pid):
             fresh = memory_of(pid)
             print(f"store {options.store}")
+            rows = []
             for connections in options.connections:
                 load(port, path, True, connections, 1.0)  # streams begin
-                measure(options, connections, (port, pid), (echo_port, echo_pid))
+                rows += measure(options, connections, (port, pid), (echo_port, echo_pid))
+            store.write(options.csv, rows)
             before = memory_of(pid)
             begin_streams(port, path, options.idle_streams)
             print(
@@ -225,7 +237,8 @@ def measure(
     connections: int,
     server: tuple[int, int],
     other: tuple[int, int],
-) -> None:
+) -> list[dict[str, str]]:
+    """Measure and print; the lines of the page's table."""
     kinds = {
         "echo binary": (other, "echo", True),
         "echo JSON": (other, "echo", False),
@@ -245,11 +258,15 @@ def measure(
     print(
         f"{connections} connections       requests/s    p50 ms    p99 ms   server CPU ms a request"
     )
+    rows = []
     for kind in kinds:
         p50, p99 = 1000 * np.percentile(np.concatenate(times[kind]), (50, 99))
         rate = statistics.median(map(len, times[kind])) / seconds
         cpu = statistics.median(used[kind])
         print(f"  {kind:15s} {rate:12.0f} {p50:9.2f} {p99:9.2f} {cpu:14.2f}")
+        if kind in SHOWN:
+            figures = f"{connections}", f"{rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.2f}"
+            rows.append(dict(zip(TITLES, (SHOWN[kind], *figures), strict=True)))
     # A round is compared with itself: the machine may be slower in the next one.
     p50s = {k: np.array([1000 * statistics.median(part) for part in times[k]]) for k in kinds}
     cpus = {k: np.array(used[k]) for k in kinds}
@@ -264,6 +281,7 @@ def measure(
                 f"    {kind} less that, over the echo: {middle:.2f} by p50 (half of the rounds "
                 f"{low:.2f} to {high:.2f}), {np.median(ratios[1]):.2f} by the server's processor"
             )
+    return rows
 
 
 def path_of(model: str) -> str:

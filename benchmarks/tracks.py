@@ -7,8 +7,9 @@ short (3 to 5 frames) or long (20 to 50), also with a wrong beginning: a first f
 fifth of the photographs, that the network gets wrong. A label counts for the frame it is given at,
 and is made from that frame and those before. ``--confidence`` gives the rules no more than a class
 and its confidence, as a detector does. ``--crop VIDEOS`` only writes crops of a folder of videos to
-FOLDER, which wander and breathe as boxes of a tracker do. ``--json`` keeps the rows, ``--quick`` is
-for the tests.
+FOLDER, which wander and breathe as boxes of a tracker do. ``--json`` keeps the rows, ``--csv`` the
+means of banks whose names are the same up to the last ``_``, as docs/integrations/trackers.md has
+them; ``--quick`` is for the tests.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import store
 from lametta._arrays import from_top_k, softmax
 from lametta.correctors import Average, Majority, Memory, Product, Track
 from lametta.data.bank.bank import read_arrays
@@ -172,6 +174,7 @@ def main() -> None:
     parser.add_argument("--crop", type=Path, metavar="VIDEOS")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
+    store.add_option(parser)
     options = parser.parse_args()
     if options.crop:
         crop(options.crop, options.folders[0])
@@ -184,6 +187,21 @@ def main() -> None:
     print_table(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    store.write(options.csv, list(means(rows)))
+
+
+def means(rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """A line a kind of tracks and of banks, the mean over networks."""
+    groups: dict[tuple[str, str], list[dict[str, list[float]]]] = {}
+    for row in rows:
+        data = row["bank"].rpartition("_")[0].replace("_", " ")
+        groups.setdefault((data, row["kind"]), []).append(row["scores"])
+    for (data, kind), scores in groups.items():
+        frames = {rule: float(np.mean([s[rule][0] for s in scores])) for rule in RULES}
+        lead = frames["track"] - max(frames[rule] for rule in USUAL)
+        del frames["memory"]
+        cells = {rule: f"{value:.1f}" for rule, value in frames.items()}
+        yield {"": data, "tracks": kind, **cells, "ahead": f"{lead:+.1f}"}
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

@@ -6,8 +6,9 @@ A comment above each table of figures says it, in one of these ways:
   ``lametta report`` does. This script puts its cells into the page, and a test finds pages where
   they differ.
 - ``<!-- figures: tested by tests/FILE.py -->``: a test computes them anew.
-- ``<!-- figures: measured by COMMAND on MACHINE, DATE -->``: another machine, or another run, gives
-  others. The page names the command and the date, too.
+- ``<!-- figures: measured by COMMAND on MACHINE, DATE, stored in docs/tables/NAME.csv -->``:
+  another machine, or another run, gives others. The page names the command and the date, too.
+  Programs in benchmarks/ write NAME.csv by ``--csv``.
 - ``<!-- figures: given by SOURCE -->``: nothing that we measured.
 
 A stored table has the page's rows, in their order, and those of its columns that hold figures.
@@ -65,7 +66,7 @@ def read(path: Path) -> list[list[str]]:
 def fill(table: str, stored: list[list[str]]) -> str:
     """The table of a page with the stored cells; `ValueError` where it has another shape."""
     head, rule, *lines = table.splitlines()
-    titles, (columns, *rows) = cells(head), stored
+    titles, (columns, *rows) = [plain(cell) for cell in cells(head)], stored
     if missing := [column for column in columns if column not in titles]:
         raise ValueError(f"no column {missing} among {titles}")
     if len(rows) != len(lines):
@@ -85,15 +86,20 @@ def fill(table: str, stored: list[list[str]]) -> str:
     return "\n".join(filled) + "\n" * table.endswith("\n")
 
 
+def stored_in(origin: str | None) -> str | None:
+    """The file that holds the cells of a table, if there is one."""
+    found = re.search(r"\bstored in (\S+)$", origin or "")
+    return found and found[1]
+
+
 def filled(text: str) -> str:
     """A page with the cells that are stored."""
 
     def replace(found: re.Match[str]) -> str:
-        origin = found["origin"] or ""
-        if not origin.startswith("stored in "):
+        file = stored_in(found["origin"])
+        if file is None:
             return found[0]
-        stored = read(ROOT / origin.removeprefix("stored in "))
-        return found[0].replace(found["table"], fill(found["table"], stored))
+        return found[0].replace(found["table"], fill(found["table"], read(ROOT / file)))
 
     return TABLE.sub(replace, text)
 
