@@ -224,9 +224,14 @@ def test_a_corrector_by_name():
 
 
 @pytest.mark.slow
-def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tracks.py", "--quick"])
-    runpy.run_path(Path(__file__).parents[2] / "benchmarks" / "tracks.py", run_name="__main__")
+def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys, tmp_path):
+    root, table = Path(__file__).parents[2], tmp_path / "table.csv"
+    monkeypatch.setattr(sys, "argv", ["tracks.py", "--quick", "--csv", str(table)])
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    runpy.run_path(root / "benchmarks" / "tracks.py", run_name="__main__")
+    titles, *rows = table.read_text().splitlines()
+    assert titles == (root / "docs" / "tables" / "tracks.csv").read_text().splitlines()[0]
+    assert rows[-1].startswith(',"long, wrong beginning",57.6,0.0,')
     printed = capsys.readouterr().out
     assert "| made up | long, wrong beginning (21) | 57.6 | 0.0 |" in printed
     assert "track is not behind the best usual rule in 4 of 4 lines" in printed
