@@ -171,7 +171,7 @@ def test_files_that_are_no_map_are_named(tmp_path):
     path = tmp_path / "map.json"
     for text in ("{", "[]", '{"a": 1}'):
         path.write_text(text)
-        with pytest.raises(LamettaError, match=r"path must be .*map\.json"):
+        with pytest.raises(LamettaError, match=r"map\.json' is (not valid JSON|no class map)"):
             ClassMap.load(path)
 
 
@@ -198,9 +198,7 @@ def test_malformed_maps_are_named(tmp_path, change, message):
         ClassMap.from_dict(content)
     path = tmp_path / "map.json"
     path.write_text(json.dumps(content | {"format": "lametta.ClassMap/1"}))
-    with pytest.raises(
-        LamettaError, match=rf"path must be a class map, got .*map\.json: .*{message}"
-    ):
+    with pytest.raises(LamettaError, match=rf"map\.json' is no class map: .*{message}"):
         ClassMap.load(path)
     del content["groups"]
     with pytest.raises(LamettaError, match="got no 'groups'"):
@@ -213,9 +211,9 @@ def test_malformed_maps_are_named(tmp_path, change, message):
 def test_files_that_are_no_json_are_named(tmp_path, content):
     path = tmp_path / "map.json"
     path.write_bytes(content)
-    with pytest.raises(LamettaError, match=r"path must be a JSON file, got .*map\.json"):
+    with pytest.raises(LamettaError, match=r"map\.json' is not valid JSON: "):
         ClassMap.load(path)
-    with pytest.raises(LamettaError, match="path must be a JSON file, got .*No such file"):
+    with pytest.raises(LamettaError, match=r"no such file: '.*absent\.json'"):
         ClassMap.load(tmp_path / "absent.json")
 
 

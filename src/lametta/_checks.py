@@ -117,8 +117,32 @@ def raise_as(
     except LamettaError:
         raise  # which explains itself
     except kinds as error:  # broken files and others' code may raise anything
-        reason = (str(error) or type(error).__name__).partition("\n")[0]
-        raise LamettaError(f"{expected}, got {got!r}: {reason}") from error
+        raise LamettaError(f"{expected}, got {got!r}: {_reason(error)}") from error
+
+
+@contextmanager
+def reading(
+    path: object, what: str, kinds: type[Exception] | tuple[type[Exception], ...] = Exception
+) -> Iterator[None]:
+    """Turn an error of these kinds into one that says which file cannot be read as what.
+
+    Examples
+    --------
+    >>> with reading("bank.npz", "a .npz file"):
+    ...     raise ValueError("no header")
+    Traceback (most recent call last):
+    lametta.types.LamettaError: cannot read 'bank.npz' as a .npz file: no header
+    """
+    try:
+        yield
+    except LamettaError:
+        raise
+    except kinds as error:
+        raise LamettaError(f"cannot read {str(path)!r} as {what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]
 
 
 def import_optional(module: str, install: str, user: str) -> ModuleType:

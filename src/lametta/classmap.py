@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -222,17 +223,21 @@ class ClassMap:
     @classmethod
     def load(cls, path: "PathLike") -> Self:
         """Read a map that `save` wrote."""
+        if not os.path.isfile(path):
+            raise LamettaError(f"no such file: {os.fspath(path)!r}")
         try:
             with open(path, encoding="utf-8") as file:
                 content = json.load(file)
-        except (OSError, ValueError, RecursionError) as error:
-            raise LamettaError(f"path must be a JSON file, got {path}: {error}") from None
+        except OSError as error:
+            raise LamettaError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise LamettaError(f"{os.fspath(path)!r} is not valid JSON: {error}") from None
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise LamettaError(f"path must be a class map that lametta saved, got {path}")
+            raise LamettaError(f"{os.fspath(path)!r} is no class map that lametta saved")
         try:
             return cls.from_dict(content)
         except LamettaError as error:
-            raise LamettaError(f"path must be a class map, got {path}: {error}") from None
+            raise LamettaError(f"{os.fspath(path)!r} is no class map: {error}") from None
 
     @cached_property
     def _padded(self) -> NDArray[np.intp]:

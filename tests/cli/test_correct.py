@@ -188,7 +188,7 @@ FEATURES, PROBS = make_batch(10, 3)
         (
             {"features": FEATURES, "probs": PROBS, "groups": np.array([{}] * 10)},
             [],
-            "must be a readable .npz file",
+            "as a .npz file: ",
         ),
         ({"features": FEATURES, "probs": PROBS}, ["--k", "0"], "k must be an integer >= 1, got 0"),
         (
@@ -240,7 +240,7 @@ def test_errors_in_paths(bank, tmp_path):
     for source, target, message in [
         (tmp_path / "absent.npz", out, "no such file: "),
         (tmp_path / "in.csv", out, "IN must end in .npz or .safetensors"),
-        (tmp_path / "text.npz", out, "IN must be a readable .npz file"),
+        (tmp_path / "text.npz", out, "text.npz' as a .npz file: "),
         (good, tmp_path / "out.txt", "--output must end in .npz, .safetensors, .csv or .parquet"),
         (good, good, "--output must not be IN itself"),
         (good, tmp_path / "absent" / "out.npz", "no such folder: "),

@@ -132,7 +132,7 @@ def test_a_converted_file_loads_by_its_preset(msra, tmp_path, monkeypatch):
     convert_msra(path, tmp_path / "net.safetensors")
     loaded = load("paper:resnet50_msra", weights=tmp_path / "net.safetensors")
     assert torch.equal(logits(loaded.net), logits(msra))
-    with pytest.raises(LamettaError, match="weights must be a .safetensors or .npz file, or"):
+    with pytest.raises(LamettaError, match="cannot read .* as weights: "):
         load("paper:resnet50_msra", weights=path)
 
 

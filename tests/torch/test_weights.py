@@ -63,6 +63,7 @@ def test_files_without_tensors_are_named(user_module, tmp_path, content):
 def test_weights_run_nothing(user_module, tmp_path, suffix):
     file = tmp_path / f"evil{suffix}"
     torch.save({"state_dict": Evil(tmp_path / "ran")}, file)
-    with pytest.raises(LamettaError, match="weights must be a .safetensors or .npz file, or"):
+    with pytest.raises(LamettaError, match="cannot read .* as weights: ") as raised:
         load("torch:user_nets:tiny", weights=file)
+    assert "arbitrary code" not in str(raised.value)  # PyTorch's advice is to run it
     assert not (tmp_path / "ran").exists()

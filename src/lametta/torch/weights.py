@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from types import ModuleType
 
 import numpy as np
 import torch
 from torch import nn
 
-from lametta._checks import import_optional, raise_as
+from lametta._checks import import_optional, reading
 from lametta.types import LamettaError
 
 
@@ -25,15 +26,14 @@ def load_weights(net: nn.Module, file: Path | None) -> nn.Module:
 
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
-    kinds = "a .safetensors or .npz file, or one that torch.load(weights_only=True) reads"
-    with raise_as(f"weights must be {kinds}", str(file)):
+    with reading(file, "weights"):
         if file.suffix == ".safetensors":
             stored: object = safetensors_module().load_file(file)
         elif file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as arrays:
                 stored = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         else:
-            stored = torch.load(file, map_location="cpu", weights_only=True)
+            stored = _load_tensors(file)
     if isinstance(stored, Mapping):
         stored = stored.get("state_dict", stored)
     if not isinstance(stored, Mapping) or not all(
@@ -43,6 +43,16 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     # What DataParallel puts before each name.
     prefix = "module." if all(key.startswith("module.") for key in stored) else ""
     return {key.removeprefix(prefix): value for key, value in stored.items()}
+
+
+def _load_tensors(file: Path) -> object:
+    """What `torch.save` wrote, if it holds tensors and plain values alone."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # whose message advises to run the file's code
+        raise ValueError(
+            "it is no .safetensors or .npz file, and none that torch.load(weights_only=True) reads"
+        ) from error
 
 
 def safetensors_module() -> ModuleType:

@@ -31,9 +31,9 @@ def test_files_are_read_together_as_one_by_one(folder, tmp_path):
     row = pl.read_parquet(files[0])
     for column in (pl.col("batch_size").cast(float), pl.lit(None, pl.String).alias("fingerprint")):
         row.with_columns(column).write_parquet(tmp_path / "odd.parquet")
-        with pytest.raises(LamettaError, match="results must have"):
+        with pytest.raises(LamettaError, match=r"results must have|as a Parquet file: "):
             _read_rows([files[1], tmp_path / "odd.parquet"])
-        with pytest.raises(LamettaError, match=r"results must have .*odd\.parquet"):
+        with pytest.raises(LamettaError, match=r"(results must have|cannot read) .*odd\.parquet"):
             read_cell(tmp_path / "odd.parquet")
 
 
@@ -51,10 +51,10 @@ def test_equal_labels_are_told_apart(folder, tmp_path):
     ("prepare", "message"),
     [
         (lambda folder: folder.rmdir(), "no results in '"),
-        (lambda folder: None, "NAME must have files cells/*.parquet, got none in"),
+        (lambda folder: None, "no results in '"),
         (
             lambda folder: ((folder / "cells").mkdir(), (folder / "cells/a.parquet").touch()),
-            "NAME must have Parquet files, got",
+            "cannot read '",
         ),
     ],
 )
@@ -62,10 +62,10 @@ def test_bad_results_end_with_2(tmp_path, prepare, message):
     results = tmp_path / "results"
     results.mkdir()
     prepare(results)
-    for name, arguments in (("RESULTS", ["report", results]), ("A", ["compare", results, results])):
+    for arguments in (["report", results], ["compare", results, results]):
         result = invoke(*arguments)
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"lametta: {message.replace('NAME', name)}")
+        assert result.stderr.startswith(f"lametta: {message}")
 
 
 @pytest.mark.slow

@@ -174,7 +174,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
     --------
     >>> read_cells(".")
     Traceback (most recent call last):
-    lametta.types.LamettaError: results must have files cells/*.parquet, got none in .
+    lametta.types.LamettaError: no results in '.': no files cells/*.parquet
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -184,7 +184,7 @@ def read_cells(folder: PathLike, cells: Iterable[Cell] | None = None) -> pl.Data
     else:
         files = [cell_file(folder, cell) for cell in cells]
     if not files:
-        raise LamettaError(f"results must have files cells/*.parquet, got none in {folder}")
+        raise LamettaError(f"no results in '{folder}': no files cells/*.parquet")
     try:
         found = _read_rows(files)
     except LamettaError:  # one by one: columns may differ, and an error names the file
@@ -205,12 +205,12 @@ def read_cell(path: Path) -> pl.DataFrame:
 def _read_rows(files: Sequence[Path]) -> pl.DataFrame:
     """The rows of files that have one each, read at once; an error names the first file."""
     where = files[0]
-    if not all(file.is_file() for file in files):
-        raise LamettaError(f"results must have Parquet files, got {where}, which is none")
+    if absent := [file for file in files if not file.is_file()]:
+        raise LamettaError(f"no such file: '{absent[0]}'")
     try:
         found = pl.read_parquet(list(files), glob=False, include_file_paths=_FILE)
     except _UNREADABLE as error:
-        raise LamettaError(f"results must have Parquet files, got {where}: {error}") from None
+        raise LamettaError(f"cannot read '{where}' as a Parquet file: {error}") from None
     if found[_FILE].to_list() != [str(file) for file in files]:
         raise LamettaError(f"results must have one row a file, got {len(found)} in {where}")
     if fault := _missing(found) or _mistyped(found):

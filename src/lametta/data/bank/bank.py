@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import ArrayLike, NDArray
 
 from lametta._arrays import log, widen
-from lametta._checks import raise_as
+from lametta._checks import reading
 from lametta._files import PathLike
 from lametta.classmap import ClassMap
 from lametta.data.bank.safetensors import Header, Rows, decode_columns, read_layout
@@ -216,8 +216,8 @@ def _read_file(path: Path, name: str) -> tuple[dict[str, Array], Header, list[st
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
     if not path.is_file():
         raise LamettaError(f"no such file: {str(path)!r}")
-    with raise_as(f"{name} must be a readable {path.suffix} file", str(path)):
-        arrays, header, found = _load(path, name)
+    with reading(path, f"a {path.suffix} file"):
+        arrays, header, found = _load(path)
         check_header(header)
     return arrays, header, found
 
@@ -332,11 +332,11 @@ def check_header(header: Header) -> None:
         ClassMap.from_dict(packed)
 
 
-def _load(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:
+def _load(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
     """The arrays that are wanted, the header, and the names of all arrays."""
     if path.suffix != ".safetensors":
         return _load_npz(path)
-    stored, header = read_layout(path, name)
+    stored, header = read_layout(path)
     wanted = {key: x for key, x in stored.items() if key.partition(".")[0] in _NAMES}
     small = {key: x if x.ndim > 1 else np.asarray(x) for key, x in wanted.items()}
     return decode_columns(small), header, list(stored)

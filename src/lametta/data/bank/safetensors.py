@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lametta._checks import raise_as
+from lametta._checks import reading
 from lametta.types import LamettaError
 
 _TYPES = {
@@ -125,13 +125,10 @@ def write_blocks(path: Path, arrays: Mapping[str, Sequence[Rows]], header: Heade
                 file.write(np.ascontiguousarray(block, types[name]).data)
 
 
-def read_layout(path: Path, name: str = "path") -> tuple[dict[str, MappedArray], Header]:
-    """Find the arrays of a safetensors file, and read its header, empty if lametta wrote none.
-
-    Messages call the path ``name``.
-    """
+def read_layout(path: Path) -> tuple[dict[str, MappedArray], Header]:
+    """Find the arrays of a safetensors file, and read its header, empty if lametta wrote none."""
     kinds = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
-    with raise_as(f"{name} must be a readable .safetensors file", str(path), kinds):
+    with reading(path, "a .safetensors file", kinds):
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             length = int.from_bytes(file.read(8), "little")
