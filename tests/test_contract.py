@@ -16,7 +16,7 @@ OPTIONS = {
 PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
 # Of a seed with which the last batch shows in the first answer of a replay, unless it is forgotten.
 INPUTS = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
-IMAGES = torch.rand(32, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+IMAGES = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def inputs_of(name):

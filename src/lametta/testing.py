@@ -8,7 +8,7 @@ message names the argument.
 import copy
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -124,32 +124,51 @@ def yield_checks(
     >>> [check.__name__ for check in yield_checks(LAME())][:3]
     ['check_rows', 'check_inputs_unchanged', 'check_reset_is_exact']
     """
-    checks = [*_ALONG_A_STREAM]
-    if not getattr(method, "ordered", False):
-        checks.append(check_permutation_equivariance)
     if isinstance(method, Corrector):
-        stream: list[Batch] = [_make_batch(24, seed) for seed in range(4)]
-        edges = [*_edges()]
-        libraries = [name for name in ("numpy", "torch", "jax") if name in sys.modules]
-        if getattr(method, "stateful", False):
-            checks += _WITH_STATE
-        if getattr(method, "causal", False):
-            checks.append(check_batch_split_invariance)
+        yield from _of_corrector(method)
     else:
-        if x is None or len(x) < 2 * batch_size:
-            given = 0 if x is None else len(x)
-            raise AssertionError(f"x must hold two batches of {batch_size}, got {given} inputs")
-        starts = range(0, len(x) - batch_size + 1, batch_size)
-        stream = [(x[start : start + batch_size],) for start in starts]
-        edges = [(f"batch_of_{n}", (x[:n],)) for n in (0, 1)]
-        libraries = []
-        checks.append(check_model_restored)
+        yield from _of_adapter(method, x, batch_size)
+
+
+def _of_corrector(method: Corrector) -> Iterator[Callable[[Method], None]]:
+    stream = [_make_batch(24, seed) for seed in range(4)]
+    checks = _along_a_stream(method)
+    if getattr(method, "stateful", False):
+        checks += _WITH_STATE
+    if getattr(method, "causal", False):
+        checks.append(check_batch_split_invariance)
+    yield from _named_checks(checks, stream, _edges())
+    for library in ("numpy", "torch", "jax"):
+        if library in sys.modules:
+            yield _named(f"check_{library}_is_kept", check_library, library=library)
+
+
+def _of_adapter(
+    method: Adapter, x: Array | None, batch_size: int
+) -> Iterator[Callable[[Method], None]]:
+    given = 0 if x is None else len(x)
+    if x is None or given < 2 * batch_size:
+        raise AssertionError(f"x must hold two batches of {batch_size}, got {given} inputs")
+    starts = range(0, given - batch_size + 1, batch_size)
+    stream = [(x[start : start + batch_size],) for start in starts]
+    edges = [(f"batch_of_{n}", (x[:n],)) for n in (0, 1)]
+    yield from _named_checks([*_along_a_stream(method), check_model_restored], stream, edges)
+
+
+def _along_a_stream(method: Method) -> list[Callable[..., None]]:
+    ordered = getattr(method, "ordered", False)
+    return [*_ALONG_A_STREAM, *([] if ordered else [check_permutation_equivariance])]
+
+
+def _named_checks(
+    checks: Iterable[Callable[..., None]],
+    stream: Sequence[Batch],
+    edges: Iterable[tuple[str, Batch]],
+) -> Iterator[Callable[[Method], None]]:
     for check in checks:
         yield _named(check.__name__, check, stream=stream)
     for edge, batch in edges:
         yield _named(f"check_{edge}", check_edge, edge=edge, batch=batch)
-    for library in libraries:
-        yield _named(f"check_{library}_is_kept", check_library, library=library)
 
 
 def _named(name: str, check: Callable[..., None], **arguments: Any) -> Callable[[Method], None]:
