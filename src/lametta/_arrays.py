@@ -1,7 +1,7 @@
 """Array operations beyond the standard: dtypes, softmax, row norms, count sketch, top-k rows."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -30,17 +30,7 @@ def namespace(**arrays: Array) -> ModuleType:
     if all(type(array) is np.ndarray for array in arrays.values()):  # the quick way: this is hot
         return np
     for name, array in arrays.items():
-        if isinstance(array, np.ma.MaskedArray):
-            raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
-        if is_torch_array(array) and array.device.type == "meta":
-            raise LamettaError(f"{name} must have values, got a tensor on the meta device")
-        if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
-            raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
-        if not is_array_api_obj(array):  # None and numbers, which array_namespace would let pass
-            kind = type(array).__name__
-            raise LamettaError(
-                f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}"
-            )
+        _check_array(name, array)
     try:
         xp = namespace_of(*arrays.values())
     except TypeError:
@@ -50,11 +40,28 @@ def namespace(**arrays: Array) -> ModuleType:
             f"{' and '.join(arrays)} must come from one array library, got {got}"
         ) from None
     if not is_numpy_namespace(xp) and not is_jax_namespace(xp):  # JAX moves arrays by itself
-        places = {name: getattr(array, "device", None) for name, array in arrays.items()}
-        if len(set(places.values())) > 1:
-            got = " and ".join(f"{name} on {place}" for name, place in places.items())
-            raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
+        _check_device(arrays)
     return xp
+
+
+def _check_array(name: str, array: object) -> None:
+    """Raise unless this is a dense array with values."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise LamettaError(f"{name} must be an ordinary array, got a masked one: fill it first")
+    if is_torch_array(array) and array.device.type == "meta":
+        raise LamettaError(f"{name} must have values, got a tensor on the meta device")
+    if is_torch_array(array) and array.layout != sys.modules["torch"].strided:
+        raise LamettaError(f"{name} must be a dense array, got one of layout {array.layout}")
+    if not is_array_api_obj(array):  # None and numbers, which array_namespace would let pass
+        kind = type(array).__name__
+        raise LamettaError(f"{name} must be an array (NumPy, PyTorch, JAX, CuPy, ...), got {kind}")
+
+
+def _check_device(arrays: Mapping[str, Array]) -> None:
+    places = {name: getattr(array, "device", None) for name, array in arrays.items()}
+    if len(set(places.values())) > 1:
+        got = " and ".join(f"{name} on {place}" for name, place in places.items())
+        raise LamettaError(f"{' and '.join(arrays)} must be on one device, got {got}")
 
 
 def namespace_of(*arrays: Array) -> ModuleType:

@@ -16,6 +16,7 @@ the words of the equation, the others give the same result with less work.
 """
 
 import warnings
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -225,29 +226,42 @@ def lame_streams(
         if lengths is not None:
             lengths = xp.asarray(lengths, dtype=xp.int32, **place)
         return LameStreamsResult(*cuda.solve_streams(problem, lengths))
-    results, rows, errors = [], [], {}
-    for stream, length in enumerate([n] * n_streams if lengths is None else map(int, lengths)):
-        if not 0 <= length <= n:
-            raise LamettaError(f"lengths must lie in 0..{n}, got {length}")
-        x, q = (array[stream, :length, :] for array in (features, probs))
-        try:
-            result = lame(x, q, affinity=affinity, weight=weight, max_iter=max_iter, tol=tol)
-        except LamettaError as error:
-            nothing = xp.full_like(q, xp.nan)
-            result = LameResult(nothing, 0, False, xp.sum(widen(xp, nothing)))
-            errors[stream] = error
-        results.append(result)
-        rows.append(xp.concat([result.probs, probs[stream, length:, :]], axis=0))
+    given = [n] * n_streams if lengths is None else [int(length) for length in lengths]
+    results, errors = _solve_each(problem, given)
     if len(errors) == n_streams:
         raise errors[0]
     for stream, reason in errors.items():
         warnings.warn(f"stream {stream} is left out of this batch: {reason}", stacklevel=2)
+    rows = [
+        xp.concat([result.probs, probs[stream, length:, :]], axis=0)
+        for stream, (result, length) in enumerate(zip(results, given, strict=True))
+    ]
     return LameStreamsResult(
         xp.stack(rows),
         xp.asarray([int(result.n_iter) for result in results], dtype=xp.int32, **place),
         xp.asarray([bool(result.converged) for result in results], dtype=xp.bool, **place),
         xp.stack([result.energy for result in results]),
     )
+
+
+def _solve_each(
+    problem: Problem, lengths: Sequence[int]
+) -> tuple[list[LameResult], dict[int, LamettaError]]:
+    """Solve stream after stream; the result of one that is refused is NaN."""
+    xp, n = problem.xp, problem.features.shape[1]
+    options = {name: getattr(problem, name) for name in ("affinity", "weight", "max_iter", "tol")}
+    results, errors = [], {}
+    for stream, length in enumerate(lengths):
+        if not 0 <= length <= n:
+            raise LamettaError(f"lengths must lie in 0..{n}, got {length}")
+        x, q = (array[stream, :length, :] for array in (problem.features, problem.probs))
+        try:
+            results.append(lame(x, q, **options))
+        except LamettaError as error:
+            nothing = xp.full_like(q, xp.nan)
+            results.append(LameResult(nothing, 0, False, xp.sum(widen(xp, nothing))))
+            errors[stream] = error
+    return results, errors
 
 
 def check_options(affinity: object, weight: object, max_iter: object, tol: object) -> None:
@@ -285,8 +299,11 @@ def _check_streams(xp: ModuleType, features: Array, probs: Array, lengths: Array
     if n_streams == 0:
         raise LamettaError("features must hold a stream or more, got none")
     check_shapes(xp, features[0, :, :], probs[0, :, :])
-    if lengths is None:
-        return
+    if lengths is not None:
+        _check_lengths(lengths, n_streams)
+
+
+def _check_lengths(lengths: Array, n_streams: int) -> None:
     listed = lengths.tolist() if hasattr(lengths, "tolist") else lengths
     whole = isinstance(listed, list | tuple) and all(
         isinstance(n, int) and not isinstance(n, bool) for n in listed

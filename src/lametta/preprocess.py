@@ -63,21 +63,15 @@ class Preprocess:
     max_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name, length in (("resize", self.resize), ("crop", self.crop)):
-            if isinstance(length, tuple) and len(length) != 2:
-                raise LamettaError(f"{name} must have a height and a width, got {length!r}")
-            for side in length if isinstance(length, tuple) else (length,):
-                if length is not None:
-                    check_integer(name, side, 1)
+        _check_length("resize", self.resize)
+        _check_length("crop", self.crop)
         if self.max_size is not None:
             check_integer("max_size", self.max_size, 1)
         check_choice("interpolation", self.interpolation, _INTERPOLATIONS)
         check_choice("scale", self.scale, (1, 255))
         check_flag("bgr", self.bgr)
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            listed = tuple(values) if isinstance(values, Iterable) else ()
-            if len(listed) != 3 or not all(map(is_number, listed)):
-                raise LamettaError(f"{name} must have 3 values, one a channel, got {values!r}")
+        _check_channels("mean", self.mean)
+        _check_channels("std", self.std)
         if 0 in self.std:
             raise LamettaError(f"std must not have a 0, got {self.std!r}")
 
@@ -159,6 +153,21 @@ class Preprocess:
             _constant(tuple(v), pixels.device)[:, None, None] for v in (self.mean, self.std)
         )
         return ((pixels.flip(1) if self.bgr else pixels) * self.scale - mean) / std
+
+
+def _check_length(name: str, length: object) -> None:
+    """Raise unless this is None, a side, or a height and a width."""
+    if isinstance(length, tuple) and len(length) != 2:
+        raise LamettaError(f"{name} must have a height and a width, got {length!r}")
+    if length is not None:
+        for side in length if isinstance(length, tuple) else (length,):
+            check_integer(name, side, 1)
+
+
+def _check_channels(name: str, values: object) -> None:
+    listed = tuple(values) if isinstance(values, Iterable) else ()
+    if len(listed) != 3 or not all(map(is_number, listed)):
+        raise LamettaError(f"{name} must have 3 values, one a channel, got {values!r}")
 
 
 def _check_pixels(is_uint8: bool, x: Any) -> None:

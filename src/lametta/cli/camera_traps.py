@@ -171,11 +171,16 @@ def map_by_name(names: Sequence[str], targets: Sequence[str]) -> ClassMap:
     }
     if empty := [name for name in targets if name not in groups]:
         print_line(f"no category is a kind of {', '.join(empty)}", err)
+    return ClassMap(_with_others(groups, names), n_source=len(names), pooling="sum")
+
+
+def _with_others(groups: dict[str, list[int]], names: Sequence[str]) -> dict[str, list[int]]:
+    """Give the classes that are in no group one of their own name."""
     mapped = {i for group in groups.values() for i in group}
     for i, name in enumerate(names):
         if i not in mapped:
             groups.setdefault(name, []).append(i)
-    return ClassMap(groups, n_source=len(names), pooling="sum")
+    return groups
 
 
 def _ancestors(synsets: Sequence[str], targets: Sequence[str]) -> ClassMap:

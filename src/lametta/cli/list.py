@@ -134,16 +134,19 @@ def _datasets(root: Path | None, count: bool) -> None:
     there = {row.name: row for row in catalog.locate(root)} if root else {}
     rows = []
     for name, (line, needs) in catalog.datasets().items():
-        state, notes = Text("" if needs else "always"), [Text(line)]
-        if needs:
-            notes.append(Text(needs, "dim"))
-        if (row := there.get(name)) is not None:
-            state = Text("yes", "green") if row.found else Text("no", "red")
-            notes += _noted(row, root if count else None)
-        rows.append((name, state, Text("\n").join(notes)))
+        state, notes = _state(there.get(name), needs, root if count else None)
+        rows.append((name, state, Text("\n").join([Text(line), *notes])))
     show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
     print_line(f"{looked} (--data or LAMETTA_DATA); {_OWN} is a data set of your own")
+
+
+def _state(row: "Availability | None", needs: str, root: Path | None) -> tuple[Text, list[Text]]:
+    """Whether a data set is there, what it needs on disk, and what there is to say of it."""
+    notes = [Text(needs, "dim")] if needs else []
+    if row is None:
+        return Text("" if needs else "always"), notes
+    return Text("yes", "green") if row.found else Text("no", "red"), notes + _noted(row, root)
 
 
 def _noted(row: "Availability", root: Path | None) -> list[Text]:

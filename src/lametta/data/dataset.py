@@ -285,26 +285,32 @@ def match_labels(
     >>> match_labels(np.array([0, 1]), ["cat", "dog"], ClassMap({"dog": [0], "cat": [1]}))
     array([1, 0])
     """
-    names = class_map.names
     used = [int(i) for i in np.unique(labels)]
+    targets: NDArray[np.int64] = _match(used, classes, class_map, n_outputs)[np.asarray(labels)]
+    return targets
+
+
+def _match(
+    used: Sequence[int], classes: Sequence[str], class_map: ClassMap, n_outputs: int | None
+) -> NDArray[np.int64]:
+    """The target of each class, of which those used have one or raise."""
+    names = class_map.names
     strange = [classes[i] for i in used if classes[i] not in names]
     named = not (is_unnamed(names) or is_unnamed(classes))
-    target_of = np.full(len(classes), -1)
     if named and not strange:
+        target_of = np.full(len(classes), -1)
         target_of[used] = [names.index(classes[i]) for i in used]
-    elif n_outputs == len(classes):
+        return target_of
+    if n_outputs == len(classes):
         if (least := class_map.min_classes) > n_outputs:
             raise LamettaError(f"class_map must map {n_outputs} classes, got {least}")
-        target_of = targets_of(class_map, len(classes))
-    elif not named and len(classes) == len(names):
-        target_of = np.arange(len(classes))
-    else:
-        raise LamettaError(
-            "class_map must have the classes of the labels as targets, "
-            f"got {abbreviate(names)} without {abbreviate(strange or classes)}"
-        )
-    targets: NDArray[np.int64] = target_of[np.asarray(labels)]
-    return targets
+        return targets_of(class_map, len(classes))
+    if not named and len(classes) == len(names):
+        return np.arange(len(classes))
+    raise LamettaError(
+        "class_map must have the classes of the labels as targets, "
+        f"got {abbreviate(names)} without {abbreviate(strange or classes)}"
+    )
 
 
 def targets_of(class_map: ClassMap, n: int) -> NDArray[np.int64]:

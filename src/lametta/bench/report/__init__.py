@@ -2,10 +2,11 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -135,20 +136,28 @@ def headline(ranking: pl.DataFrame, source: str) -> str:
     if best["gain"] <= 0:
         return f"No method is better than {source} {where}; closest is {name}, {gain}."
     right = f"right in {percent(best['accuracy'])} % {where}, {gain}"
-    if runs < 3:
-        few = "one run, which tells nothing" if runs == 1 else "two runs, which tell little"
-        return f"{name} is best: {right}, from {few} of chance."
-    if sure is None:
-        return f"{name} is best: {right}, from runs that are not complete."
-    if best["gain"] <= sure:
-        return f"{name} gains most: {right}, which may be chance."
+    if doubt := _doubt(best):
+        return f"{name} {doubt[0]}: {right}, {doubt[1]}."
     near = others[1:].filter(pl.col("behind") <= pl.col("behind_ci"), pl.col("gain") > 0)
     if rivals := near.filter(pl.col("gain") > pl.col("gain_ci"))["method"].to_list():
-        between = "the difference between them is" if len(rivals) == 1 else "what parts them is"
-        return f"{_joined([name, *rivals])} lead: {name} is {right}; {between} within the noise."
+        between = "difference between them is" if len(rivals) == 1 else "differences are"
+        names = _joined([name, *rivals])
+        return f"{names} lead: {name} is {right}; the {between} not significant."
     if unsure := near["method"].to_list():
         return f"{name} gains most: {right}; {_joined(unsure)} may gain as much, or nothing."
     return f"{name} is best: {right}."
+
+
+def _doubt(best: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What the best method does, and why its gain may be chance; None if it is not."""
+    if best["runs"] < 3:
+        few = "one run, which tells nothing", "two runs, which tell little"
+        return "is best", f"from {few[best['runs'] - 1]} of chance"
+    if best["gain_ci"] is None:
+        return "is best", "from runs that are not complete"
+    if best["gain"] <= best["gain_ci"]:
+        return "gains most", "which may be chance"
+    return None
 
 
 def _joined(names: Sequence[str]) -> str:

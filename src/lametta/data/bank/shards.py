@@ -126,11 +126,15 @@ class Shards:
         arrays |= {name: [column] for name, column in encode_columns(kept_columns).items()}
         if constants is not None:
             arrays |= {name: [x] for name, x in constants(first).items()}
-        header = self.header | {"failed": [keys[i] for i in self.failed]}
-        if self.versions is not None and len(self.failed):
-            header |= {"failed_stamps": self.versions[self.failed].tolist()}
         with atomic_write(path, self.folder) as temporary:
-            write_blocks(temporary, arrays, header)
+            write_blocks(temporary, arrays, self.header | self._failures(keys))
+
+    def _failures(self, keys: Sequence[str]) -> Header:
+        """The fields of a header that name samples without a row, and the versions of these."""
+        failed: Header = {"failed": [keys[i] for i in self.failed]}
+        if self.versions is not None and len(self.failed):
+            failed["failed_stamps"] = self.versions[self.failed].tolist()
+        return failed
 
     def delete(self) -> None:
         """Delete the shards, and the folder unless something else is in it."""
@@ -206,13 +210,13 @@ class ReusableRows:
         A file without versions, of a data set in memory say, has to be of the same samples;
         whether these were changed is not known.
         """
-        row_of = np.full(len(keys), _MISSING)
+        nothing = np.full(len(keys), _MISSING)
         if not path.exists():
-            return cls({}, row_of)
+            return cls({}, nothing)
         arrays, stored = read_layout(path)
         if versions is None or _VERSIONS not in arrays:
             _check_header(path, stored, header)
-            return cls({}, row_of, complete=True)
+            return cls({}, nothing, complete=True)
         _check_header(path, stored, header, _DATA)
         columns = {name: arrays.pop(name) for name in _COLUMNS if name in arrays}
         arrays = {name: x for name, x in arrays.items() if name not in _CONSTANTS}
@@ -220,10 +224,7 @@ class ReusableRows:
         found = _rows_and_versions(names, columns[_VERSIONS][...].tolist(), stored)
         if not found.keys() & set(keys):  # not one: another data set altogether
             _check_header(path, stored, header)
-        for i, (key, now) in enumerate(zip(keys, versions.tolist(), strict=True)):
-            row, version = found.get(key, (_MISSING, None))
-            if version == now:
-                row_of[i] = row
+        row_of = _rows_of(keys, versions.tolist(), found)
         same = all(stored.get(name) == header[name] for name in _DATA)
         return cls(arrays, row_of, same and not (row_of == _MISSING).any())
 
@@ -261,6 +262,18 @@ def _rows_and_versions(
     found = dict(zip(keys, enumerate(versions), strict=True))
     failed = zip(header["failed"], header.get("failed_stamps", []), strict=True)
     return found | {key: (_FAILED, version) for key, version in failed}
+
+
+def _rows_of(
+    keys: Sequence[str], versions: Sequence[int], found: Mapping[str, tuple[int, int]]
+) -> NDArray[np.int64]:
+    """The row of each sample that was found and is of the same version."""
+    row_of = np.full(len(keys), _MISSING)
+    for i, (key, now) in enumerate(zip(keys, versions, strict=True)):
+        row, version = found.get(key, (_MISSING, None))
+        if version == now:
+            row_of[i] = row
+    return row_of
 
 
 def _check_shape(name: str, x: NDArray[np.generic], shape: tuple[int, ...] | None) -> None:

@@ -339,6 +339,11 @@ def _find(path: Path) -> tuple[Path, list[str]]:
         raise LamettaError(f"path must be a folder, a .zip file, an image or a video, got {path}")
     if not path.exists():
         raise LamettaError(f"no such file or folder: {str(path)!r}")
+    return path, _images_or_videos(path)
+
+
+def _images_or_videos(path: Path) -> list[str]:
+    """The files in a folder or a .zip file, which holds one of the two kinds."""
     images, videos = list_files(path, SUFFIXES), list_files(path, VIDEOS)
     if videos and path.is_file():
         raise LamettaError(f"{path} must hold images, got {videos[0]}: unpack it to read videos")
@@ -346,7 +351,7 @@ def _find(path: Path) -> tuple[Path, list[str]]:
         raise LamettaError(f"{path} must hold images or videos, got {images[0]} and {videos[0]}")
     if not images and not videos:
         raise LamettaError(f"no images or videos in {path}")
-    return path, images or videos
+    return images or videos
 
 
 def _classes(
