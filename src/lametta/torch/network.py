@@ -14,7 +14,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from lametta.preprocess import Preprocess
 from lametta.torch import losses
 from lametta.torch.model import Classifier, Inputs, first_tensor
-from lametta.torch.norm import batch_statistics, is_batch_norm
+from lametta.torch.norm import batch_statistics, contiguous_groups, is_batch_norm
 from lametta.torch.profiling import StepTimer
 from lametta.types import LamettaError, Output
 
@@ -224,6 +224,8 @@ class Network:
         self.passes = Count()
         self._norms = [model.net.get_submodule(name) for name in norms]
         self._norm_names = list(norms)
+        on_cpu = next(iter(parameters.values())).device.type == "cpu"
+        self._groups = [m for m in model.net.modules() if on_cpu and isinstance(m, nn.GroupNorm)]
         self._bn_momentum = bn_momentum
         self._seed = seed
         self._buffers = {name: b.clone() for name, b in model.net.named_buffers()}
@@ -376,8 +378,9 @@ class Network:
         self, model: Classifier, norms: Sequence[nn.Module], x: Any, stage: str = "forward_time"
     ) -> Outputs:
         inputs = x.inputs if isinstance(x, Batch) else x
-        alone = len(inputs) == 1
-        with self._stage(stage), batch_statistics(norms, self._bn_momentum, alone=alone):
+        alone, groups = len(inputs) == 1, self._groups if torch.is_grad_enabled() else ()
+        statistics = batch_statistics(norms, self._bn_momentum, alone=alone)
+        with self._stage(stage), statistics, contiguous_groups(groups):
             output = model.forward(inputs)
         self.passes.forward(len(inputs))
         self.passes.watch(output)
