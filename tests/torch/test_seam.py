@@ -35,6 +35,7 @@ INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 SHIPPED = [name for name in methods.names() if methods.find(name).needs_network]
 # Filters that let every sample through.
 LEARNS = {"margin": 1.0, "redundancy": 1.0, "min_drop": -1.0, "threshold": 0.0}
+LEARNS |= {"update_every": 24, "capacity": 240}  # of a memory with room for each class
 
 
 def shipped(name, model, **options):
@@ -115,7 +116,8 @@ def test_reset_gives_back_structure_and_values(name):
     method = shipped(name, model, views=2)
     first = [method.step(INPUTS[i : i + 8]).probs for i in (0, 8, 16)]
     after = model.net.state_dict()
-    assert any(not torch.equal(v, after[k]) for k, v in before[1].items())
+    changed = any(not torch.equal(v, after[k]) for k, v in before[1].items())
+    assert changed == methods.find(name).stateful
     method.reset()
     assert structure(model.net) == before[0]
     assert all(torch.equal(v, before[1][k]) for k, v in model.net.state_dict().items())

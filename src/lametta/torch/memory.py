@@ -96,6 +96,9 @@ class Memory:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __bool__(self) -> bool:
+        return True  # an empty one is one, too
+
     def add(self, item: Item) -> None:
         """Take a sample in, in the place of another one where there is no room."""
         if self.items and item.x.shape != self.items[0].x.shape:

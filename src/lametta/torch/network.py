@@ -19,7 +19,7 @@ from lametta.torch.profiling import StepTimer
 from lametta.types import LamettaError, Output
 
 Transform: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
-"""An augmentation: from pixels [N, 3, H, W] in [0, 1], and a source of draws, to such pixels."""
+"""From pixels [N, 3, H, W] in [0, 1], and a source of draws on the host, to such pixels."""
 
 Weights: TypeAlias = "float | Mapping[str, Tensor]"
 
@@ -332,9 +332,11 @@ class Network:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Draws that are seeded by the method, on the network's device."""
-        device = next(iter(self.parameters.values())).device
-        return torch.Generator(device).manual_seed(self._seed)
+        """Draws that are seeded by the method, on the host, so that nothing waits for the device.
+
+        `lametta.torch.augment.generator_on` makes one for tensors that are drawn on a device.
+        """
+        return torch.Generator().manual_seed(self._seed)
 
     @property
     def preprocess(self) -> Preprocess:
@@ -409,13 +411,12 @@ class Network:
     def __getstate__(self) -> dict[str, Any]:
         state = {**vars(self), "_timer": None}
         if "generator" in state:
-            state["generator"] = (state["generator"].device, state["generator"].get_state())
+            state["generator"] = state["generator"].get_state()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "generator" in state:
-            device, drawn = state["generator"]
-            state["generator"] = torch.Generator(device)
+            drawn, state["generator"] = state["generator"], torch.Generator()
             state["generator"].set_state(drawn)
         vars(self).update(state)
 

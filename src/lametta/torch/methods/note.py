@@ -25,7 +25,7 @@ class NOTE(GradientMethod):
     Running statistics normalize each sample, corrected by its own where these are far away. After
     every ``update_every`` samples the entropy of the memory is minimized, and the statistics move
     towards the memory's. A batch is cut where updates fall, so that answers are those of samples
-    that come one by one. The host waits for the device once a part, for what the memory holds.
+    that come one by one. The host waits for the device once a part, to see who enters the memory.
 
     Parameters
     ----------
@@ -95,16 +95,16 @@ class NOTE(GradientMethod):
         return made
 
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
-        self.memory = self.memory if self.memory is not None else self.make_memory()
+        memory = self.memory = self.memory or self.make_memory()
         answers = []
         for part in cut(batch, self.seen, self.update_every):
             with torch.no_grad():
                 answers.append(net(part, train=False))
             for item in items_of(part, answers[-1]):
-                self.memory.add(item)
+                memory.add(item)
             self.seen += len(part)
-            if self.seen % self.update_every == 0 and len(self.memory):
-                batch.info["loss"] = self.learn(net.batch(self.memory.inputs), net)
+            if self.seen % self.update_every == 0 and len(memory):
+                batch.info["loss"] = self.learn(net.batch(memory.inputs), net)
         return answers[0] if len(answers) == 1 else Outputs.cat(answers)
 
     def make_memory(self) -> PBRS:

@@ -6,23 +6,23 @@ T.-H. Hoang, D. M. Vo, M. N. Do, "Persistent test-time adaptation in recurring t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lametta._checks import check_flag, check_integer, check_number
+from lametta._checks import check_flag, check_number
 from lametta.torch import losses
-from lametta.torch.adapt import GradientMethod, own
-from lametta.torch.augment import Views
+from lametta.torch.adapt import own
 from lametta.torch.features import find_features, moments_of_classes
-from lametta.torch.memory import CSTU, items_of
+from lametta.torch.memory import items_of
+from lametta.torch.methods.rotta import RoTTA
 from lametta.torch.network import Batch, Network, Outputs
-from lametta.torch.norm import RobustNorm, replace
+from lametta.types import LamettaError
 
 
 @dataclass(kw_only=True)
-class PeTTA(GradientMethod):
+class PeTTA(RoTTA):
     """PeTTA: follow a teacher on a memory, nearer to the source the more the features diverge.
 
     With m moving means of the teacher's features of each class, mu and v those of the source:
@@ -30,7 +30,7 @@ class PeTTA(GradientMethod):
     cross-entropy, ``anchor`` times the source's, and -``gamma`` ``regularization`` times the mean
     cosine of parameters to the source's; the teacher follows by (1 - gamma) (1 - decay). The source
     goes by robust statistics of the memory as well, as published. The host waits for the device
-    twice a batch, for what the memory holds and for the draws.
+    once a batch, to see who enters the memory.
 
     Parameters
     ----------
@@ -46,11 +46,14 @@ class PeTTA(GradientMethod):
         Weights of the two terms that hold the network.
     feature_decay : float
         How much of itself a class's mean keeps in each batch that shows the class.
-    capacity, decay, bn_momentum, seed, lr, optimizer, momentum, weight_decay, layers
+    capacity, decay, timeliness, uncertainty, bn_momentum, seed
         As for `RoTTA`; there is an update for every batch.
+    lr, optimizer, momentum, weight_decay, layers
+        As for `GradientMethod`.
 
     Examples
     --------
+    >>> from torch import nn
     >>> from lametta.torch import Classifier, Preprocess
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
     >>> model = Classifier(net.eval(), preprocess=Preprocess())
@@ -59,16 +62,12 @@ class PeTTA(GradientMethod):
     tensor(0.)
     """
 
-    bn_momentum: float = 0.05
     source: Iterable[Any] | Mapping[str, Tensor] | str | PathLike[str] | None = None
     symmetric: bool = False
     regularization: float = 10.0
     anchor: float = 1.0
-    capacity: int = 64
-    decay: float = 0.999
     feature_decay: float = 0.95
-    seed: int = 0  # type: ignore[misc]
-    memory: CSTU | None = own()
+    update_every: int = field(default=1, init=False, repr=False)  # of the batches, here
     means: Tensor | None = own()  # of features [K, d]
     known: dict[str, Tensor] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -77,24 +76,18 @@ class PeTTA(GradientMethod):
     needs: ClassVar[frozenset[str]] = frozenset(
         {"gradients", "source data", "augmentations", "teacher", "memory"}
     )
-    answers: ClassVar[str] = "before"
     passes: ClassVar[tuple[float, float] | None] = (5, 1)  # memory and batch of one size
-    ordered: ClassVar[bool] = True  # samples enter the memory one by one
-    statistics: ClassVar[Literal["chosen", "all"]] = "all"
-    transform: ClassVar[Views] = Views()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flag("symmetric", self.symmetric)
-        check_integer("capacity", self.capacity, 1)
-        for name in ("regularization", "anchor"):
-            check_number(name, getattr(self, name), 0)
-        for name in ("decay", "feature_decay"):
-            check_number(name, getattr(self, name), 0, 1)
+        check_number("regularization", self.regularization, 0)
+        check_number("anchor", self.anchor, 0)
+        check_number("feature_decay", self.feature_decay, 0, 1)
+        if not isinstance(self.source, Iterable | PathLike | None):
+            got = type(self.source).__name__
+            raise LamettaError(f"source must be a loader, a mapping or a path, got {got}")
         self.passes = 5, 1 + self.symmetric  # type: ignore[misc]
-
-    def prepare(self, net: nn.Module, /) -> None:
-        replace(net, RobustNorm.of)
 
     def start(self, net: Network, /) -> None:
         if self.source is not None and self.known is None:
@@ -103,16 +96,16 @@ class PeTTA(GradientMethod):
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
         teacher = net.teacher()
         out = teacher(batch, train=False)
-        if self.memory is None:
-            self.memory = CSTU(self.capacity, classes=out.classes)
+        gamma = self.diverged(out)
+        memory = self.memory = self.memory or self.make_memory(out.classes)
         for item in items_of(batch, out):
-            self.memory.add(item)
-        held = net.batch(self.memory.inputs)
+            memory.add(item)
+        held = net.batch(memory.inputs)
         target = teacher(held).log_probs
         with torch.set_grad_enabled(self.symmetric):
             plain = net(held).log_probs
         home = net.anchor()(held).log_probs
-        found, gamma = net(held.augment(self.transform)).log_probs, self.diverged(out)
+        found = net(held.augment(self.transform)).log_probs
         loss = losses.cross_entropy(target, found)
         if self.symmetric:
             loss = loss + losses.cross_entropy(target, plain)
@@ -131,6 +124,9 @@ class PeTTA(GradientMethod):
         mean, var = self.known["mean"], self.known["var"]
         now = mean if self.means is None else self.means
         count, seen, _ = moments_of_classes(out)
+        if mean.shape != seen.shape:
+            wanted, got = list(seen.shape), list(mean.shape)
+            raise LamettaError(f"source must have mean and var of shape {wanted}, got {got}")
         shown = (count > 0) & mean.isfinite().all(1) & var.isfinite().all(1)
         gap = losses.mean(((now - mean) ** 2 / (var + 1e-6)).mean(1), shown)
         moved = self.feature_decay * now + (1 - self.feature_decay) * seen

@@ -25,8 +25,7 @@ class RoTTA(GradientMethod):
     The teacher answers each batch by running statistics, before any update. After every
     ``update_every`` samples of the stream it labels the memory, and the network learns these labels
     from augmented images, each with the weight exp(-a) / (1 + exp(-a)) of its age
-    a = age / capacity. The host waits for the device once a batch, for what the memory holds, and
-    for the draws of each update.
+    a = age / capacity. The host waits for the device once a batch, to see who enters the memory.
 
     Parameters
     ----------
@@ -88,15 +87,18 @@ class RoTTA(GradientMethod):
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
         teacher = net.teacher()
         out = teacher(batch, train=False)
-        if self.memory is None:
-            kept = {"timeliness": self.timeliness, "uncertainty": self.uncertainty}
-            self.memory = CSTU(self.capacity, classes=out.classes, **kept)
+        memory = self.memory = self.memory or self.make_memory(out.classes)
         for item in items_of(batch, out):
-            self.memory.add(item)
+            memory.add(item)
             self.seen += 1
             if self.seen % self.update_every == 0:
-                batch.info["loss"] = self.learn(self.memory, teacher, net)
+                batch.info["loss"] = self.learn(memory, teacher, net)
         return out
+
+    def make_memory(self, classes: int, /) -> CSTU:
+        """An empty memory."""
+        kept = {"timeliness": self.timeliness, "uncertainty": self.uncertainty}
+        return CSTU(self.capacity, classes=classes, **kept)
 
     def learn(self, memory: CSTU, teacher: Copy, net: Network, /) -> torch.Tensor:
         """Learn what the teacher says of the memory; the loss."""
