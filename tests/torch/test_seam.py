@@ -1,6 +1,8 @@
 """The seam for network methods, by those of the registry and the one of CONTRIBUTING.md."""
 
 import re
+import subprocess
+import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -396,6 +398,41 @@ def test_a_reset_waits_for_the_step_of_another_thread():
         step.result()
         reset.result()
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
+
+
+CHANNELS_LAST = """
+import torch
+from lametta.torch import Classifier
+from tests.torch.golden import PLAIN, Net
+from tests.torch.test_seam import INPUTS, SHIPPED, shipped
+for name in SHIPPED:
+    for last in ("inputs", "weights"):
+        net, x = Net("gn"), INPUTS
+        if last == "inputs":
+            x = INPUTS.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        else:
+            net = net.to(memory_format=torch.channels_last)
+        method = shipped(name, Classifier(net, preprocess=PLAIN), copies=2)
+        try:
+            method.step(x)
+        except ValueError as error:
+            assert "batch normalization" in str(error), error
+            continue
+        assert not len(net.layer1.gn._forward_pre_hooks)
+        print(name, last, flush=True)
+"""
+
+
+def test_channels_last_inputs_and_weights_end_no_process():
+    """PyTorch's backward pass through a group normalization crashes on them on a CPU."""
+    found = subprocess.run(
+        [sys.executable, "-c", CHANNELS_LAST], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    learned = {*found.stdout.splitlines()}
+    assert {
+        f"{name} {last}" for name in ("tent", "sar", "rotta") for last in ("inputs", "weights")
+    } <= learned
 
 
 # Mistakes of a stranger

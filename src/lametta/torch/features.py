@@ -40,7 +40,7 @@ def measure_features(
     >>> from lametta.torch.digits import digits_net
     >>> found = measure_features(Classifier(digits_net()), [torch.rand(64, 1, 8, 8)])
     >>> found["mean"].shape
-    torch.Size([10, 32])
+    torch.Size([10, 64])
     """
     device, count = next(model.net.parameters()).device, torch.zeros(())
     mean, square = torch.zeros(()), torch.zeros(())

@@ -148,7 +148,7 @@ class InstanceAwareNorm(Norm):
 
     Examples
     --------
-    >>> layer = InstanceAwareNorm.of(nn.BatchNorm2d(1))
+    >>> layer = InstanceAwareNorm.of(nn.BatchNorm2d(1, affine=False))
     >>> layer.k = 0.0  # as an instance normalization
     >>> layer(torch.tensor([[[[1.0, 3.0]]]])).flatten().round(decimals=3)
     tensor([-0.7070,  0.7070])

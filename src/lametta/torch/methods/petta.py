@@ -120,7 +120,7 @@ class PeTTA(RoTTA):
     def diverged(self, out: Outputs, /) -> Tensor:
         """How far the classes of a batch are from the source, in [0, 1]; then the means move."""
         if self.known is None:
-            return out.logits.new_zeros(())
+            return torch.zeros((), device=out.logits.device)
         mean, var = self.known["mean"], self.known["var"]
         now = mean if self.means is None else self.means
         count, seen, _ = moments_of_classes(out)

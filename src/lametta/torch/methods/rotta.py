@@ -97,8 +97,8 @@ class RoTTA(GradientMethod):
 
     def make_memory(self, classes: int, /) -> CSTU:
         """An empty memory."""
-        kept = {"timeliness": self.timeliness, "uncertainty": self.uncertainty}
-        return CSTU(self.capacity, classes=classes, **kept)
+        old, unsure = self.timeliness, self.uncertainty
+        return CSTU(self.capacity, classes=classes, timeliness=old, uncertainty=unsure)
 
     def learn(self, memory: CSTU, teacher: Copy, net: Network, /) -> torch.Tensor:
         """Learn what the teacher says of the memory; the loss."""

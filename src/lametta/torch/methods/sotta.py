@@ -38,6 +38,7 @@ class SoTTA(NOTE):
 
     Examples
     --------
+    >>> import torch
     >>> from lametta.torch import Classifier
     >>> from lametta.torch.digits import digits_net
     >>> method = SoTTA(Classifier(digits_net()), update_every=8, threshold=0)
