@@ -1,5 +1,6 @@
 """The seam for network methods, by those of the registry and the one of CONTRIBUTING.md."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -125,6 +126,40 @@ def test_reset_gives_back_structure_and_values(name):
     assert all(torch.equal(v, before[1][k]) for k, v in model.net.state_dict().items())
     again = [method.step(INPUTS[i : i + 8]).probs for i in (0, 8, 16)]
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_callers_mode_changes_nothing(name, mode):
+    options = {"views": 2, "copies": 4, "update_every": 8}
+    method = shipped(name, classifier(), **options)
+    with mode():
+        x = INPUTS.clone()
+        found = [method.step(x[i : i + 8]).probs.clone() for i in (0, 8, 16)]
+    method = shipped(name, classifier(), **options)
+    for i, probs in zip((0, 8, 16), found, strict=True):
+        assert torch.equal(method.step(INPUTS[i : i + 8]).probs, probs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_steps_leave_nothing_behind(name):
+    method = shipped(name, classifier(), views=2, copies=4, update_every=8, capacity=8)
+
+    def left_by(steps):
+        """Count the tensors that so many steps leave, with no collector for cycles."""
+        gc.collect(0)
+        for _ in range(steps):
+            method.step(INPUTS[:8])
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects(generation=0))
+
+    gc.disable()
+    try:
+        left_by(5)
+        before = left_by(5)
+        assert left_by(40) <= before + 8  # new ones in a memory
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", SHIPPED)
