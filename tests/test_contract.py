@@ -12,6 +12,7 @@ from lametta.torch import Classifier, Preprocess
 OPTIONS = {
     "margin": 1.0, "redundancy": 1.0, "reset_below": 0.0, "min_drop": -1.0,
     "views": 2, "unsure_below": 1.0, "copies": 4,
+    "update_every": 8, "capacity": 16, "threshold": 0.0,
 }  # fmt: skip
 PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
 # Of a seed with which the last batch shows in the first answer of a replay, unless it is forgotten.

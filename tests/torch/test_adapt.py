@@ -437,7 +437,8 @@ def test_public_names():
         assert getattr(lametta.torch, name) is getattr(lametta.torch, former)
     seam = ["Batch", "GradientMethod", "LossMethod", "Network", "NetworkMethod", "Outputs", "own"]
     former = ["GradientAdapter", "NetworkAdapter", *methods.values()]
-    others = ["AETTA", "Classifier", "Preprocess", "Wrapped", "measure_fisher", "wrap"]
+    others = ["AETTA", "Classifier", "Preprocess", "Wrapped", "wrap"]
+    others += ["measure_features", "measure_fisher"]
     every = lametta.torch.methods.__all__
     assert {*methods} < {*every}
     assert sorted(lametta.torch.__all__) == sorted([*every, *seam, *former, *others])

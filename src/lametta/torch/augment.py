@@ -66,13 +66,15 @@ class Views:
         """Augment a batch [N, 3, H, W] in [0, 1]."""
         _check_colors(pixels)
         found = self.apply(pixels, self.draw(generator, side=pixels.shape[-1]))
+        if not self.noise:
+            return found.clamp(0, 1)
         noise = torch.empty_like(found)
-        noise.normal_(0, self.noise, generator=generator) if self.noise else noise.zero_()
+        noise.normal_(0, self.noise, generator=generator_on(pixels.device, generator))
         return (found + noise).clamp(0, 1)
 
     def draw(self, generator: torch.Generator, side: int) -> Draw:
-        """Draw for images of so many pixels a side; waits for the device, once."""
-        u = torch.rand(16, generator=generator, device=generator.device, dtype=torch.float64)
+        """Draw for images of so many pixels a side, on the host."""
+        u = torch.rand(16, generator=generator, dtype=torch.float64)
         *order, b, c, s, h, g, angle, right, down, scale, sigma, flip = u.tolist()
         most = math.floor(2 * side / 16)  # of the padded image
         return Draw(
@@ -98,6 +100,21 @@ class Views:
             x = gaussian_blur(x, draw.sigma)
         x = x[..., y : y + height, z : z + width]
         return x.flip(-1) if draw.flip else x
+
+
+def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """A source of draws on a device, seeded by the host's, for which nothing waits.
+
+    Examples
+    --------
+    >>> host = torch.Generator().manual_seed(0)
+    >>> generator_on(torch.device("cpu"), host) is host
+    True
+    """
+    if device.type == "cpu":
+        return generator
+    seed = torch.randint(2**62, (), generator=generator)
+    return torch.Generator(device).manual_seed(int(seed))
 
 
 @dataclass(frozen=True)
@@ -127,9 +144,9 @@ class AugMix:
     def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         """Augment a batch [N, 3, H, W] in [0, 1]."""
         _check_colors(pixels)
-        u = torch.rand(
-            37, len(pixels), generator=generator, device=generator.device, dtype=pixels.dtype
-        )
+        device = pixels.device
+        generator = generator_on(device, generator)
+        u = torch.rand(37, len(pixels), generator=generator, device=device, dtype=pixels.dtype)
         flip, share, weights, depths, draws = u[2], u[3], u[4:7], u[7:10], u[10:]
         height, width = pixels.shape[-2:]
         right, down = (

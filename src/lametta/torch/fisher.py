@@ -57,7 +57,7 @@ def measure_fisher(
         raise LamettaError("inputs must give a batch or more, got none")
     method = _Measure(model, inputs=chain([first], batches), layers=layers)
     try:
-        method.step(_inputs(first, next(model.net.parameters()).device))
+        method.step(inputs_of(first, next(model.net.parameters()).device))
     finally:
         method.reset()
     if file is not None:
@@ -87,7 +87,7 @@ def _measured(loader: Iterable[Any], net: Network) -> dict[str, Tensor]:
     found = {name: torch.zeros_like(p) for name, p in net.parameters.items()}
     count, device = 0, next(iter(found.values())).device
     for batch in loader:
-        check_finite(x := _inputs(batch, device))
+        check_finite(x := inputs_of(batch, device))
         loss = losses.pseudo_label(net(x).log_probs).mean()
         for total, gradient in zip(found.values(), net.gradients(loss), strict=True):
             if gradient is not None:
@@ -99,7 +99,8 @@ def _measured(loader: Iterable[Any], net: Network) -> dict[str, Tensor]:
     return {name: total / count for name, total in found.items()}
 
 
-def _inputs(batch: Any, device: torch.device) -> Any:
+def inputs_of(batch: Any, device: torch.device) -> Any:
+    """The inputs of a loader's batch, without labels, on a device."""
     x = batch[0] if isinstance(batch, tuple | list) else batch
     return x.to(device) if isinstance(x, Tensor) else x
 

@@ -14,12 +14,12 @@ from torch.autograd.graph import register_multi_grad_hook
 from lametta.preprocess import Preprocess
 from lametta.torch import losses
 from lametta.torch.model import Classifier, Inputs, first_tensor
-from lametta.torch.norm import batch_statistics, is_batch_norm
+from lametta.torch.norm import batch_statistics, contiguous_groups, is_batch_norm
 from lametta.torch.profiling import StepTimer
 from lametta.types import LamettaError, Output
 
 Transform: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
-"""An augmentation: from pixels [N, 3, H, W] in [0, 1], and a source of draws, to such pixels."""
+"""From pixels [N, 3, H, W] in [0, 1], and a source of draws on the host, to such pixels."""
 
 Weights: TypeAlias = "float | Mapping[str, Tensor]"
 
@@ -224,6 +224,8 @@ class Network:
         self.passes = Count()
         self._norms = [model.net.get_submodule(name) for name in norms]
         self._norm_names = list(norms)
+        on_cpu = next(iter(parameters.values())).device.type == "cpu"
+        self._groups = [m for m in model.net.modules() if on_cpu and isinstance(m, nn.GroupNorm)]
         self._bn_momentum = bn_momentum
         self._seed = seed
         self._buffers = {name: b.clone() for name, b in model.net.named_buffers()}
@@ -330,9 +332,11 @@ class Network:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Draws that are seeded by the method, on the network's device."""
-        device = next(iter(self.parameters.values())).device
-        return torch.Generator(device).manual_seed(self._seed)
+        """Draws that are seeded by the method, on the host, so that nothing waits for the device.
+
+        `lametta.torch.augment.generator_on` makes one for tensors that are drawn on a device.
+        """
+        return torch.Generator().manual_seed(self._seed)
 
     @property
     def preprocess(self) -> Preprocess:
@@ -376,8 +380,9 @@ class Network:
         self, model: Classifier, norms: Sequence[nn.Module], x: Any, stage: str = "forward_time"
     ) -> Outputs:
         inputs = x.inputs if isinstance(x, Batch) else x
-        alone = len(inputs) == 1
-        with self._stage(stage), batch_statistics(norms, self._bn_momentum, alone=alone):
+        alone, groups = len(inputs) == 1, self._groups if torch.is_grad_enabled() else ()
+        statistics = batch_statistics(norms, self._bn_momentum, alone=alone)
+        with self._stage(stage), statistics, contiguous_groups(groups):
             output = model.forward(inputs)
         self.passes.forward(len(inputs))
         self.passes.watch(output)
@@ -406,13 +411,12 @@ class Network:
     def __getstate__(self) -> dict[str, Any]:
         state = {**vars(self), "_timer": None}
         if "generator" in state:
-            state["generator"] = (state["generator"].device, state["generator"].get_state())
+            state["generator"] = state["generator"].get_state()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "generator" in state:
-            device, drawn = state["generator"]
-            state["generator"] = torch.Generator(device)
+            drawn, state["generator"] = state["generator"], torch.Generator()
             state["generator"].set_state(drawn)
         vars(self).update(state)
 

@@ -6,6 +6,7 @@ from typing import Self
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lametta.types import LamettaError
@@ -73,9 +74,12 @@ class Norm(_BatchNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalize, scale and shift."""
+        mean, var = self.statistics(x)
+        if mean.ndim == 1 and not (mean.requires_grad or var.requires_grad):
+            # In one kernel, which gives no gradients to the statistics.
+            return functional.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
         shape = (-1, x.shape[1]) + (1,) * (x.ndim - 2)
-        mean, var = (value.reshape(shape) for value in self.statistics(x))
-        x = (x - mean) / (var + self.eps).sqrt()
+        x = (x - mean.reshape(shape)) / (var.reshape(shape) + self.eps).sqrt()
         if self.weight is None:
             return x
         return x * self.weight.reshape(shape) + self.bias.reshape(shape)
@@ -96,7 +100,7 @@ def moments(x: torch.Tensor, *, correction: int = 0) -> tuple[torch.Tensor, torc
     return x.mean(over), x.var(over, correction=correction)
 
 
-class AlphaBN(Norm):
+class MixedNorm(Norm):
     """A normalization by a mix of source and batch: (1 - momentum) of one, momentum of the other.
 
     The running statistics stay. Gradients take the mix for a constant, and the batch's variance is
@@ -104,7 +108,7 @@ class AlphaBN(Norm):
 
     Examples
     --------
-    >>> layer = AlphaBN.of(nn.BatchNorm1d(1, eps=0, affine=False)).train()
+    >>> layer = MixedNorm.of(nn.BatchNorm1d(1, eps=0, affine=False)).train()
     >>> layer.momentum = 0.5
     >>> layer(torch.tensor([[1.0], [3.0]]))  # by a mean of 1 and a variance of 1.5
     tensor([[0.0000],
@@ -115,6 +119,57 @@ class AlphaBN(Norm):
         if not self.training:
             return super().statistics(x)
         return self.mix(*moments(x.detach(), correction=1))
+
+
+class RobustNorm(Norm):
+    """A normalization by running statistics, which move in a pass with ``train=True`` (RoTTA).
+
+    The moved ones normalize that very pass, with gradients through the batch's share.
+
+    Examples
+    --------
+    >>> layer = RobustNorm.of(nn.BatchNorm1d(1, eps=0, affine=False)).train()
+    >>> layer.momentum = 0.5
+    >>> layer(torch.tensor([[1.0], [3.0]])), layer.running_mean
+    (tensor([[0.],
+            [2.]]), tensor([1.]))
+    """
+
+    def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.move(*moments(x)) if self.training else super().statistics(x)
+
+
+class InstanceAwareNorm(Norm):
+    """A normalization by each sample's own statistics where they are far from the others' (NOTE).
+
+    With L positions in a map, a sample's mean may differ from that of the batch, in a pass with
+    ``train=True``, or of the stream, by k standard errors sqrt(v / L), and its variance by k of
+    v sqrt(2 / (L - 1)); what goes beyond that is the sample's own.
+
+    Examples
+    --------
+    >>> layer = InstanceAwareNorm.of(nn.BatchNorm2d(1, affine=False))
+    >>> layer.k = 0.0  # as an instance normalization
+    >>> layer(torch.tensor([[[[1.0, 3.0]]]])).flatten().round(decimals=3)
+    tensor([-0.7070,  0.7070])
+    """
+
+    k: float = 4.0
+
+    def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, var = super().statistics(x)
+        if self.training:
+            mean, var = moments(x, correction=1)
+            self.move(mean, var)
+        size = x[0, 0].numel() if len(x) else 1
+        if size < 2:
+            return mean, var
+        maps, wide = x.flatten(2), var + self.eps
+        far = functional.softshrink  # takes no tensor of bounds, hence the division
+        own_mean, own_var = maps.mean(2) - mean, maps.var(2) - var
+        error, spread = (wide / size).sqrt(), wide * (2 / (size - 1)) ** 0.5
+        mean = mean + far(own_mean / error, self.k) * error
+        return mean, (var + far(own_var / spread, self.k) * spread).relu()
 
 
 def replace(net: nn.Module, make: Callable[[nn.Module], nn.Module]) -> None:
@@ -134,6 +189,26 @@ def replace(net: nn.Module, make: Callable[[nn.Module], nn.Module]) -> None:
                 if inside not in made:
                     made[inside] = make(inside)
                 module._modules[name] = made[inside]
+
+
+@contextmanager
+def contiguous_groups(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Give the group normalizations among the layers contiguous inputs while gradients are taken.
+
+    On a CPU, PyTorch's backward pass through one of channels-last inputs ends the process
+    (segmentation fault, 2.11 to 2.13) where only its scale and shift learn. Channels-last weights
+    of a convolution before it are enough.
+    """
+    hooks = [module.register_forward_pre_hook(_contiguous) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _contiguous(norm: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (args[0].contiguous(), *args[1:])
 
 
 class _NoVarianceError(LamettaError):

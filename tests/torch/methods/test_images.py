@@ -6,11 +6,14 @@ from torch import nn
 
 from lametta import Corrected, LamettaError, Prudent
 from lametta.correctors import PriorCorrection
-from lametta.torch import CMF, MEMO, ROID, Classifier, CoTTA, Preprocess, wrap
+from lametta.torch import CMF, MEMO, ROID, Classifier, CoTTA, PeTTA, Preprocess, RoTTA, wrap
 from tests.torch.golden import PLAIN, Net
 
-QUICK = {"cotta": {"views": 2, "unsure_below": 1}, "roid": {}, "cmf": {}, "memo": {"copies": 4}}
-KINDS = {"cotta": CoTTA, "roid": ROID, "cmf": CMF, "memo": MEMO}
+QUICK = {
+    "cotta": {"views": 2, "unsure_below": 1}, "roid": {}, "cmf": {}, "memo": {"copies": 4},
+    "rotta": {"update_every": 8}, "petta": {"source": [torch.rand(64, 3, 8, 8)]},
+}  # fmt: skip
+KINDS = {"cotta": CoTTA, "roid": ROID, "cmf": CMF, "memo": MEMO, "rotta": RoTTA, "petta": PeTTA}
 INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -61,7 +64,7 @@ def test_networks_without_batch_normalization_learn(name):
     assert same(method.model.net, before)
 
 
-@pytest.mark.parametrize("kind", ["roid", "cmf"])
+@pytest.mark.parametrize("kind", ["roid", "cmf", "rotta", "petta"])
 def test_networks_without_normalizations_are_refused(kind):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5)).eval()
     with pytest.raises(LamettaError, match="layers must choose layers of net to adapt, got none"):

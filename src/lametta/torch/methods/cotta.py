@@ -13,7 +13,7 @@ from torch import Tensor
 from lametta._checks import check_flag, check_integer, check_number
 from lametta.torch import losses
 from lametta.torch.adapt import GradientMethod
-from lametta.torch.augment import Views
+from lametta.torch.augment import Views, generator_on
 from lametta.torch.network import Batch, Network, Outputs
 from lametta.torch.select import Selector
 
@@ -36,8 +36,8 @@ class CoTTA(GradientMethod):
     restore : float
         The probability with which each weight returns to the source's after a step.
     unsure_below : float
-        The mean confidence of the source below which the teacher sees views. To look at it makes
-        the host wait for the device.
+        The mean confidence of the source below which the teacher sees views. To look at it, the
+        host waits for the device once a batch.
     symmetric : bool
         Take half of the cross-entropy in each direction, as the released code does for ImageNet.
     seed : int
@@ -102,7 +102,8 @@ class CoTTA(GradientMethod):
 
     def masks(self, net: Network, /) -> dict[str, Tensor]:
         """Draw which weights return to the source's."""
+        draws = generator_on(next(iter(net.parameters.values())).device, net.generator)
         return {
-            name: torch.empty_like(p).bernoulli_(self.restore, generator=net.generator).bool()
+            name: torch.empty_like(p).bernoulli_(self.restore, generator=draws).bool()
             for name, p in net.parameters.items()
         }

@@ -105,7 +105,7 @@ class DeYO(GradientMethod):
             x[..., y : height - y, z : width - z] = x.mean((2, 3), keepdim=True)
             return x
         if self.destroy == "pixel":
-            order = self.order((1, height * width), generator)[0]
+            order = self.order((1, height * width), generator)[0].to(x.device, non_blocking=True)
             return x.flatten(2)[..., order].reshape(x.shape)
         side = self.patches
         if min(height, width) < side:
@@ -113,14 +113,14 @@ class DeYO(GradientMethod):
         h, w = height // side, width // side
         tiles = _resized(x, (h * side, w * side)).reshape(n, channels, side, h, side, w)
         tiles = tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # [N, side^2, C, h, w]
-        order = self.order((n, side**2), generator)
+        order = self.order((n, side**2), generator).to(x.device, non_blocking=True)
         tiles = tiles[torch.arange(n, device=x.device)[:, None], order]
         tiles = tiles.reshape(n, side, side, channels, h, w).permute(0, 3, 1, 4, 2, 5)
         return _resized(tiles.reshape(n, channels, h * side, w * side), (height, width))
 
     def order(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
         """A random order in each row."""
-        return torch.rand(shape, generator=generator, device=generator.device).argsort(1)
+        return torch.rand(shape, generator=generator).argsort(1)
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -15,7 +15,7 @@ from lametta.torch.adapt import GradientMethod
 from lametta.torch.augment import AugMix
 from lametta.torch.losses import marginal_entropy
 from lametta.torch.network import Batch, Network, Outputs
-from lametta.torch.norm import AlphaBN, replace
+from lametta.torch.norm import MixedNorm, replace
 from lametta.torch.select import Selector
 
 
@@ -71,7 +71,7 @@ class MEMO(GradientMethod):
         check_integer("copies", self.copies, 1)
 
     def prepare(self, net: nn.Module, /) -> None:
-        replace(net, AlphaBN.of)
+        replace(net, MixedNorm.of)
 
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
         answers, values = [], []

@@ -14,6 +14,8 @@ from lametta.torch.network import Outputs
 class PseudoLabel(LossMethod):
     """PseudoLabel: learn from predictions above the threshold. Other options as for `TENT`.
 
+    The host waits for the device once a step, to cut out the samples that are kept.
+
     Examples
     --------
     >>> import torch
@@ -32,5 +34,6 @@ class PseudoLabel(LossMethod):
 
     def loss(self, outputs: Outputs, /) -> Tensor | None:
         values = losses.pseudo_label(outputs.log_probs)
-        kept = values[(-values).exp() > self.threshold]  # makes the host wait for the device
+        # A mask as index would wait for the device once more, in the backward pass.
+        kept = values[((-values).exp() > self.threshold).nonzero()[:, 0]]
         return kept.mean() if len(kept) else None

@@ -23,7 +23,7 @@ class ROID(GradientMethod):
     """ROID: learn from certain, diverse samples, stay near the source, and correct by a prior.
 
     The defaults are those for ImageNet-C; for CIFAR they are ``optimizer="adam"`` and ``lr=1e-3``.
-    The host waits for the device twice a step: for the samples to augment, and for what is drawn.
+    The host waits for the device once a batch, for which samples to augment.
 
     Parameters
     ----------
