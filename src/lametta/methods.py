@@ -349,6 +349,11 @@ class Method:
         return [need for need in NEEDS if need in named]
 
     @property
+    def augments_pixels(self) -> bool:
+        """Whether it augments images in color, so that the model has to know its preprocessing."""
+        return getattr(self.components[0].factory, "transform", None) is not None
+
+    @property
     def passes(self) -> tuple[float, float] | None:
         """Forward and backward passes a sample with default options; None where it does not say.
 

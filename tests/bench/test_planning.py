@@ -231,7 +231,7 @@ def test_weights_are_read(paper, tmp_path, monkeypatch):
     needs = found(paper, tmp_path, "weights")
     assert {name for name, need in needs.items() if need.found} == {"rn18"}
     assert "missing (layer1.0.conv3.weight" in needs["rn50_torchvision"].where
-    assert "weights must be a .safetensors file, or one that" in needs["rn101_torchvision"].where
+    assert "weights must be a .safetensors or .npz file, or" in needs["rn101_torchvision"].where
     assert needs["rn50_simclr"].where == str(tmp_path / "weights" / "resnet50_simclr.safetensors")
     assert not any(need.found for need in found(paper, None, "weights").values())
     assert "LAMETTA_DATA" in found(paper, None)["imagenet_val"].where
