@@ -66,6 +66,8 @@ def test_a_step_compares_passes_under_dropout(extra, momentum):
     for number, x in enumerate((X[:16], X[16:]), start=1):
         found, answer = adapter.step(x), method.step(x)
         assert torch.equal(found.probs, answer.probs)
+        assert found.info["forwards"] == answer.info["forwards"] + 1 + 4
+        assert found.info["forward_samples"] == answer.info["forward_samples"] + 5 * 16
         before = twin.net.bn.running_mean.clone()
         twin.net.bn.training, twin.net.bn.momentum = momentum == 0, 0.0
         with torch.no_grad():

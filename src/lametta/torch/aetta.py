@@ -88,6 +88,10 @@ class AETTA(Composite):
 
     Notes
     -----
+    The passes under dropout, and the plain one, are in ``info["forwards"]`` with the method's own.
+    They are of the network that learns: where a teacher answers, as in CoTTA, it is the student
+    whose accuracy is estimated, and of MEMO, which begins anew with each image, that of the last.
+
     Passes go by the statistics of the batch where the method's ``bn_momentum`` is 0, since running
     ones are then the source's, and by running ones else; none are moved. The rule of failure is
     that of the published code. So is the moving average, of which 0.6 is old: it begins with the
@@ -140,8 +144,12 @@ class AETTA(Composite):
             if failed:
                 self.base.reset()
                 self._recent.clear()
-        estimated = {"estimated_accuracy": accuracy, "was_reset": failed}
-        return replace(prediction, info={**prediction.info, **estimated})
+        info, own = dict(prediction.info), self.passes + 1
+        info["forwards"] = info.get("forwards", 1) + own
+        info["forward_samples"] = info.get("forward_samples", len(x)) + own * len(x)
+        return replace(
+            prediction, info=info | {"estimated_accuracy": accuracy, "was_reset": failed}
+        )
 
     def reset(self) -> None:
         """Reset the method, and forget all estimates."""
@@ -162,9 +170,9 @@ class AETTA(Composite):
             got = type(model).__name__
             raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
         by_batch = getattr(self.base, "bn_momentum", None) == 0
-        norms = norms_of(model.net).values() if by_batch else ()
+        norms = list(norms_of(model.net).values()) if by_batch else []
         self._steps += 1
-        with torch.no_grad(), batch_statistics(norms, 0.0, alone=len(x) == 1):
+        with torch.no_grad(), _kept(norms), batch_statistics(norms, 0.0, alone=len(x) == 1):
             labels = model.forward(x).logits.argmax(1)
             with dropout(model, self.rate, self.layers, (self.seed << 32) + self._steps):
                 probs = [widen(model.forward(x).logits).softmax(1) for _ in range(self.passes)]
@@ -172,6 +180,17 @@ class AETTA(Composite):
         old = disagreement if self._error is None else self._error
         self._error = _OLD * old + (1 - _OLD) * error
         return 1 - self._error
+
+
+@contextmanager
+def _kept(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """Keep the buffers of layers: they count batches even where their statistics stay."""
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 @contextmanager
