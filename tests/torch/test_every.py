@@ -92,7 +92,7 @@ def test_correctors_go_on_top(name):
 
 
 def test_aetta_watches_it(name):
-    watched, alone = AETTA(make(name), passes=3), make(name)
+    watched, alone = AETTA(make(name), inferences=3), make(name)
     for i in (0, 8, 16):
         batch = INPUTS[i : i + 8]
         found, expected = watched.step(batch), alone.step(batch)

@@ -17,7 +17,7 @@ from lametta.preprocess import Preprocess
 from tests.bench.tiny import write
 from tests.torch.nets import Tiny
 
-HYBRIDS = ("cotta+lame", "eata+t3a", "deyo+prudent", "roid+neo")
+HYBRIDS = ("cotta+lame", "eata+t3a", "deyo+prudent", "roid+neo", "tent+aetta", "source+aetta")
 KINDS = [*(name for name in methods.names() if methods.is_builtin(name)), *HYBRIDS]
 # What makes a method quick, and the options of a grid: those that it has.
 QUICK = {"views": 2, "unsure_below": 1.0, "copies": 2, "min_drop": -1.0}
@@ -90,10 +90,12 @@ def test_every_method_runs_in_a_grid_and_the_report_says_what_it_needs(images):
         assert set(rows["answers"]) == {method.answers()}
         assert (rows["forwards"].null_count() == 0) == method.needs_network
         assert (counted[kind].forward > 0) == method.needs_network
+        assert (rows["estimated_accuracy"].null_count() == 0) == ("aetta" in kind)
     (section,) = (part for part in make_report(results).sections if part.name == "methods")
     shown = {row[0].text: [entry.text for entry in row[1:]] for row in section.tables[0].rows}
     assert set(shown) == set(KINDS)
     assert shown["tent"] == ["gradients", "2 + 1", "after its update", "yes"]
+    assert shown["tent+aetta"][:2] == ["gradients", "13 + 1"]
     assert shown["t3a"] == ["prototypes", "0 + 0", "", "yes"]
     assert shown["cotta"][:2] == ["gradients, augmentations, teacher, batch", "4 + 1"]
 
