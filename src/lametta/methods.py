@@ -6,7 +6,8 @@ their defaults and types are read from its signature; its own constructor checks
 
 A name is one of the table's, one of an installed package's (entry points of the group
 ``lametta.methods``), or ``python:package.module:Name``: a class, a function, or a corrector that is
-made already and has its options. With ``+`` correctors go on top of anything: ``tent+lame``.
+made already and has its options. With ``+`` correctors go on top of anything: ``tent+lame``; and
+``tent+aetta`` is TENT with its accuracy estimated and its resets, by `lametta.torch.AETTA`.
 Parameters are flat: those of all components, and beside an option that is itself given by a name,
 as an affinity is, the options of what it names. Where two components have one of the same name,
 ``lame.weight`` tells which is meant.
@@ -111,6 +112,7 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "transclip": "lametta.correctors:TransCLIP",
     },
     group=GROUPS["methods"],
+    aliases={"aetta": "python:lametta.torch:AETTA"},  # no method by itself: tent+aetta
     also="several with + between them",
     load=_load,
 )
@@ -223,6 +225,11 @@ class Component:
         """Whether it makes a corrector, and not an adapter on a model."""
         return callable(getattr(self.factory, "correct", None))
 
+    @property
+    def watches(self) -> bool:
+        """Whether it is no method, but goes on top of one and needs its network."""
+        return getattr(self.factory, "watches", False) is True
+
     @cached_property
     def own(self) -> dict[str, Parameter]:
         """The parameters of the constructor, without the model of an adapter."""
@@ -308,7 +315,12 @@ class Method:
 
     def __post_init__(self) -> None:
         for place, part in enumerate(self.components):
-            if place and not part.is_corrector:
+            if part.watches and (place != 1 or self.components[0].is_corrector):
+                raise LamettaError(
+                    f"method must have {part.name!r} after a network method or source, as in "
+                    f"tent+{part.name}, got {self.name!r}"
+                )
+            if place and not part.is_corrector and not part.watches:
                 raise LamettaError(
                     f"method must have correctors after +, got {part.name!r} in {self.name!r}"
                 )
@@ -318,8 +330,9 @@ class Method:
     @property
     def needs_network(self) -> bool:
         """Whether it needs the network itself, and not its outputs alone."""
-        first = self.components[0]
-        return not first.is_corrector and first.trait("needs_network", True, {})
+        first, *others = self.components
+        watched = any(part.watches for part in others)
+        return watched or (not first.is_corrector and first.trait("needs_network", True, {}))
 
     @property
     def ordered(self) -> bool:
@@ -356,15 +369,22 @@ class Method:
         return [need for need in NEEDS if need in named]
 
     @property
+    def augments_pixels(self) -> bool:
+        """Whether it augments images in color, so that the model has to know its preprocessing."""
+        return getattr(self.components[0].factory, "transform", None) is not None
+
+    @property
     def passes(self) -> tuple[float, float] | None:
         """Forward and backward passes a sample with default options; None where it does not say.
 
         A method of outputs alone makes none of its own.
         """
-        first = self.components[0]
-        none = (0, 0) if first.is_corrector else None
-        passes: tuple[float, float] | None = getattr(first.factory, "passes", none)
-        return passes
+        first, *others = self.components
+        own = getattr(first.factory, "passes", (0, 0) if first.is_corrector else None)
+        if own is None:
+            return None
+        every = [own, *(part.factory.passes for part in others if part.watches)]  # type: ignore[attr-defined]
+        return sum(forward for forward, _ in every), sum(backward for _, backward in every)
 
     @property
     def passes_text(self) -> str:

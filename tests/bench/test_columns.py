@@ -13,8 +13,8 @@ def test_files_have_the_columns_that_they_always_had():
     )
     counts = dict.fromkeys(("seed", "batch_size"), pl.Int64)
     metrics = dict.fromkeys(("accuracy", "class_accuracy", "nll", "ece"), pl.Float64)
-    measured = ("entropy", "diversity", "changed", "forward_time", "optimization_time")
-    measured += ("inference_time", "step_time", "peak_memory")
+    measured = ("entropy", "diversity", "changed", "estimated_accuracy")  # the last added too
+    measured += ("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory")
     expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
     expected |= {"causal": pl.Boolean}  # added to the first ones
     expected |= dict.fromkeys(("needs", "answers"), pl.String)  # added too

@@ -18,7 +18,7 @@ from lametta.bench.report import make_report
 from lametta.bench.report.page import write
 from lametta.bench.tables import Entry, Table, as_table
 from lametta.bench.tables import accuracy as tables
-from lametta.bench.tables.cost import costs
+from lametta.bench.tables.cost import costs, traits
 from tests.bench.made_up import SIX, TEST, mean_of_means, part_of
 
 RADAR = ["RN-18", "RN-50", "RN-101", "EN-B4", "ViT-B"]
@@ -140,6 +140,22 @@ def test_costs_have_passes_where_they_were_counted():
     said = costs(old.with_columns(needs=pl.lit("gradients"), answers=pl.lit("after")))
     assert said.header[:3] == ["method", "needs", "answers"]
     assert [entry.text for entry in said.rows[0][1:3]] == ["gradients", "after"]
+
+
+def test_passes_are_means_over_samples_whatever_the_batches():
+    cell = {"method": "ROID", "needs": "gradients, batch", "answers": "before", "causal": False}
+    cells = [
+        cell | {"n": 10, "step_n": [8, 2], "forward_samples": 7.5, "backward_samples": 5.0},
+        cell | {"n": 8, "step_n": [8], "forward_samples": 12.0, "backward_samples": 8.0},
+        cell
+        | {"method": "LAME", "needs": "batch", "answers": "", "n": 8, "step_n": [8]}
+        | {"forward_samples": None, "backward_samples": None},
+    ]
+    shown = [[entry.text for entry in row] for row in traits(pl.DataFrame(cells)).rows]
+    assert shown == [
+        ["ROID", "gradients, batch", "1.5 + 1", "before its update", "yes"],
+        ["LAME", "batch", "0 + 0", "", "yes"],
+    ]
 
 
 @given(st.lists(st.text(alphabet="a|\\&%$#_{}~^±·…- 1", max_size=9), min_size=2, max_size=5))

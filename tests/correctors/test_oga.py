@@ -22,6 +22,8 @@ def test_it_gives_its_authors_numbers(name, dtype):
     found, states = run(PUBLISHED[name], zero_shot(dtype))
     close(found, expected["out"], dtype)
     for i, state in enumerate(states):
+        filled = (state["entropy"] < np.log(10)).sum(axis=1)
+        np.testing.assert_array_equal(filled, expected["memory_filled"][i].sum(axis=1))
         close(state["means"], expected["mu"][i], dtype)
         close(np.sort(state["entropy"]), np.sort(expected["memory_entropy"][i]), dtype)
         scale = np.abs(expected["precision"][i]).max()  # up to 4000

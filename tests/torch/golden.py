@@ -10,6 +10,7 @@ A test of a method replays a file and compares after each batch::
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lametta.torch import Classifier, NetworkMethod, Preprocess
 from lametta.types import Prediction
@@ -130,14 +132,15 @@ def replay(
     answer: Callable[[Tensor], Tensor] = lambda out: out.softmax(1),
     check: Callable[[int, Prediction], None] = lambda row, prediction: None,
 ) -> dict[str, float]:
-    """Feed the batches, and compare answers, adapted parameters and state after each.
+    """Feed the batches, and compare answers, losses, gradients, parameters and state after each.
 
     Parameters
     ----------
     method : NetworkMethod
         On a model that `Vectors.classifier` gave.
     vectors : Vectors
-        Whose ``out`` and ``param.<name>`` are compared.
+        Whose ``out``, ``grad.<name>``, ``param.<name>`` and, where the method tells it, ``loss``
+        are compared.
     state : callable
         Gives further values by the names of their arrays, as they are now; None where an array has
         NaN throughout.
@@ -160,12 +163,18 @@ def replay(
         if batch is None:
             method.reset()
             continue
-        prediction = method.step(batch)
+        with gradients_of(parameters) as stepped:
+            prediction = method.step(batch)
         out = torch.tensor(vectors["out"][row])[: len(batch)]
         found: dict[str, Any] = {"out": prediction.probs}
-        for name in vectors.arrays:
-            if name.startswith("param."):
-                found[name] = parameters[name[6:]]
+        for name, array in vectors.arrays.items():
+            kind, _, parameter = name.partition(".")
+            if kind == "param":
+                found[name] = parameters[parameter]
+            elif kind in ("grad", "grad2"):  # SAR's, which has two
+                found[name] = stepped.get(parameter, torch.zeros(array.shape[1:]))
+            elif kind in ("loss", "loss2") and array.ndim == 1 and "loss" in prediction.info:
+                found[name] = prediction.info["loss"]
         for name, value in {**found, **state()}.items():
             if skip(name, row):
                 continue
@@ -175,6 +184,23 @@ def replay(
             assert gap <= limit, f"{name} after batch {row}: {gap:.1e} apart, more than {limit}"
         check(row, prediction)
     return gaps
+
+
+@contextmanager
+def gradients_of(parameters: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The gradients of named parameters that the last step of an optimizer in this block saw."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    seen: dict[str, Tensor] = {}
+
+    def see(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            seen[names[id(parameter)]] = parameter.grad.clone()
+
+    hook = register_optimizer_step_pre_hook(see)
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def difference(found: Any, expected: Any) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lametta import LAME, Corrected, LamettaError, Output, Prudent, Source
+from lametta import LAME, Corrected, LamettaError, Output, Prudent, Source, methods
 from lametta.testing import check_adapter
 from lametta.torch import AETTA, EATA, SAR, SHOTIM, TENT, AdaBN, Classifier, wrap
 from lametta.torch.aetta import dropout, estimated_error
@@ -61,11 +61,13 @@ def test_its_limits():
 @pytest.mark.parametrize("momentum", [0.1, 0.0])
 def test_a_step_compares_passes_under_dropout(extra, momentum):
     model, twin = Classifier(network(*extra)), Classifier(network(*extra))
-    adapter = AETTA(TENT(model, bn_momentum=momentum), rate=0.3, passes=4, seed=5, resets=False)
+    adapter = AETTA(TENT(model, bn_momentum=momentum), rate=0.3, inferences=4, seed=5, resets=False)
     method, error, head = TENT(twin, bn_momentum=momentum), None, twin.net.fc
     for number, x in enumerate((X[:16], X[16:]), start=1):
         found, answer = adapter.step(x), method.step(x)
         assert torch.equal(found.probs, answer.probs)
+        assert found.info["forwards"] == answer.info["forwards"] + 1 + 4
+        assert found.info["forward_samples"] == answer.info["forward_samples"] + 5 * 16
         before = twin.net.bn.running_mean.clone()
         twin.net.bn.training, twin.net.bn.momentum = momentum == 0, 0.0
         with torch.no_grad():
@@ -141,19 +143,39 @@ def test_a_method_that_has_failed_is_reset(given, expected):
 @pytest.mark.parametrize("kind", [TENT, SHOTIM, AdaBN, EATA, SAR, Source])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_it_keeps_the_contract_on_every_method(kind, passes):
-    check_adapter(AETTA(kind(Classifier(network())), passes=passes), X)
+    check_adapter(AETTA(kind(Classifier(network())), inferences=passes), X)
 
 
 def test_it_composes():
     hybrid = Corrected(AETTA(TENT(Classifier(network()))), Prudent())
     check_adapter(hybrid, X)
     assert 0 <= hybrid.step(X).info["base_estimated_accuracy"] <= 1
-    wrapped = wrap(network(), lambda model: AETTA(TENT(model)))
-    assert wrapped(X).shape == (32, 4)
-    assert "estimated_accuracy" in wrapped.prediction.info
+    wrapped, named = (
+        wrap(network(), method, **options)
+        for method, options in (
+            (lambda model: AETTA(TENT(model, lr=0.1), rate=0.3), {}),
+            ("tent+aetta", {"lr": 0.1, "rate": 0.3}),
+        )
+    )
+    assert torch.equal(wrapped(X), named(X))
+    accuracy = wrapped.prediction.info["estimated_accuracy"]
+    assert accuracy == named.prediction.info["estimated_accuracy"] < 1
     state = torch.get_rng_state()
     wrapped(X)
     assert torch.equal(torch.get_rng_state(), state)  # its draws are its own
+
+
+def test_by_name_it_follows_what_it_watches():
+    found = methods.find("cotta+aetta+lame")
+    assert (found.needs_network, found.passes, found.answers()) == (True, (14, 1), "before")
+    assert (found.ordered, found.stateful, found.causal) == (True, True, False)
+    frozen = methods.find("source+aetta")
+    assert (frozen.needs_network, frozen.passes, frozen.causal) == (True, (12, 0), True)
+    for name in ("aetta", "lame+aetta", "tent+lame+aetta"):
+        with pytest.raises(LamettaError, match="method must have 'aetta' after a network method"):
+            methods.find(name)
+    with pytest.raises(LamettaError, match=r"seed is ambiguous: use deyo.seed or aetta.seed"):
+        wrap(network(), "deyo+aetta", seed=1)
 
 
 def test_what_is_refused():
@@ -162,7 +184,7 @@ def test_what_is_refused():
         AETTA(Corrected(model, LAME()))
     with pytest.raises(LamettaError, match="model must be a lametta.torch.Classifier, got func"):
         AETTA(Source(lambda x: Output(x, x))).step(X)
-    for option, value in {"rate": 1.0, "passes": 0, "resets": "no", "seed": -1}.items():
+    for option, value in {"rate": 1.0, "inferences": 0, "resets": "no", "seed": -1}.items():
         with pytest.raises(LamettaError, match=f"{option} must be"):
             AETTA(TENT(model), **{option: value})
     adapter = AETTA(TENT(model))

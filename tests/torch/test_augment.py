@@ -38,6 +38,21 @@ def test_published_augmentations(name):
         crop = given["after_crop"][row]
         expected = crop[..., ::-1] if draw.flip else crop
         assert np.abs(found.numpy() - expected).max() < 2e-6
+        noise = torch.tensor(given["noise"][row]) if name == "cotta" else 0
+        assert np.abs((found + noise).clamp(0, 1).numpy() - given["out"][row]).max() < 2e-6
+
+
+@stored
+def test_published_moves_and_blurs():
+    with np.load(FIELD / "augmentation_single.npz") as archive:
+        x = torch.tensor(archive["x"])
+        padded = torch.nn.functional.pad(x, (16,) * 4, mode="replicate")
+        moved = augment.affine(padded, 15, (4, -3), 1.1)[..., 16:-16, 16:-16]
+        expected = archive["pad_edge_affine_15_4_-3_1.1"]
+        assert np.abs(moved.numpy() - expected).max() < 2e-6
+        for sigma in (0.5, 0.2):
+            blurred = augment.gaussian_blur(x, sigma).numpy()
+            assert np.abs(blurred - archive[f"blur_5_{sigma}"]).max() < 2e-6
 
 
 @stored

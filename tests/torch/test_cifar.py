@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,3 +73,23 @@ def test_a_real_checkpoint_loads_and_predicts(user_module):
     assert ours.preprocess == loaded.preprocess
     with Classifier(ours.net) as model:
         torch.testing.assert_close(model(torch.stack(batch[:30])).logits, outputs[0].logits)
+
+
+def test_the_network_of_memo_gives_its_authors_numbers():
+    weights = shared("data", "cifar10", "resnet26_gn.npz")
+    with np.load(shared("golden", "field", "memo_rn26_gn_reference.npz")) as stored:
+        given = dict(stored)
+    loaded = load("torch:lametta.torch.cifar:resnet26_gn", weights=weights)
+    assert sum(p.numel() for p in loaded.net.parameters()) == 366938
+    x = loaded.preprocess.standardize(torch.tensor(given["images"]))
+    for dtype, name, tolerance in (
+        (torch.float32, "logits", 1e-4),
+        (torch.float64, "logits_float64", 1e-6),
+    ):
+        with Classifier(loaded.net.to(dtype)) as model:
+            # Inputs in float64 from the start, or pixels would be rounded.
+            pixels = torch.tensor(given["images"], dtype=dtype).movedim(-1, 1) / 255
+            found = model(x if dtype == torch.float32 else (pixels - 0.5) / 0.5)
+        assert np.abs(found.logits.numpy() - given[name]).max() < tolerance
+        assert np.abs(found.features.numpy() - given["features"]).max() < 1e-4
+    assert (found.logits.argmax(1).numpy() == given["test_predictions"][:32]).all()

@@ -71,6 +71,7 @@ COLUMNS = {
         Column("entropy", "signal", _NUMBER, "entropy", "nats"),
         Column("diversity", "signal", _NUMBER, "diversity", "nats"),
         Column("changed", "signal", _NUMBER, "changed", "%", 100, 1),
+        Column("estimated_accuracy", "signal", _NUMBER, "estimated accuracy", "%", 100, 1),
         Column("forward_time", "stage", _NUMBER, "forward", "ms", 1e3),
         Column("optimization_time", "stage", _NUMBER, "optimization", "ms", 1e3),
         Column("inference_time", "stage", _NUMBER, "second forward", "ms", 1e3),

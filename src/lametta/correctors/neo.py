@@ -33,7 +33,8 @@ class NEO(StatefulCorrector):
     Notes
     -----
     A stream's state is c: d numbers, or K where there are no prototypes. Where classes come in runs
-    the mean is that of a few classes, and to subtract it takes them away.
+    the mean is that of a few classes, and to subtract it takes them away. Of a first batch of one
+    sample, which is its own mean, the answer is softmax(b).
 
     References
     ----------

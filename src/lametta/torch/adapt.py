@@ -199,7 +199,7 @@ class NetworkMethod:
             self.prepare(net)
             network = self._make_network(x)
             if self.transform is not None:
-                _ = network.preprocess  # raises where it is not known
+                _ = Batch(x, network).pixels  # raises where there are none, or it is not known how
             with network.stepping(StepTimer(next(net.parameters()).device)):
                 self.start(network)
         except BaseException:
@@ -310,8 +310,11 @@ class GradientMethod(NetworkMethod):
         momentum = 0.9 if self.momentum is None else float(self.momentum)  # Adam takes no int
         decay = self.weight_decay
         if self.optimizer == "adam":
-            betas = (momentum, 0.999)
-            return torch.optim.Adam(parameters, lr=self.lr, betas=betas, weight_decay=decay or 0)
+            # In float16 its usual 1e-8 is 0, and a gradient of 0 would become NaN.
+            eps = max(1e-8, *(torch.finfo(p.dtype).tiny for p in parameters))
+            return torch.optim.Adam(
+                parameters, lr=self.lr, betas=(momentum, 0.999), eps=eps, weight_decay=decay or 0
+            )
         nesterov = self.optimizer == "sgd" and momentum > 0
         if decay is None:
             decay = 1e-4 if self.optimizer == "sgd" else 0

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -71,11 +72,12 @@ class AETTA(Composite):
     Parameters
     ----------
     base : NetworkMethod or Source
-        The method; `lametta.Source` for a frozen network, of which only the estimate counts.
+        The method; `lametta.Source` for a frozen network, of which only the estimate counts. By
+        name they are ``tent+aetta`` and ``source+aetta``, in `wrap` and in experiments.
     rate : float
         The share that is dropped: the published code takes 0.2 on ImageNet, 0.3 on CIFAR-100 and
         0.4 on CIFAR-10.
-    passes : int
+    inferences : int
         Passes under dropout for each batch. They make a step wait for the device.
     layers : sequence of str, optional
         The names of layers whose outputs are dropped from. By default the network's dropout layers,
@@ -88,6 +90,10 @@ class AETTA(Composite):
 
     Notes
     -----
+    The passes under dropout, and the plain one, are in ``info["forwards"]`` with the method's own.
+    They are of the network that learns: where a teacher answers, as in CoTTA, it is the student
+    whose accuracy is estimated, and of MEMO, which begins anew with each image, that of the last.
+
     Passes go by the statistics of the batch where the method's ``bn_momentum`` is 0, since running
     ones are then the source's, and by running ones else; none are moved. The rule of failure is
     that of the published code. So is the moving average, of which 0.6 is old: it begins with the
@@ -108,10 +114,14 @@ class AETTA(Composite):
 
     base: NetworkMethod | Source
     rate: float = 0.2
-    passes: int = 10
+    inferences: int = 10
     layers: Sequence[str] | None = None
     resets: bool = True
     seed: int = 0
+
+    watches: ClassVar[bool] = True  # it goes on top of a method, and needs its network
+    passes: ClassVar[tuple[float, float] | None] = (11, 0)  # beside those of the method
+
     _error: float | None = field(default=None, init=False, repr=False, compare=False)
     _recent: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
     _steps: int = field(default=0, init=False, repr=False, compare=False)
@@ -119,15 +129,15 @@ class AETTA(Composite):
 
     def __post_init__(self) -> None:
         check_number("rate", self.rate, above=0, below=1)
-        check_integer("passes", self.passes, 1)
+        check_integer("inferences", self.inferences, 1)
         check_flag("resets", self.resets)
         check_integer("seed", self.seed, 0)
-        if not isinstance(self.base, NetworkMethod | Source):
+        if not isinstance(self.base, NetworkMethod | Source | None):  # None to check options
             got = type(self.base).__name__
             raise LamettaError(f"base must be a network method or lametta.Source, got {got}")
 
     def _held(self) -> tuple[Adapter, ...]:
-        return (self.base,)
+        return () if self.base is None else (self.base,)
 
     def step(self, x: Sized, /) -> Prediction:
         """Let the method step, estimate the accuracy of its network, and reset it if it failed."""
@@ -140,8 +150,13 @@ class AETTA(Composite):
             if failed:
                 self.base.reset()
                 self._recent.clear()
-        estimated = {"estimated_accuracy": accuracy, "was_reset": failed}
-        return replace(prediction, info={**prediction.info, **estimated})
+        n, own = len(x), self.inferences + 1
+        counted = {"forwards": 1, "forward_samples": n, "backwards": 0, "backward_samples": 0}
+        info = counted | dict(prediction.info)
+        info |= {"estimated_accuracy": accuracy, "was_reset": failed}
+        info |= {"forwards": info["forwards"] + own}
+        info |= {"forward_samples": info["forward_samples"] + own * n}
+        return replace(prediction, info=info)
 
     def reset(self) -> None:
         """Reset the method, and forget all estimates."""
@@ -162,16 +177,27 @@ class AETTA(Composite):
             got = type(model).__name__
             raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
         by_batch = getattr(self.base, "bn_momentum", None) == 0
-        norms = norms_of(model.net).values() if by_batch else ()
+        norms = list(norms_of(model.net).values()) if by_batch else []
         self._steps += 1
-        with torch.no_grad(), batch_statistics(norms, 0.0, alone=len(x) == 1):
+        with torch.no_grad(), _kept(norms), batch_statistics(norms, 0.0, alone=len(x) == 1):
             labels = model.forward(x).logits.argmax(1)
             with dropout(model, self.rate, self.layers, (self.seed << 32) + self._steps):
-                probs = [widen(model.forward(x).logits).softmax(1) for _ in range(self.passes)]
+                probs = [widen(model.forward(x).logits).softmax(1) for _ in range(self.inferences)]
         disagreement, error = map(float, estimated_error(labels, torch.stack(probs)))
         old = disagreement if self._error is None else self._error
         self._error = _OLD * old + (1 - _OLD) * error
         return 1 - self._error
+
+
+@contextmanager
+def _kept(norms: Sequence[nn.Module]) -> Iterator[None]:
+    """Keep the buffers of layers: they count batches even where their statistics stay."""
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 @contextmanager

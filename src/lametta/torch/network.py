@@ -144,12 +144,11 @@ class Batch:
         return Batch(inputs, self._network)
 
     def _images(self) -> Tensor:
-        if not isinstance(self.inputs, Tensor) or self.inputs.ndim != 4:
-            raise LamettaError(
-                "x must be images [N, 3, H, W] to be augmented, "
-                f"got {getattr(self.inputs, 'shape', type(self.inputs).__name__)}"
-            )
-        return self.inputs
+        x = self.inputs
+        if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] != 3:
+            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise LamettaError(f"x must be color images [N, 3, H, W] to be augmented, got {got}")
+        return x
 
 
 @dataclass
@@ -513,8 +512,9 @@ class Snapshot:
                 own = module.__dict__[table]
                 own.clear()
                 own.update(entries)
-        with torch.no_grad():
-            torch._foreach_copy_(self.tensors, self.values)
+        if self.tensors:  # or a network without any would hide what is wrong with it
+            with torch.no_grad():
+                torch._foreach_copy_(self.tensors, self.values)
         for parameter in self.net.parameters():
             parameter.grad = None
         for module, extra in self.extra:

@@ -5,7 +5,7 @@ import torch
 
 from lametta import LamettaError
 from lametta.torch import Classifier, DeYO
-from tests.torch.golden import Net, Vectors, golden, replay
+from tests.torch.golden import TOLERANCE, Net, Vectors, difference, golden, replay
 
 AUTHORS = {"lr": 0.005, "min_drop": 0.2}
 INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,19 @@ def test_published_numbers(file, options, dtype):
         kept = int(vectors["keep1"][row].sum())
         assert prediction.info["forward_samples"] == len(vectors["out"][row]) + kept
 
-    replay(method, vectors, check=check)
+    assert {"loss", "grad.layer1.bn.weight"} <= {*replay(method, vectors, check=check)}
+
+
+@golden
+def test_published_images_of_moved_patches(dtype):
+    """Of 10 pixels a side, so that both resizes act."""
+    vectors = Vectors("deyo_orig_10px", dtype)
+    method = recorded(vectors)(None)
+    for row, x in enumerate(torch.tensor(vectors["x"], dtype=dtype)):
+        method.row, kept = row, vectors["keep1"][row]
+        if kept.any():
+            found = method.destroyed(x[kept], None)
+            assert difference(found, vectors["x_destroyed"][row][kept]) < TOLERANCE[dtype]
 
 
 def test_patches_are_only_moved():

@@ -29,7 +29,8 @@ def test_published_numbers_of_eta(file, options, dtype):
     def check(row, prediction):
         assert prediction.info["backwards"] == int(vectors["stepped"][row])
 
-    replay(method, vectors, lambda: {"m": method.mean}, check=check)
+    gaps = replay(method, vectors, lambda: {"m": method.mean}, check=check)
+    assert {"loss", "grad.layer1.bn.weight"} <= {*gaps}
 
 
 @golden
@@ -45,7 +46,8 @@ def test_published_numbers_of_eta(file, options, dtype):
 def test_published_numbers_of_eata(file, options, dtype):
     vectors = Vectors(file, dtype)
     method = EATA(vectors.classifier(), fisher=vectors.source(), **options)
-    replay(method, vectors, lambda: {"m": method.mean})
+    gaps = replay(method, vectors, lambda: {"m": method.mean})
+    assert {"loss", "grad.layer1.bn.weight"} <= {*gaps}
     for name, found in method.importance.items():
         assert difference(found, vectors[f"fisher.{name}"]) < 1e-6
 
@@ -55,7 +57,8 @@ def test_published_numbers_of_rdumb(dtype):
     vectors = Vectors("rdumb_orig", dtype)
     method = RDumb(vectors.classifier(), **AUTHORS)
     method.count = 997
-    replay(method, vectors, lambda: {"m": method.mean})
+    gaps = replay(method, vectors, lambda: {"m": method.mean})
+    assert {"loss", "grad.layer1.bn.weight"} <= {*gaps}
     assert method.count == 5
 
 
@@ -68,7 +71,8 @@ def test_published_numbers_of_the_benchmarks_rdumb(dtype):
     def skip(name, row):
         return name != "out" and row % 3 == 2
 
-    replay(method, vectors, lambda: {"m": method.mean}, skip=skip)
+    gaps = replay(method, vectors, lambda: {"m": method.mean}, skip=skip)
+    assert {"loss", "grad.layer1.bn.weight"} <= {*gaps}
 
 
 def probs_of(**options):

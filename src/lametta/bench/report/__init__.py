@@ -21,7 +21,7 @@ from lametta.bench.figures.timeseries import most_divergent
 from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
-from lametta.bench.tables.cost import costs
+from lametta.bench.tables.cost import costs, traits
 from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
 from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
@@ -31,7 +31,7 @@ from lametta.types import Array, LamettaError
 # The names of sections, tables and figures that belong to no study.
 _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
-    *("risk", "spread"),
+    *("risk", "spread", "methods"),
 }
 _APPROXIMATE = (
     "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
@@ -173,6 +173,8 @@ def sections(results: Results) -> Iterator[Section]:
     if rows["method"].n_unique() > 1:
         figure = figures.spread(rows, context)
         yield Section("risk", "Risk", (figure,), (risk(rows, results.source),))
+    if "needs" in rows.columns and not rows.is_empty():  # older results do not say
+        yield Section("methods", "Methods", tables=(traits(rows),))
     if results.validation.total:
         yield _validation(results, context, names)
     counts = count_datasets(results)

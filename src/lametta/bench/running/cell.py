@@ -23,7 +23,7 @@ from lametta.bench.running.workspace import Workspace
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
 from lametta.stream import Stream
-from lametta.types import Adapter, Array, Model, Output
+from lametta.types import Adapter, Array, Model, Output, Prototypes
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,8 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
-        yield Setup(_replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
+        replay = _Replay(bank.prototypes)
+        yield Setup(replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
@@ -113,16 +114,21 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         )
 
 
-def _replay(output: Output, /) -> Output:
+@dataclass(frozen=True)
+class _Replay:
     """Stand in for the network where its outputs are the input: all that methods see of a bank."""
-    return output
+
+    prototypes: Prototypes | None
+
+    def __call__(self, output: Output, /) -> Output:
+        return output
 
 
 class _Timed:
     """A model with a clock that starts when it is called, and times the call."""
 
     def __init__(self, model: "Classifier") -> None:
-        self.model = model
+        self.model, self.prototypes = model, model.prototypes
 
     def __call__(self, x: Array, /) -> Output:
         from lametta.torch.profiling import StepTimer

@@ -14,18 +14,20 @@ from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
 from lametta.bench.running.workspace import Workspace, as_specified
 from lametta.data import catalog
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
+from lametta.methods import find, is_builtin
 from lametta.registry import import_object
 from lametta.types import LamettaError
 
 THIRD_PARTY = "its code is not run before the experiment is"
 """Why something is not known before a run."""
 
+_NO_PIXELS = "it augments images in color, and how they become the network's inputs is not known"
 _FAMILIES = ("embedded", "folder", "videos")  # readers of our own that take a path, or need none
 
 
 def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
-    """Raise unless cells find their data and weights, and networks have the classes of the data."""
-    scenarios = workspace.experiment.scenarios
+    """Raise unless cells find their data and weights, and networks fit the data and the methods."""
+    scenarios, cells = workspace.experiment.scenarios, list(cells)
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
     for _, name in pairs:
         try:
@@ -40,6 +42,16 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
         data = workspace.dataset(name)
         if message := _unlike(data, _count_classes(workspace, model, data)):
             raise LamettaError(f"datasets.{name} must be labeled as models.{model} is: {message}")
+    for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
+        method = find(kind)
+        if method.augments_pixels and workspace.network(model)[1] is None:
+            raise LamettaError(f"models.{model} does not fit methods.{name}: {_NO_PIXELS}")
+        with workspace.classifier(model, None) as network:
+            if "prototypes" in method.needs and network.prototypes is None:
+                raise LamettaError(
+                    f"models.{model} does not fit methods.{name}: it needs prototypes, and the "
+                    "network's head is no linear layer"
+                )
 
 
 def _count_classes(workspace: Workspace, model: str, data: Dataset) -> int:
@@ -98,6 +110,10 @@ def find_inputs(
     for name, model in models.items():
         if model.weights is not None:
             needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
+    for name, method, kind in dict.fromkeys((x.model, x.method, x.kind) for x in cells):
+        is_input = models[name].zoo.startswith("embedded:")  # a digit, as it is
+        if is_input and is_builtin(kind) and find(kind).augments_pixels:
+            needs.append(Requirement("pixels", name, False, f"for methods.{method}"))
     return (*needs, *_packages(models.values(), used.values())), data
 
 

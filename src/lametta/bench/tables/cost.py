@@ -1,4 +1,4 @@
-"""Table of cost: what a method needs, and passes, time and memory of a batch."""
+"""Tables of what methods need, and of passes, time and memory of a batch."""
 
 import polars as pl
 
@@ -49,3 +49,45 @@ def costs(frame: pl.DataFrame) -> Table:
     ]
     header = ["method", *traits, *(column.title for column in shown)]
     return Table("cost", "Cost of a batch", header, rows, data)
+
+
+def traits(frame: pl.DataFrame) -> Table:
+    """What methods need, passes a sample as counted, and when they answer: before or after updates.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a cell. A method whose cells replayed stored outputs made no pass of its own.
+
+    Examples
+    --------
+    >>> cell = {"method": "TENT", "needs": "gradients", "answers": "after", "causal": False}
+    >>> counts = {"n": 100, "step_n": [64, 36], "forward_samples": 100.0, "backward_samples": 50.0}
+    >>> print(traits(pl.DataFrame([cell | counts])).markdown().splitlines()[2])
+    | TENT | gradients | 2 + 1 | after its update | yes |
+    """
+    batches = pl.col("step_n").list.len() / pl.col("n")
+    data = frame.group_by("method", maintain_order=True).agg(
+        pl.col("needs").first(),
+        *(
+            (pl.col(f"{way}_samples") * batches).mean().fill_null(0)
+            for way in ("forward", "backward")
+        ),
+        pl.col("answers").first(),
+        pl.col("causal").first(),
+    )
+    rows = [
+        [
+            Entry(row["method"]),
+            Entry(row["needs"] or ""),
+            Entry(f"{row['forward_samples']:.3g} + {row['backward_samples']:.3g}"),
+            Entry(f"{row['answers']} its update" if row["answers"] else ""),
+            Entry("" if row["causal"] else "yes"),
+        ]
+        for row in data.iter_rows(named=True)
+    ]
+    header = ["method", "needs", "passes a sample", "answers", "looks ahead"]
+    footnote = (
+        "Passes are counted, forward + backward; 0 + 0 has none of its own, on stored outputs."
+    )
+    return Table("methods", "What each method needs", header, rows, data, footnote)

@@ -93,7 +93,8 @@ class DeYO(GradientMethod):
         keep = lost > self.min_drop
         if keep.any():
             weight = (self.anchor * scale - entropy[kept]).exp() + lost.exp()
-            net.step(losses.mean(weight * out.entropy[kept], keep))
+            net.step(loss := losses.mean(weight * out.entropy[kept], keep))
+            batch.info["loss"] = loss.detach()
         return out
 
     def destroyed(self, x: Tensor, generator: torch.Generator) -> Tensor:

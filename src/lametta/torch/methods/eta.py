@@ -73,7 +73,9 @@ class ETA(GradientMethod):
             kept = torch.where(keep[:, None], probs, 0).sum(0) / keep.sum()
             self.mean = kept if self.mean is None else 0.9 * self.mean + 0.1 * kept
             weight = (limit - entropy).exp()
-            net.step(losses.mean(weight * out.entropy, keep) + self.penalty(net))
+            loss = losses.mean(weight * out.entropy, keep) + self.penalty(net)
+            net.step(loss)
+            batch.info["loss"] = loss.detach()
         return out
 
     def penalty(self, net: Network) -> Tensor | float:

@@ -88,6 +88,7 @@ class SAR(GradientMethod):
         now, kept = torch.stack([loss.detach(), keep.any().to(loss)]).tolist()
         net.apply(gradients, when=self.released or bool(kept))
         if kept:
+            batch.info["loss"] = now
             self.average = now if self.average is None else 0.9 * self.average + 0.1 * now
         if self.average is not None and self.average < self.reset_below:
             net.restore(optimizer=not self.released)
