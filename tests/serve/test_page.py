@@ -147,6 +147,9 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('figure svg path').length") > 4
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
         assert "Samples256" in tab.evaluate(tiles)
+        assert "Order bynone4 of 4" in tab.evaluate(tiles)
+        orders = "[...document.querySelectorAll('tbody td:nth-child(5)')].map((x) => x.textContent)"
+        assert tab.evaluate(orders) == ["none"] * 4
 
         shown = "[...document.querySelector('.legend').querySelectorAll('span')]"
         legend = tab.evaluate(f"{shown}.map((x) => x.textContent)")
@@ -174,7 +177,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         )
         assert "The corrector's predictions collapse since" in words
         assert "Streams: 7" in words
-        assert tab.evaluate("document.title") == "(2) lametta"
+        assert tab.evaluate("document.title") == "(1) lametta"
         tab.screenshot(tmp_path / "wide.png")
         tab.evaluate("document.querySelector('[data-chart=changed]').scrollIntoView()")
         tab.click("[data-chart=changed] svg")  # the pointer is over it now

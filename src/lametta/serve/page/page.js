@@ -307,7 +307,7 @@ function makeModel(model) {
 function orderOf(orders) {
   const total = Object.values(orders).reduce((sum, count) => sum + count, 0);
   const name = ["domains", "classes", "none"].find((one) => orders[one]);
-  return total ? [ORDERS[name], total > 1 ? `${orders[name]} of ${total}` : ""] : ["–", ""];
+  return total ? [name, total > 1 ? `${orders[name]} of ${total}` : ""] : ["–", ""];
 }
 
 function drawModel(model, now) {
@@ -330,7 +330,7 @@ function drawModel(model, now) {
   ];
   if ("evidence" in signals) tiles.push(["Evidence", fixed(signals.evidence, 3), "nats"]);
   if ("trust" in signals) tiles.push(["Trust", percent(signals.trust), ""]);
-  tiles.push(["Order", ...orderOf(model.orders)]);
+  tiles.push(["Order by", ...orderOf(model.orders)]);
   terms(part.tiles, tiles);
   drawMix(part, now, model.history);
   drawCourses(part, now, model.history, model);
