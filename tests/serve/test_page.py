@@ -147,7 +147,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('figure svg path').length") > 4
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
         assert "Samples256" in tab.evaluate(tiles)
-        assert "Order bynone4 of 4" in tab.evaluate(tiles)
+        assert "Order, 4 of 4none" in tab.evaluate(tiles)
         orders = "[...document.querySelectorAll('tbody td:nth-child(5)')].map((x) => x.textContent)"
         assert tab.evaluate(orders) == ["none"] * 4
 
@@ -161,6 +161,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('.strip svg')[0].children.length") == 64
         said = tab.evaluate("document.querySelector('.strip .said').textContent")
         assert any(name in said for name in NAMES)
+        assert tab.evaluate("document.querySelector('.strip').textContent").endswith("Ordernone")
         assert "class " not in tab.evaluate("document.querySelector('.model').textContent")
         open_ = "document.querySelector('tbody .stream[aria-expanded=true]').textContent"
         assert tab.evaluate(open_) == "door"

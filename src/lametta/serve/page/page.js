@@ -222,6 +222,7 @@ function drawDetail(part, cell, stream) {
     if (label !== stream.corrected[i]) changes.append(svg("rect", { x: i, y: 0, width: 0.92, height: 1 }));
   });
   box.append(make("span", "", "Changed"), changes);
+  box.append(make("span", "", "Order"), make("span", "", ORDERS[stream.order] ?? "–"));
   cell.replaceChildren(box);
 }
 
@@ -303,11 +304,11 @@ function makeModel(model) {
   };
 }
 
-/** The order that most needs to be known: of domains, of classes, or none. */
-function orderOf(orders) {
+/** What makes the order of streams, as a tile: what most needs to be known, and of how many. */
+function orderTile(orders) {
   const total = Object.values(orders).reduce((sum, count) => sum + count, 0);
   const name = ["domains", "classes", "none"].find((one) => orders[one]);
-  return total ? [name, total > 1 ? `${orders[name]} of ${total}` : ""] : ["–", ""];
+  return [total > 1 ? `Order, ${orders[name]} of ${total}` : "Order by", name ?? "–", ""];
 }
 
 function drawModel(model, now) {
@@ -330,7 +331,7 @@ function drawModel(model, now) {
   ];
   if ("evidence" in signals) tiles.push(["Evidence", fixed(signals.evidence, 3), "nats"]);
   if ("trust" in signals) tiles.push(["Trust", percent(signals.trust), ""]);
-  tiles.push(["Order by", ...orderOf(model.orders)]);
+  tiles.push(orderTile(model.orders));
   terms(part.tiles, tiles);
   drawMix(part, now, model.history);
   drawCourses(part, now, model.history, model);
