@@ -41,6 +41,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ _QUIET = 600.0  # seconds after which a stream's alarm is over
 _NAMED = 5  # streams that an alarm names
 
 _WINDOW, _INTERVAL, _LEAST = 128, 16, 48  # samples: kept, between two looks, for the first
+_TOGETHER = 16  # answers that are taken in together
 _WIDTH = 64  # numbers that are kept of features, and of outputs
 _AGAIN = 2  # looks in a row that say the same begin an alarm
 _OVER = 8  # looks in a row that do not end it: a window
@@ -159,6 +161,7 @@ class Alarms:
         self._usual = Usual()
         self._mean = np.empty(0, np.float32)  # the network's mean probabilities
         self._seen = 0
+        self._queue: list[_Answer] = []
         self._evidence = 0.0
         self._negative: float | None = None  # since when the evidence is
 
@@ -201,14 +204,44 @@ class Alarms:
         if features is None or not n or (state := self._watched(now, stream or "")) is None:
             return
         state.last, state.given = now, order
-        if len(self._mean) != source.shape[1]:
-            self._mean, self._seen = np.zeros(source.shape[1], np.float32), 0
-        self._seen = min(self._seen + n, _REMEMBERED)
-        self._mean += (source.mean(axis=0) - self._mean) * min(n / self._seen, 1.0)
         before, after = labels or (source.argmax(axis=1), probs.argmax(axis=1))
-        state.add(features, source, np.array([before, after], np.int32), self._mean)
-        if state.new >= _INTERVAL and state.count >= _LEAST:
-            self._look(now, state)
+        found = np.array([before, after], np.int32)[:, -_WINDOW:]
+        answer = _Answer(now, state, features[-_WINDOW:], source[-_WINDOW:], found)
+        if self._queue and not answer.is_like(self._queue[0]):
+            self._take_in()
+        self._queue.append(answer)
+        if len(self._queue) >= _TOGETHER or n >= _INTERVAL:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Add the queue to the windows: sketches of a few answers take as long as of one."""
+        if not self._queue:
+            return
+        answers, self._queue = self._queue, []
+        features, source, labels = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+            for parts, axis in (
+                ([answer.features for answer in answers], 0),
+                ([answer.source for answer in answers], 0),
+                ([answer.labels for answer in answers], 1),
+            )
+        )
+        n, k = source.shape
+        if len(self._mean) != k:
+            self._mean, self._seen = np.zeros(k, np.float32), 0
+        self._seen = min(self._seen + n, _REMEMBERED)
+        self._mean += (source.mean(axis=0) - self._mean) * (n / self._seen)
+        rows, lengths = sketch(features)
+        tops, probs = source[np.arange(n), labels]
+        nats = np.log((probs + _TINY) / (self._mean[labels[1]] + _TINY))
+        numbers = np.stack([tops, lengths, np.clip(nats, -3, 3)])
+        outputs, start = _fold(source), 0
+        for answer in answers:
+            part = slice(start, start + len(answer.source))
+            answer.state.add(rows[part], outputs[part], labels[:, part], numbers[:, part])
+            if answer.state.new >= _INTERVAL and answer.state.count >= _LEAST:
+                self._look(answer.now, answer.state)
+            start = part.stop
 
     def _watched(self, now: float, name: str) -> "_Stream | None":
         """The state of a stream, if there is room for it."""
@@ -253,6 +286,7 @@ class Alarms:
 
     def current(self, now: float) -> list[Alarm]:
         """The alarms that are on."""
+        self._take_in()
         recent = [(n, s) for n, s in reversed(self._streams.items()) if now < s.last + _QUIET]
         found = []
         for name in ALARMS:
@@ -272,6 +306,7 @@ class Alarms:
 
     def orders(self) -> dict[str, str]:
         """What makes the order of each watched stream, one of `ORDERS`."""
+        self._take_in()
         return {name: state.found for name, state in self._streams.items()}
 
     def count_orders(self) -> dict[str, int]:
@@ -296,23 +331,20 @@ class _Stream:
         self.network, self.corrector = Switch(), Switch()
 
     def add(
-        self, features: Floats, source: Floats, labels: NDArray[np.int32], mean: Floats
+        self, rows: Floats, outputs: Floats, labels: NDArray[np.int32], numbers: Floats
     ) -> None:
-        """Keep the last samples of an answer; ``mean`` has the network's mean probabilities."""
-        self.new += len(source)
-        features, source, labels = features[-_WINDOW:], source[-_WINDOW:], labels[:, -_WINDOW:]
-        rows, lengths = sketch(features)
-        outputs = _fold(source)
+        """Keep samples, a window of them at most."""
         if self.rows.shape[1:] != rows.shape[1:] or self.outputs.shape[1:] != outputs.shape[1:]:
-            self.count = 0  # another network
+            self.count = self.new = 0  # another network
             self.rows = np.zeros((_WINDOW, rows.shape[1]), np.float16)
             self.outputs = np.zeros((_WINDOW, outputs.shape[1]), np.float16)
-        places = np.arange(self.count, self.count + len(rows)) % _WINDOW
-        self.count += len(rows)
-        self.rows[places], self.outputs[places], self.labels[:, places] = rows, outputs, labels
-        tops, probs = source[np.arange(len(rows)), labels]
-        nats = np.log((probs + _TINY) / (mean[labels[1]] + _TINY))
-        self.numbers[:, places] = tops, lengths, np.clip(nats, -3, 3)
+        n, start = len(rows), self.count % _WINDOW
+        self.count, self.new = self.count + n, self.new + n
+        places: slice | NDArray[np.intp] = slice(start, start + n)
+        if start + n > _WINDOW:
+            places = np.arange(start, start + n) % _WINDOW
+        self.rows[places], self.outputs[places] = rows, outputs
+        self.labels[:, places], self.numbers[:, places] = labels, numbers
 
     def in_order(self) -> tuple[Floats, Floats, NDArray[np.int32], Floats]:
         """The window in the order of time."""
@@ -347,6 +379,21 @@ class _Stream:
         if self.deviations <= _DEVIATIONS:
             return ORDERS[2]
         return ORDERS[0] if self.order > 0 else ORDERS[1]
+
+
+class _Answer(NamedTuple):
+    """An answer that waits until a few can be taken in together."""
+
+    now: float
+    state: _Stream
+    features: Floats
+    source: Floats
+    labels: NDArray[np.int32]
+
+    def is_like(self, other: "_Answer") -> bool:
+        """Whether both come from networks with as many features and classes."""
+        own = self.features.shape[1], self.source.shape[1]
+        return own == (other.features.shape[1], other.source.shape[1])
 
 
 class Usual:
