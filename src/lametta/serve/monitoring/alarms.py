@@ -218,14 +218,9 @@ class Alarms:
         if not self._queue:
             return
         answers, self._queue = self._queue, []
-        features, source, labels = (
-            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
-            for parts, axis in (
-                ([answer.features for answer in answers], 0),
-                ([answer.source for answer in answers], 0),
-                ([answer.labels for answer in answers], 1),
-            )
-        )
+        features = np.concatenate([answer.features for answer in answers])
+        source = np.concatenate([answer.source for answer in answers])
+        labels = np.concatenate([answer.labels for answer in answers], axis=1)
         n, k = source.shape
         if len(self._mean) != k:
             self._mean, self._seen = np.zeros(k, np.float32), 0
