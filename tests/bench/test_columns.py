@@ -13,7 +13,7 @@ def test_files_have_the_columns_that_they_always_had():
     )
     counts = dict.fromkeys(("seed", "batch_size"), pl.Int64)
     metrics = dict.fromkeys(("accuracy", "class_accuracy", "nll", "ece"), pl.Float64)
-    measured = ("entropy", "diversity", "changed", "estimated_accuracy")  # the last added too
+    measured = ("entropy", "diversity", "changed", "estimated_accuracy", "order")  # two added
     measured += ("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory")
     expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
     expected |= {"causal": pl.Boolean}  # added to the first ones
@@ -40,4 +40,10 @@ def test_every_metric_is_computed():
 def test_what_tables_show_has_a_label_and_a_unit():
     for name in names("metric", "signal", "stage", "time", "memory", "passes"):
         assert COLUMNS[name].label
-        assert COLUMNS[name].unit
+        assert COLUMNS[name].unit or COLUMNS[name].words
+
+
+def test_the_order_of_a_stream_is_said_in_words():
+    """Means over batches and runs of 1, -1 and 0."""
+    said = [COLUMNS["order"].text(x) for x in (1.0, 0.7, 0.3, 0.0, -0.3, -0.7, -1.0, None)]
+    assert said == [*["by classes"] * 2, *["none"] * 3, *["by domains"] * 2, ""]

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lametta import LAME, Prediction, Prudent
 from lametta.serve.monitoring import Monitor
-from lametta.serve.monitoring.alarms import ALARMS
+from lametta.serve.monitoring.alarms import ALARMS, ORDERS
 from tests.conftest import make_batch
 
 
@@ -74,7 +74,7 @@ def test_labels_are_bounded_whatever_comes():
         monitor.record_request(f"model-{i}", i, 0.001)
         _answer(monitor, [0], [1], stream=f"stream-{i}", entropy=0.5, evidence=0.1)
     labels = {pair for _, found in _samples(monitor) for pair in found}
-    assert {name for name, _ in labels} <= {"model", "code", "le", "alarm"}
+    assert {name for name, _ in labels} <= {"model", "code", "le", "alarm", "order"}
     assert {value for name, value in labels if name == "model"} == {"", "lame"}
     assert {value for name, value in labels if name == "alarm"} == set(ALARMS)
     assert "stream-" not in monitor.text().decode()
@@ -202,6 +202,44 @@ def test_alarms_are_exported_and_shown():
     (alarm,) = alarms["lame"]
     assert alarm["name"] == "not_helping"
     assert alarm["numbers"]["evidence"] < -0.05
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [(1.0, "classes"), (-1.0, "domains"), (0.0, "none"), (None, "none")]
+)
+def test_what_makes_the_order_is_exported_and_shown(given, word):
+    """As the corrector says; where it does not, by the monitor's own looks: here none yet."""
+    monitor = Monitor(["prudent"])
+    features, probs = make_batch(8, 5)
+    info = {} if given is None else {"order": np.float32(given)}
+    for stream in ("door", "yard"):
+        answer = Prediction(probs, features, info)
+        monitor.record_answer("prudent", stream, probs, answer, 0.001)
+    for order in ORDERS:
+        exported = _of(monitor, "lametta_watched_streams", model="prudent", order=order)
+        assert exported == 2 * (order == word)
+    (model,) = json.loads(json.dumps(monitor.status()))["models"]
+    assert model["orders"] == {order: 2 * (order == word) for order in ORDERS}
+    assert [stream["order"] for stream in model["streams"]] == [word, word]
+
+
+@pytest.mark.parametrize("kind", ["classes", "domains", "none"])
+def test_the_order_is_found_where_the_corrector_does_not_say(kind):
+    """Runs of classes, runs of something that features show alone, and neither."""
+    rng = np.random.default_rng(0)
+    runs = np.repeat(rng.integers(4, size=16), 16)
+    free = rng.integers(4, size=256)
+    labels = runs if kind == "classes" else free
+    shown = 3 * np.eye(8)[labels] + rng.normal(size=(256, 8))
+    if kind == "domains":
+        shown += 3 * np.eye(8)[4 + runs]
+    probs = 0.8 * np.eye(4)[labels] + 0.05
+    monitor = Monitor(["lame"])
+    for i in range(0, 256, 8):
+        x, q = shown[i : i + 8], probs[i : i + 8]
+        monitor.record_answer("lame", "door", q, Prediction(q, x, {}), 0.001)
+    (stream,) = monitor.status()["models"][0]["streams"]
+    assert stream["order"] == kind
 
 
 @pytest.mark.slow

@@ -147,6 +147,9 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('figure svg path').length") > 4
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
         assert "Samples256" in tab.evaluate(tiles)
+        assert "Order, 4 of 4none" in tab.evaluate(tiles)
+        orders = "[...document.querySelectorAll('tbody td:nth-child(5)')].map((x) => x.textContent)"
+        assert tab.evaluate(orders) == ["none"] * 4
 
         shown = "[...document.querySelector('.legend').querySelectorAll('span')]"
         legend = tab.evaluate(f"{shown}.map((x) => x.textContent)")
@@ -158,6 +161,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('.strip svg')[0].children.length") == 64
         said = tab.evaluate("document.querySelector('.strip .said').textContent")
         assert any(name in said for name in NAMES)
+        assert tab.evaluate("document.querySelector('.strip').textContent").endswith("Ordernone")
         assert "class " not in tab.evaluate("document.querySelector('.model').textContent")
         open_ = "document.querySelector('tbody .stream[aria-expanded=true]').textContent"
         assert tab.evaluate(open_) == "door"
@@ -174,7 +178,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         )
         assert "The corrector's predictions collapse since" in words
         assert "Streams: 7" in words
-        assert tab.evaluate("document.title") == "(2) lametta"
+        assert tab.evaluate("document.title") == "(1) lametta"
         tab.screenshot(tmp_path / "wide.png")
         tab.evaluate("document.querySelector('[data-chart=changed]').scrollIntoView()")
         tab.click("[data-chart=changed] svg")  # the pointer is over it now

@@ -26,6 +26,9 @@ class Column:
     >>> column = Column("ece", "metric", pl.Float64(), "ECE", "%", scale=100, digits=2)
     >>> column.title, column.text(0.125), column.text(None)
     ('ECE (%)', '12.50', '')
+    >>> column = Column("order", "signal", pl.Float64(), "order", words=("down", "none", "up"))
+    >>> column.title, column.text(-0.9), column.text(0.2)
+    ('order', 'down', 'none')
     """
 
     name: str
@@ -35,14 +38,17 @@ class Column:
     unit: str = ""
     scale: float = 1.0
     digits: int = 3
+    words: tuple[str, str, str] | None = None  # instead of -1, 0 and 1, and of means near them
 
     @property
     def title(self) -> str:
         """The label and the unit."""
-        return f"{self.label} ({self.unit})"
+        return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def text(self, value: float | None) -> str:
-        """A value in this unit; empty for None."""
+        """A value in this unit, or in words; empty for None."""
+        if self.words and value is not None:
+            return self.words[1 + round(value)]
         return "" if value is None else f"{self.scale * value:.{self.digits}f}"
 
 
@@ -72,6 +78,7 @@ COLUMNS = {
         Column("diversity", "signal", _NUMBER, "diversity", "nats"),
         Column("changed", "signal", _NUMBER, "changed", "%", 100, 1),
         Column("estimated_accuracy", "signal", _NUMBER, "estimated accuracy", "%", 100, 1),
+        Column("order", "signal", _NUMBER, "order", words=("by domains", "none", "by classes")),
         Column("forward_time", "stage", _NUMBER, "forward", "ms", 1e3),
         Column("optimization_time", "stage", _NUMBER, "optimization", "ms", 1e3),
         Column("inference_time", "stage", _NUMBER, "second forward", "ms", 1e3),

@@ -180,6 +180,15 @@ class Monitor:
             for name in ALARMS:
                 alarm.add_metric([model, name], float(name in on))
         yield alarm
+        order = GaugeMetricFamily(
+            "lametta_watched_streams",
+            "Streams that alarms watch, by what makes their order.",
+            labels=["model", "order"],
+        )
+        for model, monitor in self._monitors.items():
+            for name, count in monitor.count_orders().items():
+                order.add_metric([model, name], count)
+        yield order
 
 
 class Metrics:
@@ -267,9 +276,9 @@ class ModelMonitor:
         labels = before.tolist(), after.tolist()
         features = None if prediction.features is None else to_numpy(prediction.features)
         self.series.record_answer(now, stream, *labels, signals)
-        self.alarms.observe(
-            now, stream, features, source, probs, labels, signals.get("evidence", 0.0)
-        )
+        evidence, order = signals.get("evidence", 0.0), info.get("order")
+        order = None if order is None else float(order)
+        self.alarms.observe(now, stream, features, source, probs, labels, evidence, order)
 
     def record_request(self, status: int, seconds: float) -> None:
         with self.lock:
@@ -284,12 +293,18 @@ class ModelMonitor:
         self.flush()
         with self.lock:
             alarms = [asdict(alarm) for alarm in self.alarms.current(now)]
-            return {"name": self.name, "alarms": alarms, **self.series.snapshot(now)}
+            found = {"name": self.name, "alarms": alarms, "orders": self.alarms.count_orders()}
+            return {**found, **self.series.snapshot(now, self.alarms.orders())}
 
     def alarm_names(self) -> set[str]:
         self.flush()
         with self.lock:
             return {alarm.name for alarm in self.alarms.current(self.clock())}
+
+    def count_orders(self) -> dict[str, int]:
+        self.flush()
+        with self.lock:
+            return self.alarms.count_orders()
 
 
 def _mean_at(rows: Floats, columns: NDArray[np.intp]) -> float:

@@ -1,67 +1,87 @@
-"""Label-free alarms: collapse of predictions, and corrections that do not help.
+"""Label-free alarms: corrections that nothing speaks for, and predictions that collapse.
 
-Three rules, each about something that healthy traffic does not do however one-sided it is. A video
-of one object is rightly one class with high confidence, and so are photographs sorted by class; so
-low diversity alone says nothing.
+Each stream has a window of its last 128 samples: sketches of their features, their outputs, and
+their labels by the network and as corrected. Every 16 samples a look at it asks three questions.
 
-**network_collapse**: most samples get one class from the network itself, more than used to, with no
-less confidence, and either samples of one class are as unlike each other as samples of *different*
-classes used to be, or features are far longer than they used to be. The first is a head that no
-longer looks at its features. The second is what minimizing entropy does when it goes wrong: all
-features turn to one class, and grow.
+*Do classes make the order of the stream?* As in `lametta.correctors.prudent.order`, which explains
+it: a run of one class shows in outputs about as much as in features, a change of domain shows in
+features first. Looks add up in a count: above 0 classes make the order, below 0 something else.
 
-**corrector_collapse** (by stream): the same unlikeness inside the corrector's classes, where it
-overrode most of what the network was confident of, and the samples that followed do not support it.
+*Do the labels of neighbors in feature space agree?* By agreement beyond chance A = (a - h) /
+(1 - h), where a is the share of neighbors with a sample's own label and h the share of all pairs
+with one label; for the network's labels, and for the corrected ones.
 
-**not_helping**: what the network was confident of is changed to classes that it finds less likely
-for this sample than on average, and that it does not find more likely for the samples that follow.
+*What does the network say of the changes?* How much more likely it finds the new label of a sample
+than on average, in nats.
 
-They compare with the past of the same model, 512 samples at least. So they cannot see what was
-wrong from the start, what changes over more than about 8,000 samples, a head that collapses while a
-camera looks at one scene (until it looks elsewhere), or answers that are wrong, plausible and
-steady, as for a video that is mistaken from end to end. Nor can they tell a corrector that smooths
-too much from a stream that shows one thing, which the network confidently takes for several.
+A corrector that changes a tenth of the labels where classes do not make the order, so that
+neighbors agree less than by the network's own, or to labels that the network finds unlikely, or
+most of them to one label, changes without a reason. The name of the alarm says what else is known:
+
+- **domain_order**: something else than classes makes the order, as where one domain follows
+  another; a memory of classes takes the bias of the domain for classes that persist;
+- **corrector_collapse**: the answers have less than half as many classes as the network's;
+- **not_helping**: neither; or the corrector's own evidence is negative.
+
+A stream may begin with one long run of a class, so the last two need 512 samples of it.
+
+**network_collapse** is about the network itself: most samples get one label, more than they used to
+and with no less confidence, and either samples of one label are as unlike each other as those of
+*different* labels used to be (a head that no longer looks at its features), or features are far
+longer than they used to be (what minimizing entropy does when it goes wrong).
+
+Not seen: a network that was broken from the start; answers that are wrong, plausible and steady, as
+for a video that is mistaken from end to end; photographs sorted by likeness of their classes, each
+of another one, which is order by classes to all that can be measured. A network below some 30 % may
+show the order of its classes so little that a memory which helps is taken for one that does not.
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._arrays import Floats, count_sketch, finite_products
 
-ALARMS = ("network_collapse", "corrector_collapse", "not_helping")
+ALARMS = ("network_collapse", "corrector_collapse", "domain_order", "not_helping")
+ORDERS = ("classes", "domains", "none")
+"""What makes the order of a stream: its classes, something else, or it has none."""
 
-_OF_STREAM, _OF_MODEL = 4, 16  # samples between two references: the last 64 samples, and 256
-_CONFIDENT = 0.5  # the network is confident above this probability, or above its mean if lower
-_STREAMS = 512  # the most recent ones, which are watched: 5 kB each
+_STREAMS = 256  # that are watched: 35 kB each
+_ROOM = 60.0  # seconds after which a silent stream makes room for another
 _QUIET = 600.0  # seconds after which a stream's alarm is over
 _NAMED = 5  # streams that an alarm names
 
-_SAME_CLASS_RATE = 0.5  # of pairs are in one class, as where seven samples of ten are
-_DISSIMILARITY = 0.7  # 0: as samples of one class used to be; 1: as those of different classes
-_LENGTH = 1.5  # times the usual length of features; classes and videos differ by 1.25
-_OVERRIDE_RATE = 0.5  # of what the network was confident of
-_CHANGED_RATE = 0.05  # of all samples: the network was confident, and they were changed
-_ENOUGH, _FEW = 128, 32  # changes that the averages reach back, for the model and for a stream
-_LOG_RATIO = -1.0  # nats: the new class is that much less likely than on average
-_SUPPORT = 1.0  # by what follows: p / mean of the new class, less that of the old one
+_WINDOW, _INTERVAL, _LEAST = 128, 16, 48  # samples: kept, between two looks, for the first
+_TOGETHER = 16  # answers that are taken in together
+_WIDTH = 64  # numbers that are kept of features, and of outputs
+_AGAIN = 2  # looks in a row that say the same begin an alarm
+_OVER = 8  # looks in a row that do not end it: a window
+
+_REACH = 8  # samples: how near in time two samples are, exp(-gap / reach)
+_DEVIATIONS = 5.0  # from here on a window has an order; chance gave 4.2 at most
+_RATIO = 0.65  # outputs in order, over features: classes .73 on, most domains .6
+_FADE = 1 / 8  # of the count, with each window without order
+
+_NEIGHBORS = 5
+_ENOUGH = 512  # samples of a stream from which no order found means that there is none
+_CHANGED = 0.1  # of the labels; Prudent on i.i.d. streams changes .02 at most
+_AGREEMENT = -0.1  # corrected, less the network's; helpful corrections -0.08 at worst
+_OWN = -1.0  # nats of the network for new labels, over their mean
+_FEWER = 2.0  # times: how many more classes the network's labels have than the answers
 _EVIDENCE = -0.05  # nats a sample, for correctors that report their evidence
-_RELEASE = 0.7  # an alarm ends below this part of the limits that began it
 
-_WIDTH = 64  # numbers that are kept of a sample's features; distances are off by some percent
-_REFERENCES = 16  # samples that are remembered to compare with, of each stream and of the model
-_BASELINE = 512  # references that the baseline reaches back
-_KNOWN = 8  # references with pairs of different classes, from which the baseline is known
-_FADE = 1 - 1 / _REFERENCES  # what is left of sums over pairs with each reference
-
-_FOLLOW_UP = 4  # samples after a change that it is judged by
+_ONE_LABEL = 0.5  # of pairs have one label, as where seven samples of ten do; of labels, most
+_UNLIKE = 0.7  # 0: as samples of one label used to be; 1: as those of different ones
+_LENGTH = 1.5  # times the usual length of features; classes and videos differ by 1.25
+_USUAL, _KNOWN = 512, 24  # looks that the usual reaches back, and from which it is known
+_REMEMBERED = 2048  # samples that the network's mean reaches back
 _TINY = 1e-6
-_CAP = 20.0  # times the mean, at most: rare classes would drown the others
-_CONFIDENT_REACH = 16  # confident samples that the rate of overridden ones reaches back
-_REACH = 512  # samples that the rate of changed ones among all reaches back
 
 
 @dataclass(frozen=True)
@@ -87,46 +107,40 @@ class Alarm:
 
 
 @dataclass
-class Hysteresis:
-    """Switch that turns on at one limit and off at another, so that it does not flicker."""
+class Switch:
+    """An alarm that begins when looks in a row say so, and ends when a window of them does not."""
 
+    name: str = ""
     since: float | None = None
     numbers: dict[str, float] = field(default_factory=dict)
+    looks: int = 0  # in a row that say the opposite of what it is
 
-    def update(self, now: float, triggered: bool, holds: bool, numbers: dict[str, float]) -> None:
-        if triggered and self.since is None:
-            self.since = now
-        elif not holds:
-            self.since = None
-        self.numbers = numbers
-
-
-class _Stream:
-    """What is watched of one stream."""
-
-    def __init__(self, width: int) -> None:
-        self.references = ReferenceSamples(width)
-        self.outcomes = ChangeOutcomes(_FEW)
-        self.hysteresis = Hysteresis()
-        self.follow_up = FollowUp()
-        self.last = 0.0
-        self.until = 1  # samples to the next reference
+    def update(self, now: float, name: str, numbers: dict[str, float]) -> None:
+        """Take note of a look: the alarm that it speaks for, or an empty name."""
+        on = self.since is not None
+        if name:
+            # While it is on, it may say more, and not less.
+            self.name = min(self.name, name, key=ALARMS.index) if on else name
+            self.numbers = numbers
+        self.looks = self.looks + 1 if bool(name) is not on else 0
+        if self.looks >= (_OVER if on else _AGAIN):
+            self.since, self.looks = None if on else now, 0
 
 
 class Alarms:
     """The alarms of one model, fed with every answer; bounded, not thread-safe.
 
-    A stream takes 5 kB, the 512 most recent ones are watched. The ``numbers`` of an alarm are
+    A stream takes 35 kB. The first 256 streams are watched, and others when one of these is silent
+    for a minute. The ``numbers`` of an alarm are
 
-    - for a collapse: ``share`` (of pairs of samples that are of one class, limit 0.5), ``unlike``
-      (0: as samples of one class used to be, 1: as those of different ones, limit 0.7),
-      ``confidence`` and, for a network, ``length`` (of features, times the usual, limit 1.5), for a
-      corrector ``overrode`` (the share of confident predictions, limit 0.5) and ``after``;
-    - for a corrector that does not help: ``changed`` (the share of all samples that the network was
-      confident of and that were changed, limit 0.05), ``own`` (nats by which the network finds
-      their new classes more likely than on average, limit -1), ``after`` (how much more likely the
-      samples that follow make the new class than the old one, each relative to its mean, limit 1)
-      and ``evidence`` (as the corrector gives it, if it does; an alarm of its own below -0.05).
+    - about the corrector: ``changed`` (the share of labels, limit 0.1), ``agreement`` (of corrected
+      labels with those of neighbors, beyond chance, less the network's; limit -0.1), ``own`` (nats
+      by which the network finds new labels more likely than on average, limit -1), ``order`` (above
+      0 by classes, below by something else), ``classes`` and ``source_classes`` (how many, by the
+      pairs of one label; limit half) or ``evidence`` (limit -0.05);
+    - about the network: ``share`` (of pairs with one label, limit 0.5), ``unlike`` (0: as samples
+      of one label used to be, 1: as those of different ones, limit 0.7), ``length`` (of features,
+      times the usual, limit 1.5) and ``confidence``.
 
     Examples
     --------
@@ -134,24 +148,22 @@ class Alarms:
 
     >>> rng = np.random.default_rng(0)
     >>> alarms, stuck = Alarms(), np.eye(10)[[3]]
-    >>> for i, label in enumerate(rng.integers(10, size=1500)):
+    >>> for i, label in enumerate(rng.integers(10, size=800)):
     ...     features = 3 * np.eye(16)[[label]] + rng.normal(size=(1, 16))
     ...     source = 0.9 * np.eye(10)[[label]] + 0.01
     ...     alarms.observe(float(i), "camera", features, source, source if i < 600 else stuck)
-    >>> [(alarm.name, alarm.streams) for alarm in alarms.current(1500.0)]
-    [('corrector_collapse', ('camera',)), ('not_helping', ('camera',))]
+    >>> [(alarm.name, alarm.since, alarm.streams) for alarm in alarms.current(800.0)]
+    [('corrector_collapse', 639.0, ('camera',))]
     """
 
     def __init__(self) -> None:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        self._references: ReferenceSamples | None = None
-        self._baseline = Baseline()
-        self._outcomes = ChangeOutcomes(_ENOUGH)
-        self._network, self._helping = Hysteresis(), Hysteresis()
-        self._base: Floats | None = None  # the network's mean probabilities
-        self._seen = self._count = 0  # samples that were learned from, and references
+        self._usual = Usual()
+        self._mean = np.empty(0, np.float32)  # the network's mean probabilities
+        self._seen = 0
+        self._queue: list[_Answer] = []
         self._evidence = 0.0
-        self._confidence = 1.0  # of the network, on average
+        self._negative: float | None = None  # since when the evidence is
 
     def observe(
         self,
@@ -162,6 +174,7 @@ class Alarms:
         probs: Floats,
         labels: tuple[Sequence[int], Sequence[int]] | None = None,
         evidence: float = 0.0,
+        order: float | None = None,
     ) -> None:
         """Take note of one answer.
 
@@ -172,382 +185,314 @@ class Alarms:
         stream : str or None
             Its name; all requests without one count as one stream.
         features : array [N, d] or None
-            Without them only ``not_helping`` can be detected.
+            Without them only negative evidence can be detected.
         source, probs : array [N, K]
             The probabilities as the network gave them, and corrected.
         labels : pair of sequences, optional
             The classes of both, where they are known already.
         evidence : float
             Of the corrector, in nats a sample over the source.
+        order : float, optional
+            What the corrector finds that makes the order: 1 classes, -1 something else, 0 nothing.
+            It is shown, not trusted: alarms go by the order that is found here.
         """
         n = len(probs)
-        before, after = labels or (source.argmax(axis=1).tolist(), probs.argmax(axis=1).tolist())
-        state = self._stream(stream or "", features)
-        state.last = now
-        if self._base is None or len(self._base) != source.shape[1]:
-            self._base = np.full(source.shape[1], 1 / source.shape[1], np.float32)
-        everyone = state.outcomes, self._outcomes
-        state.follow_up.follow(source, before, after, self._base, self._confident, everyone)
-        # At most as many references as are kept, so that a large batch does not hold up others.
-        step = max(_OF_STREAM, -(-n // _REFERENCES))
-        if places := range(state.until - 1, n, step):
-            self._learn(source[places.start :: step])
-            rows = None if features is None else sketch(features[places.start :: step])
-            for i, row, length in zip(places, *rows, strict=True) if rows else ():
-                tops = float(source[i, before[i]]), float(probs[i, after[i]])
-                self._add_reference(now, state, row, length, (before[i], after[i]), tops)
-        state.until = 1 + (state.until - 1 - n) % _OF_STREAM
-        self._evidence += (evidence - self._evidence) * n / (n + _BASELINE)
-        self._decide(now)
+        # A nat at most: one sample that took a corrector by surprise is no alarm.
+        self._evidence += (max(evidence, -1.0) - self._evidence) * n / (n + _USUAL)
+        limit = _EVIDENCE if self._negative is None else 0.7 * _EVIDENCE  # so it does not flicker
+        self._negative = (self._negative or now) if self._evidence < limit else None
+        if features is None or not n or (state := self._watched(now, stream or "")) is None:
+            return
+        state.last, state.given = now, order
+        before, after = labels or (source.argmax(axis=1), probs.argmax(axis=1))
+        found = np.array([before, after], np.int32)[:, -_WINDOW:]
+        answer = _Answer(now, state, features[-_WINDOW:], source[-_WINDOW:], found)
+        if self._queue and not answer.is_like(self._queue[0]):
+            self._take_in()
+        self._queue.append(answer)
+        if len(self._queue) >= _TOGETHER or n >= _INTERVAL:
+            self._take_in()
 
-    @property
-    def _confident(self) -> float:
-        return min(_CONFIDENT, self._confidence)
+    def _take_in(self) -> None:
+        """Add the queue to the windows: sketches of a few answers take as long as of one."""
+        if not self._queue:
+            return
+        answers, self._queue = self._queue, []
+        features = np.concatenate([answer.features for answer in answers])
+        source = np.concatenate([answer.source for answer in answers])
+        labels = np.concatenate([answer.labels for answer in answers], axis=1)
+        n, k = source.shape
+        if len(self._mean) != k:
+            self._mean, self._seen = np.zeros(k, np.float32), 0
+        self._seen = min(self._seen + n, _REMEMBERED)
+        self._mean += (source.mean(axis=0) - self._mean) * (n / self._seen)
+        rows, lengths = sketch(features)
+        tops, probs = source[np.arange(n), labels]
+        nats = np.log((probs + _TINY) / (self._mean[labels[1]] + _TINY))
+        numbers = np.stack([tops, lengths, np.clip(nats, -3, 3)])
+        outputs, start = _fold(source), 0
+        for answer in answers:
+            part = slice(start, start + len(answer.source))
+            answer.state.add(rows[part], outputs[part], labels[:, part], numbers[:, part])
+            if answer.state.new >= _INTERVAL and answer.state.count >= _LEAST:
+                self._look(answer.now, answer.state)
+            start = part.stop
 
-    def _stream(self, name: str, features: Floats | None) -> _Stream:
+    def _watched(self, now: float, name: str) -> "_Stream | None":
+        """The state of a stream, if there is room for it."""
         state = self._streams.pop(name, None)
         if state is None:
-            state = _Stream(_WIDTH if features is None else min(features.shape[1], _WIDTH))
+            if len(self._streams) >= _STREAMS:
+                if now < next(iter(self._streams.values())).last + _ROOM:
+                    return None
+                self._streams.popitem(last=False)
+            state = _Stream()
         self._streams[name] = state  # as the last
-        if len(self._streams) > _STREAMS:
-            self._streams.popitem(last=False)
         return state
 
-    def _learn(self, rows: Floats) -> None:
-        """Update the network's mean probabilities and confidence."""
-        assert self._base is not None
-        self._seen += len(rows)
-        part = len(rows) / min(self._seen + 3, 4 * _BASELINE)
-        one = len(rows) == 1
-        moved = (rows[0] if one else rows.mean(axis=0)) - self._base
-        moved *= part
-        self._base += moved
-        top = float(rows.max() if one else rows.max(axis=1).mean())
-        self._confidence += (top - self._confidence) * part
-
-    def _add_reference(
-        self,
-        now: float,
-        state: _Stream,
-        row: Floats,
-        length: float,
-        labels: tuple[int, int],
-        tops: tuple[float, float],
-    ) -> None:
-        """Let a sample stand for those around it, by its classes and their probabilities."""
-        references = state.references
-        if len(row) == references.rows.shape[1]:
-            references.add(row, *labels, tops[0] > self._confident)
-            change = (tops[1] - references.confidence) / min(references.count, _REFERENCES)
-            references.confidence += change
-            overrides = state.outcomes.override_rate > _OVERRIDE_RATE * _RELEASE
-            if overrides or state.hysteresis.since is not None:
-                self._judge(now, state)
-        self._count += 1
-        if self._count % (_OF_MODEL // _OF_STREAM) == 0:
-            self._add_model_reference(now, row, labels, tops[0], length)
-
-    def _judge(self, now: float, state: _Stream) -> None:
-        """Decide whether the corrector has collapsed on a stream."""
-        references, outcomes, baseline = state.references, state.outcomes, self._baseline
-        rate = references.same_class_rate(1)
-        dissimilarity = baseline.dissimilarity(references.distance(1))
-        overrides, support = outcomes.override_rate, outcomes.support
-        triggered = rate > _SAME_CLASS_RATE and dissimilarity > _DISSIMILARITY
-        triggered = triggered and overrides > _OVERRIDE_RATE and support < _SUPPORT
-        triggered = triggered and baseline.is_known and outcomes.judged >= _FEW // 2
-        triggered = triggered and references.confidence > baseline.confidence
-        holds = rate > _SAME_CLASS_RATE * _RELEASE and dissimilarity > _DISSIMILARITY * _RELEASE
-        holds = holds and overrides > _OVERRIDE_RATE * _RELEASE
-        numbers = {
-            "share": rate,
-            "unlike": dissimilarity,
-            "overrode": overrides,
-            "after": support,
-            "confidence": references.confidence,
-        }
-        state.hysteresis.update(now, triggered, holds, numbers)
-
-    def _add_model_reference(
-        self, now: float, row: Floats, labels: tuple[int, int], top: float, length: float
-    ) -> None:
-        """The same for all streams together, and decide whether the network has collapsed."""
-        if self._references is None or self._references.rows.shape[1] != len(row):
-            self._references, self._baseline = ReferenceSamples(len(row)), Baseline()
-        references, baseline = self._references, self._baseline
-        within, between = references.add(row, *labels, top > self._confident)
-        part = 1 / min(references.count, _REFERENCES)
-        references.confidence += (top - references.confidence) * part
-        references.length += (length - references.length) * part
-        rate = references.same_class_rate(0)
-        dissimilarity = baseline.dissimilarity(references.distance(0))
-        longer = references.length / (baseline.length or references.length or 1.0)
-        triggered = dissimilarity > _DISSIMILARITY or longer > _LENGTH
-        triggered = triggered and rate > max(_SAME_CLASS_RATE, 2 * baseline.same_class_rate)
-        triggered = triggered and baseline.is_known and references.confidence > baseline.confidence
-        holds = dissimilarity > _DISSIMILARITY * _RELEASE or longer > 1 + (_LENGTH - 1) * _RELEASE
-        holds = holds and rate > _SAME_CLASS_RATE * _RELEASE
-        numbers = {"share": rate, "unlike": dissimilarity, "length": longer}
-        self._network.update(now, triggered, holds, numbers | {"confidence": references.confidence})
-        if not (baseline.is_known and holds):  # an anomaly must not become the baseline
-            baseline.learn(within, between, rate, top, length)
-
-    def _decide(self, now: float) -> None:
-        """Decide whether the corrector does not help."""
-        outcomes, evidence = self._outcomes, self._evidence
-        changed, log_ratio, support = outcomes.changed_rate, outcomes.log_ratio, outcomes.support
-        triggered = log_ratio < _LOG_RATIO and support < _SUPPORT and changed > _CHANGED_RATE
-        triggered = triggered and outcomes.judged >= _ENOUGH
-        holds = log_ratio < _LOG_RATIO * _RELEASE and support < _SUPPORT / _RELEASE
-        holds = holds and changed > _CHANGED_RATE * _RELEASE
-        self._helping.update(
-            now,
-            triggered or evidence < _EVIDENCE,
-            holds or evidence < _EVIDENCE * _RELEASE,
-            {"changed": changed, "own": log_ratio, "after": support, "evidence": evidence},
-        )
+    def _look(self, now: float, state: "_Stream") -> None:
+        """Look at the window of a stream, and decide."""
+        rows, outputs, labels, (tops, lengths, own) = state.in_order()
+        with finite_products():
+            cosines = rows @ rows.T
+        state.look_at_order(cosines, outputs)
+        pairs = [_pairs(one) for one in labels]
+        state.network.update(now, *self._usual.compare(cosines, labels[0], pairs[0], tops, lengths))
+        differ = labels[0] != labels[1]
+        changed = float(np.count_nonzero(differ)) / len(rows)
+        name, numbers = "", {"changed": changed, "order": state.order}
+        # A stream may begin with a run of one class, which is no order yet.
+        known = state.order < 0 or state.count >= _ENOUGH
+        if changed >= _CHANGED and state.order <= 0 and known:
+            near = _neighbors(cosines)
+            agreement = _agreement(labels[1], near, pairs[1]) - _agreement(
+                labels[0], near, pairs[0]
+            )
+            nats = float(own[differ].mean())
+            fewer = pairs[1] > _FEWER * pairs[0]
+            to_one = fewer and min(pairs[1], changed) > _ONE_LABEL
+            if agreement < _AGREEMENT or nats < _OWN or to_one:
+                name = "corrector_collapse" if fewer else "not_helping"
+                name = "domain_order" if state.order < 0 else name
+            classes, source_classes = (1 / max(share, 1e-6) for share in pairs[::-1])
+            numbers |= {"agreement": agreement, "own": nats}
+            numbers |= {"classes": classes, "source_classes": source_classes}
+        state.corrector.update(now, name, numbers)
 
     def current(self, now: float) -> list[Alarm]:
         """The alarms that are on."""
+        self._take_in()
+        recent = [(n, s) for n, s in reversed(self._streams.items()) if now < s.last + _QUIET]
         found = []
-        if self._network.since is not None:
-            found.append(Alarm(ALARMS[0], self._network.since, (), self._network.numbers))
-        recent = [
-            (name, state)
-            for name, state in reversed(self._streams.items())
-            if now < state.last + _QUIET
-        ]
-        stuck = {
-            name: state.hysteresis for name, state in recent if state.hysteresis.since is not None
-        }
-        if stuck:
-            since = min(hysteresis.since or now for hysteresis in stuck.values())
-            numbers = next(iter(stuck.values())).numbers
-            found.append(Alarm(ALARMS[1], since, tuple(stuck)[:_NAMED], numbers))
-        if self._helping.since is not None:
-            names = tuple(name for name, state in recent if state.outcomes.log_ratio < _LOG_RATIO)
-            numbers = self._helping.numbers
-            found.append(Alarm(ALARMS[2], self._helping.since, names[:_NAMED], numbers))
+        for name in ALARMS:
+            on = {
+                stream: switch
+                for stream, state in recent
+                for switch in (state.network, state.corrector)
+                if switch.since is not None and switch.name == name
+            }
+            if on:
+                since = min(switch.since or now for switch in on.values())
+                numbers = next(iter(on.values())).numbers
+                found.append(Alarm(name, since, tuple(on)[:_NAMED], numbers))
+        if self._negative is not None and not any(alarm.name == ALARMS[-1] for alarm in found):
+            found.append(Alarm(ALARMS[-1], self._negative, (), {"evidence": self._evidence}))
         return found
 
+    def orders(self) -> dict[str, str]:
+        """What makes the order of each watched stream, one of `ORDERS`."""
+        self._take_in()
+        return {name: state.found for name, state in self._streams.items()}
 
-class ReferenceSamples:
-    """A few of the last samples, and how alike those are that got the same class.
-
-    Each new one is compared with those before it; fading sums over such pairs are kept.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.rows = np.zeros((_REFERENCES, width), np.float32)
-        # Of each the network's class, the corrected one, and whether the network was confident;
-        # a list, which for so few is faster than arrays.
-        self.labels: list[tuple[int, int, bool]] = []
-        self.count = 0
-        # Fading sums: of pairs; of pairs of one class, by source and corrected; of their distances.
-        self.pairs = self.confidence = self.length = 0.0
-        self.same = [0.0, 0.0]
-        self.distances = [0.0, 0.0]
-
-    def add(self, row: Floats, source: int, corrected: int, confident: bool) -> tuple[float, float]:
-        """Compare a sample with the references, then make it one.
-
-        Gives two mean distances, if the network is confident of the sample, to references that it
-        is confident of too: within the class, and between classes; NaN where there are none.
-        """
-        n = len(self.labels)
-        with finite_products():
-            cosines = (self.rows[:n] @ row).tolist()
-        within: list[float] = []
-        between: list[float] = []
-        same, distances = [0.0, 0.0], [0.0, 0.0]
-        for cosine, (other, other_corrected, other_confident) in zip(
-            cosines, self.labels, strict=True
-        ):
-            distance = 1 - cosine
-            if other == source:
-                same[0] += 1
-                distances[0] += distance
-            if other_corrected == corrected:
-                same[1] += 1
-                distances[1] += distance
-            if confident and other_confident:
-                (within if other == source else between).append(distance)
-        self.pairs = self.pairs * _FADE + n
-        for which in (0, 1):
-            self.same[which] = self.same[which] * _FADE + same[which]
-            self.distances[which] = self.distances[which] * _FADE + distances[which]
-        index = self.count % _REFERENCES
-        self.rows[index] = row
-        self.labels[index : index + 1] = [(source, corrected, confident)]
-        self.count += 1
-        return _mean(within), _mean(between)
-
-    def same_class_rate(self, which: int) -> float:
-        """Of pairs, those of one class: by the network (0) or as corrected (1)."""
-        return self.same[which] / self.pairs if self.count > _REFERENCES // 2 else 0.0
-
-    def distance(self, which: int) -> float:
-        """The mean distance of pairs of one class: by the network (0) or as corrected (1)."""
-        return self.distances[which] / max(self.same[which], 1e-9)
+    def count_orders(self) -> dict[str, int]:
+        """How many of the watched streams have each order."""
+        counts = Counter(self.orders().values())
+        return {name: counts[name] for name in ORDERS}
 
 
-class Baseline:
-    """How this model's samples used to be, from references of all streams."""
+class _Stream:
+    """What is watched of one stream: its last samples, and what looks at them found."""
 
     def __init__(self) -> None:
-        self.within = self.between = self.same_class_rate = self.confidence = self.length = 0.0
-        self.n_within = self.n_between = self.n = 0
+        self.rows = np.empty((0, 0), np.float16)  # of features, sketched, of length one
+        self.outputs = np.empty((0, 0), np.float16)
+        self.labels = np.zeros((2, _WINDOW), np.int32)  # the network's, and corrected
+        # The network's confidence, lengths of features, and nats for the corrected labels.
+        self.numbers = np.zeros((3, _WINDOW), np.float32)
+        self.count = self.new = 0  # samples, and those since the last look
+        self.order = self.deviations = 0.0  # for classes or against them; of the last look's order
+        self.given: float | None = None
+        self.last = 0.0
+        self.network, self.corrector = Switch(), Switch()
 
-    def learn(self, within: float, between: float, rate: float, top: float, length: float) -> None:
-        """Update the running means with one reference sample."""
-        if within == within:  # not NaN
-            self.n_within += 1
-            self.within += (within - self.within) / min(self.n_within, _BASELINE)
-        if between == between:
-            self.n_between += 1
-            self.between += (between - self.between) / min(self.n_between, _BASELINE)
-        self.n += 1
-        part = 1 / min(self.n, _BASELINE)
-        self.same_class_rate += (rate - self.same_class_rate) * part
-        self.confidence += (top - self.confidence) * part
-        self.length += (length - self.length) * part
+    def add(
+        self, rows: Floats, outputs: Floats, labels: NDArray[np.int32], numbers: Floats
+    ) -> None:
+        """Keep samples, a window of them at most."""
+        if self.rows.shape[1:] != rows.shape[1:] or self.outputs.shape[1:] != outputs.shape[1:]:
+            self.count = self.new = 0  # another network
+            self.rows = np.zeros((_WINDOW, rows.shape[1]), np.float16)
+            self.outputs = np.zeros((_WINDOW, outputs.shape[1]), np.float16)
+        n, start = len(rows), self.count % _WINDOW
+        self.count, self.new = self.count + n, self.new + n
+        places: slice | NDArray[np.intp] = slice(start, start + n)
+        if start + n > _WINDOW:
+            places = np.arange(start, start + n) % _WINDOW
+        self.rows[places], self.outputs[places] = rows, outputs
+        self.labels[:, places], self.numbers[:, places] = labels, numbers
+
+    def in_order(self) -> tuple[Floats, Floats, NDArray[np.int32], Floats]:
+        """The window in the order of time."""
+        places = np.arange(max(self.count - _WINDOW, 0), self.count) % _WINDOW
+        rows, outputs = (x[places].astype(np.float32) for x in (self.rows, self.outputs))
+        return rows, outputs, self.labels[:, places], self.numbers[:, places]
+
+    def look_at_order(self, cosines: Floats, outputs: Floats) -> None:
+        """Count what speaks for classes as what makes the order, or against them."""
+        n = len(outputs)
+        share, self.new = min(self.new / n, 1.0), 0
+        near, features = _nearness(n), _centered(cosines)
+        with np.errstate(invalid="ignore"):
+            alike = _centered(outputs @ (outputs / np.maximum(outputs.mean(axis=0), 1e-6)).T)
+        r_f, r_o, both = (
+            float(np.vdot(x, y)) for x, y in ((near, features), (near, alike), (features, alike))
+        )
+        z = (n - 1) / math.sqrt(2)
+        self.deviations = z * max(r_f, r_o)
+        if self.deviations > _DEVIATIONS:
+            ratio = min(both, _RATIO)
+            spread = math.sqrt(max(1 + ratio**2 - 2 * ratio * both, 1e-6))
+            self.order = max(min(self.order + share * z * (r_o - ratio * r_f) / spread, 1), -1)
+        elif self.order > 0:
+            self.order = max(self.order - share * _FADE, 0.0)
 
     @property
-    def is_known(self) -> bool:
-        """Whether enough samples were seen to compare with."""
-        return self.n_between >= _KNOWN and self.n >= 2 * _REFERENCES
+    def found(self) -> str:
+        """What makes the order: as the corrector says, or else by the last look."""
+        if self.given is not None:
+            return ORDERS[0] if self.given > 0 else ORDERS[1] if self.given < 0 else ORDERS[2]
+        if self.deviations <= _DEVIATIONS:
+            return ORDERS[2]
+        return ORDERS[0] if self.order > 0 else ORDERS[1]
 
-    def dissimilarity(self, distance: float) -> float:
-        """Where a distance lies: 0 as samples of one class were, 1 as those of different ones."""
+
+class _Answer(NamedTuple):
+    """An answer that waits until a few can be taken in together."""
+
+    now: float
+    state: _Stream
+    features: Floats
+    source: Floats
+    labels: NDArray[np.int32]
+
+    def is_like(self, other: "_Answer") -> bool:
+        """Whether both come from networks with as many features and classes."""
+        own = self.features.shape[1], self.source.shape[1]
+        return own == (other.features.shape[1], other.source.shape[1])
+
+
+class Usual:
+    """How this model's samples usually are, from looks at all streams."""
+
+    def __init__(self) -> None:
+        self.within = self.between = self.confidence = self.length = 0.0
+        self.n_within = self.n_between = self.n = 0
+
+    def compare(
+        self,
+        cosines: Floats,
+        labels: NDArray[np.int32],
+        share: float,
+        tops: Floats,
+        lengths: Floats,
+    ) -> tuple[str, dict[str, float]]:
+        """Whether the network has collapsed in a window, and by which numbers; learn from it."""
+        same = labels[:, None] == labels
+        others = ~same
+        np.fill_diagonal(same, False)
+        within, between = (1 - _mean(cosines, pairs) for pairs in (same, others))
+        confidence, length = float(tops.mean()), float(lengths.mean())
         # Among many classes pairs of one are rare: assume half the distance until more are seen.
-        assumed = self.between / 2 * _KNOWN
-        within = (self.within * self.n_within + assumed) / (self.n_within + _KNOWN)
-        return (distance - within) / max(self.between - within, 1e-6)
+        assumed = (self.within * self.n_within + self.between * 4) / (self.n_within + 8)
+        unlike = (within - assumed) / max(self.between - assumed, 1e-6) if within == within else 0.0
+        longer = length / (self.length or length or 1.0)
+        known = self.n_between >= _KNOWN // 2 and self.n >= _KNOWN
+        odd = known and share > 0.7 * _ONE_LABEL and (unlike > 0.7 * _UNLIKE or longer > 1.35)
+        collapsed = odd and share > _ONE_LABEL and (unlike > _UNLIKE or longer > _LENGTH)
+        collapsed = collapsed and confidence > self.confidence
+        numbers = {"share": share, "unlike": unlike, "length": longer, "confidence": confidence}
+        if not odd:  # an anomaly must not become usual
+            self.n += 1
+            self.confidence += (confidence - self.confidence) / min(self.n, _USUAL)
+            self.length += (length - self.length) / min(self.n, _USUAL)
+            if within == within:  # not NaN
+                self.n_within += 1
+                self.within += (within - self.within) / min(self.n_within, _USUAL)
+            if between == between:
+                self.n_between += 1
+                self.between += (between - self.between) / min(self.n_between, _USUAL)
+        return ALARMS[0] if collapsed else "", numbers
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def _mean(matrix: Floats, where: NDArray[np.bool_]) -> float:
+    n = np.count_nonzero(where)
+    return float(matrix.sum(where=where)) / n if n else math.nan
 
 
-def sketch(x: Floats) -> tuple[Floats, list[float]]:
+def _pairs(labels: NDArray[np.int32]) -> float:
+    """The share of pairs of samples that have one label."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return float((counts * (counts - 1)).sum()) / (len(labels) * (len(labels) - 1))
+
+
+def _neighbors(cosines: Floats) -> NDArray[np.intp]:
+    """Each sample's nearest others [n, 5]."""
+    cosines = cosines.copy()
+    np.fill_diagonal(cosines, -2)
+    return np.argpartition(cosines, -_NEIGHBORS, axis=1)[:, -_NEIGHBORS:]
+
+
+def _agreement(labels: NDArray[np.int32], near: NDArray[np.intp], chance: float) -> float:
+    """How much more often than by chance neighbors have a sample's label, 1 at most."""
+    same = float(np.count_nonzero(labels[near] == labels[:, None])) / near.size
+    return (same - chance) / max(1 - chance, 0.1)
+
+
+@cache
+def _nearness(n: int) -> Floats:
+    """How near samples are in time."""
+    return _centered(np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n))) / _REACH))
+
+
+def _centered(matrix: Floats) -> Floats:
+    """A symmetric matrix without its diagonal, centered both ways, of norm one."""
+    n = len(matrix)
+    matrix = matrix.astype(np.float32)
+    np.fill_diagonal(matrix, (matrix.sum() - np.trace(matrix)) / (n * (n - 1)))
+    means = matrix.mean(axis=0)
+    matrix -= means + (means - means.mean())[:, None]
+    matrix /= max(float(np.linalg.norm(matrix)), 1e-30)
+    return matrix
+
+
+def _fold(probs: Floats) -> Floats:
+    """Roots of probabilities [N, K], of unit sum; many classes share 64 columns."""
+    n, k = probs.shape
+    if k > _WIDTH:
+        padded = np.zeros((n, -(-k // _WIDTH) * _WIDTH), np.float32)
+        padded[:, :k] = probs
+        probs = padded.reshape(n, -1, _WIDTH).sum(axis=1)
+    roots: Floats = np.sqrt(probs, dtype=np.float32)
+    roots /= roots.sum(axis=1, keepdims=True)
+    return roots
+
+
+def sketch(x: Floats) -> tuple[Floats, Floats]:
     """Rows of unit length with about the cosines of features [N, d]; their lengths before that."""
     with np.errstate(over="ignore", invalid="ignore"):
         rows: Floats = count_sketch(x.astype(np.float32), _WIDTH)
-        lengths = np.sqrt(np.vecdot(rows, rows))
-    known = lengths.tolist()
-    if not all(0 < length < math.inf for length in known):
-        fine = (lengths > 0) & (lengths < math.inf)
-        rows[~fine], lengths[~fine] = 0, 1  # zero, or beyond what float32 holds: like nothing
-        known = [length if ok else 0.0 for length, ok in zip(known, fine.tolist(), strict=True)]
-    rows /= lengths[:, None]
-    return rows, known
-
-
-class ChangeOutcomes:
-    """Whether changes of what the network was confident of were right, as far as it says itself.
-
-    Attributes
-    ----------
-    judged : int
-        Changes so far.
-    log_ratio : float
-        Nats by which the network finds the new class of a changed sample more likely than on
-        average.
-    support : float
-        How much more likely the samples that follow make the new class than the old one.
-    changed_rate : float
-        Of all samples, those that were changed although the network was confident.
-    override_rate : float
-        Of those that the network was confident of, the changed ones.
-    """
-
-    def __init__(self, reach: int) -> None:
-        self.reach = reach  # changes
-        self.judged = 0
-        self.log_ratio = self.support = self.changed_rate = self.override_rate = 0.0
-
-    def observe(self, n: int, confident: int, changed: int) -> None:
-        """Count samples, the confident ones, and those of them that were changed."""
-        self.changed_rate += (changed / n - self.changed_rate) * n / (n + _REACH)
-        if confident:
-            change = (changed / confident - self.override_rate) * confident
-            self.override_rate += change / (confident + _CONFIDENT_REACH)
-
-    def judge(self, log_ratio: float, support: float) -> None:
-        """Count one change: what the network said of its sample, and of those after it."""
-        self.judged += 1
-        part = 1 / min(self.judged, self.reach)
-        self.log_ratio += (log_ratio - self.log_ratio) * part
-        self.support += (support - self.support) * part
-
-
-@dataclass
-class _Change:
-    """A change that is being judged."""
-
-    was: int
-    became: int
-    classes: int
-    log_ratio: float
-    support: float = 0.0
-    observed: int = 0
-
-
-class FollowUp:
-    """The change of a stream that is being judged: one at a time, by the samples after it."""
-
-    def __init__(self) -> None:
-        self._change: _Change | None = None
-
-    def follow(
-        self,
-        source: Floats,
-        before: Sequence[int],
-        after: Sequence[int],
-        base: Floats,
-        confident: float,
-        outcomes: Sequence[ChangeOutcomes],
-    ) -> None:
-        """Compare changes with the network's mean, at their own samples and at the next ones.
-
-        Parameters
-        ----------
-        source : array [N, K]
-            The network's probabilities.
-        before, after : sequence of int
-            The classes of the network and of the corrector.
-        base : array [K]
-            The network's mean probabilities.
-        confident : float
-            The probability above which the network is confident.
-        outcomes : sequence of ChangeOutcomes
-            What the results are counted in.
-        """
-        n_confident = n_changed = 0
-        for i, (old, new) in enumerate(zip(before, after, strict=True)):
-            row = source[i]
-            if self._change is not None:
-                self._observe(self._change, row, base, outcomes)
-            if row[old] > confident:
-                n_confident += 1
-                if old != new:
-                    n_changed += 1
-                    if self._change is None:
-                        nats = math.log((row[new] + _TINY) / (base[new] + _TINY))
-                        self._change = _Change(old, new, len(base), max(min(nats, 3.0), -3.0))
-        for one in outcomes:
-            one.observe(len(before), n_confident, n_changed)
-
-    def _observe(
-        self, change: _Change, row: Floats, base: Floats, outcomes: Sequence[ChangeOutcomes]
-    ) -> None:
-        if change.classes != len(base):  # the stream began anew, with other classes
-            self._change = None
-            return
-        change.support += min(float(row[change.became] / (base[change.became] + _TINY)), _CAP)
-        change.support -= min(float(row[change.was] / (base[change.was] + _TINY)), _CAP)
-        change.observed += 1
-        if change.observed == _FOLLOW_UP:
-            for one in outcomes:
-                one.judge(change.log_ratio, change.support / _FOLLOW_UP)
-            self._change = None
+        lengths: Floats = np.sqrt(np.vecdot(rows, rows))
+    fine = (lengths > 0) & (lengths < math.inf)
+    if not fine.all():  # zero, or beyond what float32 holds: like nothing
+        rows[~fine], lengths[~fine] = 0, 1
+    return rows / lengths[:, None], lengths * fine

@@ -1,7 +1,9 @@
 """Time series of the last five minutes, in bounded memory."""
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -150,8 +152,10 @@ class TimeSeries:
         order = sorted(self.latencies)
         return {"p50": order[len(order) // 2], "p99": order[(99 * len(order)) // 100]}
 
-    def snapshot(self, now: float) -> dict[str, object]:
-        """All that the page shows, as plain numbers."""
+    def snapshot(
+        self, now: float, orders: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, object]:
+        """All that the page shows, as plain numbers; ``orders`` has what makes that of streams."""
         if self.buckets:  # the last one is still open
             self.buckets[-1].signals = {**self.known_signals(), **self.quantiles()}
         since = [bucket for bucket in self.buckets if bucket.start > now - 12]
@@ -167,6 +171,7 @@ class TimeSeries:
                     "id": name if len(name) <= _LONGEST else name[:_LONGEST] + "…",
                     "last": recent.last,
                     "samples": recent.samples,
+                    "order": orders.get(name),
                     "source": list(recent.source),
                     "corrected": list(recent.corrected),
                 }

@@ -9,15 +9,19 @@ const OTHER = 7; // the color of all classes that have none of their own
 const ALARMS = {
   network_collapse: [
     "The network's predictions collapse",
-    "It gives most samples one class, more than it used to, while they look as different as samples of different classes did, or while its features grow. If something adapts it (TENT, batch statistics), reset that; if not, look at what changed before it: weights, preparation of images, a stuck input.",
+    "It gives most samples one class while they look as different as samples of different classes did, or while its features grow. If something adapts it (TENT, batch statistics), reset that; if not, look at what changed before it: weights, preparation of images, a stuck input.",
   ],
   corrector_collapse: [
     "The corrector's predictions collapse",
-    "In these streams it gives one class to samples that look different, against what the network is sure of, and what came next does not speak for it. Start these streams anew (sequence_start), or serve them with prudent.",
+    "In these streams its answers have less than half as many classes as the network's, and neither the order of samples nor their neighbors speak for that. Start these streams anew (sequence_start), or serve them with prudent.",
+  ],
+  domain_order: [
+    "The corrector takes domains for classes",
+    "In these streams something else than classes makes the order, as where weather or a camera changes, and yet the corrector changes labels as if classes persisted: against samples that look alike, or the network. Serve these streams with prudent; until then source_label has the network's own answer.",
   ],
   not_helping: [
     "The corrector does not seem to help",
-    "It changes what the network is sure of to classes that the network finds unlikely, for the sample and for those after it. Compare with labels where there are some; until then source_label has the network's own answer.",
+    "It changes labels although classes do not make the order of samples, against those that look alike, or to classes that the network finds unlikely. Compare with labels where there are some; until then source_label has the network's own answer.",
   ],
 };
 // How the numbers of an alarm read, and whether they are shares.
@@ -26,12 +30,17 @@ const SIGNS = {
   unlike: ["unlikeness inside it (0 as in one class, 1 as between classes)", false],
   length: ["features, times their usual length", false],
   confidence: ["confidence", true],
-  overrode: ["sure predictions overridden", true],
-  changed: ["samples sure and yet changed", true],
+  changed: ["labels changed", true],
+  order: ["order (above 0 by classes, below by domains)", false],
+  agreement: ["agreement of neighbors, over the network's", false],
   own: ["nats of the network for the new classes", false],
-  after: ["said for them by the samples after", false],
+  classes: ["classes of the answers", false],
+  source_classes: ["of the network", false],
   evidence: ["nats of evidence", false],
 };
+
+// What makes the order of a stream.
+const ORDERS = { classes: "by classes", domains: "by domains", none: "none" };
 
 const byId = (id) => document.getElementById(id);
 const parts = new Map(); // the elements of each model
@@ -213,6 +222,7 @@ function drawDetail(part, cell, stream) {
     if (label !== stream.corrected[i]) changes.append(svg("rect", { x: i, y: 0, width: 0.92, height: 1 }));
   });
   box.append(make("span", "", "Changed"), changes);
+  box.append(make("span", "", "Order"), make("span", "", ORDERS[stream.order] ?? "–"));
   cell.replaceChildren(box);
 }
 
@@ -225,9 +235,9 @@ function makeRow(part, model, stream) {
   button.type = "button";
   head.append(button);
   row.append(head);
-  for (const className of ["number", "number", "number", "", ""]) row.append(make("td", className));
+  for (const className of ["number", "number", "number", "", "", ""]) row.append(make("td", className));
   const cell = make("td");
-  cell.colSpan = 6;
+  cell.colSpan = 7;
   detail.append(cell);
   const key = `${model.name}\n${stream.id}`;
   const entry = { row, detail, cell, button, stream };
@@ -270,9 +280,10 @@ function drawStreams(part, now, model) {
     cells[0].textContent = stream.samples;
     cells[1].textContent = ago(now - stream.last);
     cells[2].textContent = percent(changed / (stream.source.length || 1));
-    cells[3].textContent = nameOf(stream.source.at(-1));
-    cells[4].textContent = nameOf(stream.corrected.at(-1));
-    cells[4].className = stream.source.at(-1) === stream.corrected.at(-1) ? "" : "differs";
+    cells[3].textContent = ORDERS[stream.order] ?? "–";
+    cells[4].textContent = nameOf(stream.source.at(-1));
+    cells[5].textContent = nameOf(stream.corrected.at(-1));
+    cells[5].className = stream.source.at(-1) === stream.corrected.at(-1) ? "" : "differs";
     entry.turn();
   }
   part.none.hidden = streams.length > 0;
@@ -291,6 +302,13 @@ function makeModel(model) {
     section, figures, slots: new Map(), rows: new Map(), alarms: find(".alarms"), tiles: find(".tiles"),
     legend: find(".legend"), body: find("tbody"), seen: find(".seen"), idle: find(".idle"), none: find(".none"),
   };
+}
+
+/** What makes the order of streams, as a tile: what most needs to be known, and of how many. */
+function orderTile(orders) {
+  const total = Object.values(orders).reduce((sum, count) => sum + count, 0);
+  const name = ["domains", "classes", "none"].find((one) => orders[one]);
+  return [total > 1 ? `Order, ${orders[name]} of ${total}` : "Order by", name ?? "–", ""];
 }
 
 function drawModel(model, now) {
@@ -313,6 +331,7 @@ function drawModel(model, now) {
   ];
   if ("evidence" in signals) tiles.push(["Evidence", fixed(signals.evidence, 3), "nats"]);
   if ("trust" in signals) tiles.push(["Trust", percent(signals.trust), ""]);
+  tiles.push(orderTile(model.orders));
   terms(part.tiles, tiles);
   drawMix(part, now, model.history);
   drawCourses(part, now, model.history, model);
