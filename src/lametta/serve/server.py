@@ -111,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 too_large = isinstance(error.__context__, _HeadTooLargeError)
                 reason = str(error.__context__) if too_large else "this is no HTTP request"
                 self._refuse(431 if too_large else 400, reason)
-            if self._n_head >= self.max_head:
+            if self._n_head >= self.max_head and not self._is_deaf:
                 self._refuse(431, f"the head must have at most {self.max_head} bytes")
 
     def on_message_begin(self) -> None:

@@ -30,7 +30,7 @@ _HEAD = struct.Struct("<BBBIIII")  # of an entry: dtypes, flags, N, d, K, length
 _DTYPES = dict(enumerate(np.dtype(f"<f{size}") for size in (2, 4, 8)))
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _OVERHEAD = 8192  # bytes of Python's objects for a stream
-_PIECE = 2**15  # numbers that are corrected between two looks at the clock
+_PIECE, _ROWS = 2**15, 64  # numbers, and samples, corrected between two looks at the clock
 
 
 class Samples(NamedTuple):
@@ -227,7 +227,7 @@ def _correct(corrector: Corrector, samples: Samples, deadline: Deadline) -> Pred
     A corrector that looks ahead sees all samples at once: only its answer can be given up.
     """
     x, q = samples.features, samples.probs
-    size = max(_PIECE // (x.shape[1] + q.shape[1]), 1)
+    size = min(max(_PIECE // (x.shape[1] + q.shape[1]), 1), _ROWS)
     if len(q) <= size or not getattr(corrector, "causal", False):
         return _checked(corrector.correct(x, q))
     host_values(x, q)  # so that the first piece is not counted where the last one is wrong
