@@ -34,8 +34,9 @@ from threadpoolctl import threadpool_limits
 
 import store
 from lametta import Prudent
+from lametta.serve.middleware import ServerLimits
 from lametta.serve.protocol import encode
-from lametta.serve.server import header_timeout_protocol
+from lametta.serve.server import bounded_protocol
 
 D, K, N_STREAMS, N_FRAMES = 1280, 1000, 100, 64
 BINARY = "Inference-Header-Content-Length"
@@ -178,9 +179,8 @@ def echo() -> None:
         return Response(replies[BINARY in request.headers])
 
     app = Starlette(routes=[Route("/v2/models/{model}/infer", infer, methods=["POST"])])
-    config = uvicorn.Config(
-        app, port=0, http=header_timeout_protocol(10), log_config=None, access_log=False, ws="none"
-    )
+    http = bounded_protocol(ServerLimits())
+    config = uvicorn.Config(app, port=0, http=http, log_config=None, access_log=False, ws="none")
     threadpool_limits(1, "blas")
     server = uvicorn.Server(config)
     original = server.startup

@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lametta.cli import app
-from lametta.cli.serve import _bytes, _is_local, _names, _served, _tokens
+from lametta.cli.serve import _bytes, _hosts, _is_local, _names, _served, _tokens
 from lametta.types import LamettaError
 
 
@@ -43,6 +43,9 @@ def test_correctors_by_name(spec, name, method, options):
         (["--corrector", "lame", "--corrector", "lame:k=3"], "got 'lame' twice"),
         (["--host", "0.0.0.0"], "--token-file must be given where others can reach the server"),
         (["--max-body", "many"], "--max-body must be bytes such as 512M or 2G, got 'many'"),
+        (["--max-head", "0"], "--max-head must be bytes such as 512M or 2G, got '0'"),
+        (["--allow-host", "a:80"], "--allow-host must be a name without a port, or *.NAME, got"),
+        (["--allow-host", "*.*.x"], "--allow-host must be a name without a port, or *.NAME, got"),
         (["--memory", "0"], "--memory must be bytes such as 512M or 2G, got '0'"),
         (["--store", "ftp://x"], "--store must be memory, a folder or redis://HOST"),
         (["--model", "nothing.onnx"], "nothing.onnx"),
@@ -77,6 +80,15 @@ def test_bytes():
 def test_local_addresses():
     hosts = "127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "::", "10.0.0.1", "example"
     assert [_is_local(host) for host in hosts] == [True] * 4 + [False] * 4
+
+
+def test_names_of_this_machine_where_nobody_else_reaches_it():
+    own = ("127.0.0.1", "[::1]", "localhost")
+    assert _hosts("127.0.0.1", []) == _hosts("::1", []) == own
+    assert _hosts("127.0.0.1", ["*.example.com"]) == (*own, "*.example.com")
+    assert "127.0.0.7" in _hosts("127.0.0.7", [])
+    assert _hosts("0.0.0.0", []) == ()  # any: there are tokens
+    assert _hosts("0.0.0.0", ["a.example.com"]) == ("a.example.com",)
 
 
 def test_names_of_classes(tmp_path):

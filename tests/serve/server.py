@@ -54,9 +54,13 @@ class Server:
 
     def log(self) -> list[dict[str, Any]]:
         """What it has logged since its start; another's line may not be whole yet."""
+        lines = self.text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("}\n")]
+
+    def text(self) -> str:
+        """What it has said on its error stream."""
         assert self._program is not None
-        said = self._program.stderr()
-        return [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith("}\n")]
+        return str(self._program.stderr())
 
     def kill(self) -> None:
         """End it at once, as kill -9 does."""

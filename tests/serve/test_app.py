@@ -3,17 +3,28 @@
 import asyncio
 import threading
 import time
+from contextlib import ExitStack
 
 import httpx2
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 import lametta
 from lametta.serve.app import Executor, RequestClass
 from lametta.serve.config import CorrectorSpec, ServerConfig
-from lametta.serve.protocol import DTYPES, INPUT, OUTPUT, REQUEST
+from lametta.serve.protocol import (
+    DTYPES,
+    INPUT,
+    OUTPUT,
+    REQUEST,
+    Deadline,
+    DeadlineError,
+    InferRequest,
+)
 
-SMALL, LARGE = RequestClass("prudent", 14), RequestClass("prudent", 24)
+TENSOR = {"name": "x", "shape": [1], "datatype": "INT8", "data": [3]}
+SMALL, LARGE = RequestClass("prudent", (1, 11, 10)), RequestClass("prudent", (13, 24, 24))
 
 
 def took(seconds):
@@ -28,15 +39,35 @@ def see(executor, kind, seconds, monkeypatch, n=1):
         executor.timed(kind, lambda: None)
 
 
-def test_small_requests_are_believed_to_be_quick_until_they_were_seen(monkeypatch):
+def test_no_request_is_believed_to_be_quick_before_one_like_it_was(monkeypatch):
     executor = Executor(None)
-    assert executor.runs_inline(SMALL)
+    assert not executor.runs_inline(SMALL)
     assert not executor.runs_inline(LARGE)
     see(executor, LARGE, 0.001, monkeypatch)
     see(executor, SMALL, 1.0, monkeypatch)
     assert executor.runs_inline(LARGE)
     assert not any(executor.runs_inline(SMALL) for _ in range(1000))
-    assert executor.runs_inline(RequestClass("lame", 14))
+    assert not executor.runs_inline(SMALL._replace(model="lame"))
+
+
+def test_files_of_images_are_never_computed_at_once(monkeypatch):
+    """A few bytes may be millions of pixels."""
+    executor, files = Executor(None), SMALL._replace(is_bounded=False)
+    see(executor, files, 0.001, monkeypatch, n=10)
+    assert not executor.runs_inline(files)
+
+
+def test_requests_are_alike_by_their_shapes_not_by_their_bytes():
+    def kind(n, d, k, dtype="f4"):
+        inputs = {"features": np.zeros((n, d), dtype), "probs": np.zeros((n, k), dtype)}
+        return RequestClass.of("prudent", InferRequest("", inputs, {}, None))
+
+    assert kind(1, 1280, 1000) == kind(1, 1281, 1001)
+    assert kind(1, 1280, 1000) == kind(1, 1280, 1000, "f8")
+    others = {kind(1, 1000, 10), kind(1, 10, 1000), kind(100, 10, 100), kind(1000, 10, 10)}
+    assert len(others) == 4
+    images = {"image": np.array([b"a file"], object)}
+    assert not RequestClass.of("prudent", InferRequest("", images, {}, None)).is_bounded
 
 
 def test_one_stall_says_little(monkeypatch):
@@ -44,7 +75,14 @@ def test_one_stall_says_little(monkeypatch):
     see(executor, SMALL, 0.001, monkeypatch)
     see(executor, SMALL, 0.1, monkeypatch)
     assert executor.runs_inline(SMALL)
-    see(executor, SMALL, 0.1, monkeypatch, n=10)
+    see(executor, SMALL, 0.1, monkeypatch)
+    assert not executor.runs_inline(SMALL)
+
+
+def test_slow_ones_are_not_hidden_among_quick_ones(monkeypatch):
+    executor = Executor(None)
+    for seconds in 20 * (0.0003, 0.03):
+        see(executor, SMALL, seconds, monkeypatch)
     assert not executor.runs_inline(SMALL)
 
 
@@ -78,17 +116,19 @@ def test_who_computes_a_request(blocking, threads, inside, monkeypatch):
         found.append(threading.current_thread() is threading.main_thread())
         return b"{}", None
 
-    monkeypatch.setattr("lametta.serve.protocol.Codec.respond", answer)
+    monkeypatch.setattr("lametta.serve.protocol.Codec.answer", answer)
     monkeypatch.setattr("lametta.serve.stores.memory.MemoryStore.blocking", blocking)
     app = ServerConfig({"average": CorrectorSpec("average", {})}, "memory", threads=threads).app()
 
     async def ask():
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
-            return (await client.post("/v2/models/average/infer", content=b"{}")).status_code
+            path = "/v2/models/average/infer"
+            answers = [await client.post(path, json={"inputs": [TENSOR]}) for _ in range(2)]
+            return [answer.status_code for answer in answers]
 
-    assert asyncio.run(ask()) == 200
-    assert found == [inside]
+    assert asyncio.run(ask()) == [200, 200]
+    assert found == [False, inside]  # the first of its kind is timed in a thread
 
 
 def test_nothing_is_computed_at_once_beside_what_takes_long(monkeypatch):
@@ -124,6 +164,60 @@ def test_who_goes_away_keeps_the_place_until_the_work_is_done():
         assert done
 
     asyncio.run(main())
+
+
+def test_what_is_late_is_given_up_on_time_and_keeps_its_place_until_it_ends():
+    executor, go, held, left = Executor(None), threading.Event(), ExitStack(), []
+    held.callback(left.append, 1)
+
+    async def main():
+        begun = time.monotonic()
+        with pytest.raises(DeadlineError):
+            await executor.submit(LARGE, go.wait, Deadline(0.05), held)
+        assert time.monotonic() - begun < 10
+        held.close()  # as the route does
+        assert not left
+        assert not executor.runs_inline(SMALL)  # it is still there
+        go.set()
+        while not left:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+def test_what_is_being_committed_is_not_given_up():
+    executor, deadline, committed, go = Executor(None), Deadline(0.05), threading.Event(), []
+
+    def job():
+        deadline.commit()
+        committed.set()
+        while not go:
+            time.sleep(0.001)
+        return "answer"
+
+    async def main():
+        task = asyncio.create_task(executor.submit(LARGE, job, deadline))
+        while deadline.left() or not committed.is_set():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        go.append(1)
+        assert await task == "answer"
+
+    asyncio.run(main())
+
+
+def test_what_computes_for_too_long_is_not_tried_again_at_once(monkeypatch):
+    executor = Executor(None, deadline=3.0)
+    for clock in ("thread_time", "perf_counter"):
+        monkeypatch.setattr(time, clock, took(4.0))
+    executor.timed(LARGE, lambda: None)
+    monkeypatch.undo()
+    with pytest.raises(DeadlineError, match="took longer than the deadline just now"):
+        asyncio.run(executor.submit(LARGE, lambda: None, Deadline(3.0)))
+    assert asyncio.run(executor.submit(SMALL, lambda: 7, Deadline(3.0))) == 7
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 17)
+    assert asyncio.run(executor.submit(LARGE, lambda: 7)) == 7
 
 
 @pytest.fixture(scope="module")

@@ -212,6 +212,35 @@ def test_selectors_and_ports_fit_together():
     assert str(port["containerPort"]) == stage["EXPOSE"]
 
 
+def test_the_proxy_has_the_limits_of_the_server():
+    text = re.sub("#.*", "", (DEPLOY / "nginx.conf").read_text())
+    assert text.count("{") == text.count("}")
+    directives = {
+        line.split()[0]: line.split()[1:] for line in re.split("[;{}]", text) if line.split()
+    }
+    server = _parse([])
+    n_heads, head = directives["large_client_header_buffers"]
+    heads = [
+        int(size.removesuffix("k")) for size in (*directives["client_header_buffer_size"], head)
+    ]
+    assert f"{heads[0] + int(n_heads) * heads[1]}k" == server["max_head"]
+    assert directives["client_max_body_size"] == [server["max_body"].lower()]
+    for name in ("client_header_timeout", "client_body_timeout", "send_timeout"):
+        assert directives[name] == [f"{server['patience']:g}s"]
+    assert directives["proxy_read_timeout"] == [f"{server['deadline'] + server['patience']:g}s"]
+    assert f":{server['port']}" in text
+    assert "proxy_set_header Host $http_host" in text
+    (name,) = directives["server_name"]
+    assert f"--allow-host {name}" in (DEPLOY / "nginx.conf").read_text()
+
+
+def test_promises_name_tests_that_there_are():
+    said = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/security.md").read_text())
+    assert len(said) > 15
+    for path, name in said:
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), name
+
+
 def test_probes_ask_for_paths_that_need_no_token():
     (container,) = _pod()["containers"]
     paths = [

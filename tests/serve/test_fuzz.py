@@ -20,7 +20,7 @@ from lametta.serve.protocol import RequestLimits
 from tests.serve.server import serving
 
 PATH = "/v2/models/prudent/infer"
-HEAD = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n".encode()
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n".encode()
 BINARY = "Inference-Header-Content-Length"
 
 
@@ -222,7 +222,7 @@ def _is_closed_within(connection, seconds):
         HEAD,
         HEAD + b"Content-Length: 9\r\n\r\n{",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n",
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v2",
     ],
     ids=["nothing", "method", "head", "body", "chunk", "second"],
 )
@@ -258,7 +258,7 @@ def test_clients_that_go_away(server, client):
     for _ in range(50):
         with _connect(server) as connection:
             lines = f"{BINARY}: {len(head)}\r\nContent-Length: {len(head + tail)}\r\n"
-            start = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+            start = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()
             connection.sendall(start + head + tail)
     end = time.monotonic() + 20
     while client.get("/status.json").json()["gauges"]["queue"]:  # theirs are done, for nobody

@@ -10,6 +10,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from lametta.serve.config import CorrectorSpec, ServerConfig
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.protocol import RequestLimits
 from tests.integrations import graphs
 
 PATH = "/v2/models/prudent/infer"
@@ -70,6 +72,27 @@ def test_errors_name_what_the_client_sent(client):
     )
     wrong = _ask(client, [0.5, 0.5], [1, 2], "FP32").json()["error"]
     assert wrong.startswith("inputs must be float32 [N, 3, 8, 8]"), wrong
+
+
+def test_the_pixels_of_a_request_are_bounded(tmp_path):
+    """Sixteen small files of 89 megapixels took 12 s; here they have a quarter of one."""
+    path = graphs.brightness(tmp_path / "net.onnx")
+    limits = ServerLimits(request=RequestLimits(2**24, 4096, 65_536, pixels=10**6))
+    client = TestClient(ServerConfig({"prudent": "prudent"}, model=path, limits=limits).app())
+
+    def square(width, height):
+        file = io.BytesIO()
+        Image.new("RGB", (width, height)).save(file, "PNG")
+        return file.getvalue()
+
+    assert _ask_binary(client, *3 * [square(500, 500)]).status_code == 200
+    bomb = _ask_binary(client, *16 * [square(500, 500)])
+    assert bomb.status_code == 400
+    assert bomb.json()["error"].endswith("at 4: the images have more than 1000000 pixels together")
+    line = square(1, 20_000)  # resized to 9 x 180,000
+    assert _ask_binary(client, line).status_code == 400
+    again = _ask_binary(client, *3 * [square(500, 500)])
+    assert again.status_code == 200  # each request has its own
 
 
 def test_a_server_without_a_model_says_what_it_lacks():

@@ -137,6 +137,97 @@ def test_compressed_bodies_are_not_read():
     assert answer.status_code == 415
 
 
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (None, 200),
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("text/plain;charset=UTF-8", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("", 415),
+    ],
+)
+def test_bodies_that_a_page_of_another_origin_can_send(kind, status):
+    """Browsers send these three kinds without asking the server first."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = _ask(_config(), content=_body(), headers=headers)
+    assert answer.status_code == status
+    if status == 415:
+        assert "Content-Type must be application/json or application/octet-st" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://server", 200),
+        ("https://server", 200),  # behind a proxy that speaks TLS
+        ("http://server:8001", 403),
+        ("http://evil.example", 403),
+        ("http://server.evil.example", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_pages_of_other_origins(origin, status):
+    """A body without a type, as of a typed array, says nothing of where it is from."""
+    for path, method in ((PATH, "POST"), ("/v2", "GET")):
+        content = _body() if method == "POST" else b""
+        answer = _ask(_config(), method, path, content=content, headers={"Origin": origin})
+        assert answer.status_code == status
+    if status == 403:
+        assert answer.json() == {"error": "a page of another origin may not ask"}
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 200), ("a.example.com:8", 200), ("example.com", 400), ("evil.example", 400)],
+)
+def test_names_of_the_server(host, status):
+    config = _config(hosts=("localhost", "*.example.com"))
+    for path, method in ((PATH, "POST"), ("/", "GET"), ("/v2/health/live", "GET")):
+        content = _body() if method == "POST" else b""
+        answer = _ask(config, method, path, content=content, headers={"Host": host})
+        assert answer.status_code == status
+
+
+def test_answers_take_room_until_they_have_left():
+    """There is room for one, which nobody reads."""
+    body = _body(n=30, k=300)
+
+    async def play():
+        app, written, taken = config.app(), asyncio.Event(), asyncio.Event()
+
+        async def ask():
+            statuses = []
+
+            async def receive():
+                return {"type": "http.request", "body": body, "more_body": False}
+
+            async def send(message):
+                if statuses == [200, None]:
+                    await taken.wait()  # as servers do while bytes of the message before are there
+                statuses.append(message.get("status"))
+                if len(message.get("body", b"")) > 2**14:
+                    written.set()
+
+            headers = [(b"content-length", b"%d" % len(body))]
+            scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
+            await app(scope, receive, send)
+            return statuses[0]
+
+        first = asyncio.create_task(ask())
+        await written.wait()
+        second = await asyncio.wait_for(ask(), 20)
+        taken.set()
+        return await first, second, await ask()
+
+    config = _config(request=RequestLimits(2**18, 100, 1000), pending=2**18)
+    assert asyncio.run(play()) == (200, 429, 200)
+
+
 def test_rates_are_each_clients_own():
     async def play(client):
         async def ask(token):

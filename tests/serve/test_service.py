@@ -13,7 +13,7 @@ from lametta import LAME, Prediction, Prudent, Streams, knn
 from lametta.correctors import Average
 from lametta.serve.config import CorrectorSpec, ServerConfig
 from lametta.serve.monitoring import Monitor
-from lametta.serve.protocol import InferRequest
+from lametta.serve.protocol import Deadline, InferRequest
 from lametta.serve.service import Service
 from lametta.serve.sessions import SessionManager
 from lametta.serve.stores.memory import MemoryStore
@@ -240,10 +240,10 @@ def test_a_service_sees_arrays_alone():
         features, probs = make_batch(4, 5, 7, seed=i)
         inputs = {"features": features, "probs": probs}
         request = InferRequest("", inputs, {"sequence_id": 7}, None)
-        reply = service.infer("prudent", time.monotonic(), request)
+        reply = service.infer("prudent", Deadline(60.0), request)
         expected = corrector.correct(features, probs)
         assert (reply.outputs["probs"] == expected.probs).all()
         assert (reply.outputs["source_label"] == probs.argmax(axis=1)).all()
         assert (reply.model, reply.parameters["sequence_id"]) == ("prudent", 7)
     with pytest.raises(LamettaError, match="waited until its deadline"):
-        service.infer("prudent", time.monotonic() - 61, request)
+        service.infer("prudent", Deadline(60.0, time.monotonic() - 61), request)

@@ -14,7 +14,7 @@ from lametta.correctors import Average, Memory
 from lametta.correctors.chain import Chain
 from lametta.serve import sessions as module
 from lametta.serve.config import CorrectorSpec
-from lametta.serve.protocol import DeadlineError, StoreError, TooManyRequestsError
+from lametta.serve.protocol import Deadline, DeadlineError, StoreError, TooManyRequestsError
 from lametta.serve.sessions import Samples, SessionManager
 from lametta.serve.stores.memory import MemoryStore
 from tests.conftest import make_batch
@@ -434,13 +434,13 @@ def test_who_is_always_late_gives_up(keep, monkeypatch):
 
 def test_no_answer_comes_after_the_deadline(keep):
     requests, manager = batches(3), keep()
-    found = [manager.correct(Samples(*requests[0]), "s", time.monotonic() + 60)]
+    found = [manager.correct(Samples(*requests[0]), "s", Deadline(60))]
     with pytest.raises(DeadlineError):
-        manager.correct(Samples(*requests[1]), "s", time.monotonic() - 1)
+        manager.correct(Samples(*requests[1]), "s", Deadline(0))
     with manager._cache.lease("s"):  # someone is at work on it
         begun = time.monotonic()
         with pytest.raises(DeadlineError, match="busy"):
-            manager.correct(Samples(*requests[1]), "s", begun + 0.1)
+            manager.correct(Samples(*requests[1]), "s", Deadline(0.1))
         assert time.monotonic() - begun < 5
     found += [manager.correct(Samples(*request), "s") for request in requests[1:]]
     same(found, alone(Prudent(), requests))

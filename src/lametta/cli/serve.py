@@ -29,6 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _SPEC = re.compile(
     r"(?:(?P<name>[^:=]*)=)?(?P<method>python:[^:]+:[^:]+|[^:=]+)(?::(?P<options>.+))?"
 )
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]|\*")
 _SHORTEST = 16  # characters of a token
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -62,6 +63,14 @@ def serve(
         bool,
         typer.Option("--open", help="Serve without tokens, though others can reach the address."),
     ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name that Host may have, such as that of a proxy or *.example.com; may be "
+            "given repeatedly. By default those of this machine on a local --host, else any.",
+        ),
+    ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -106,11 +115,17 @@ def serve(
         float, typer.Option(min=0.001, help="Seconds that a client may take to send a request.")
     ] = 10.0,
     max_body: Annotated[str, typer.Option(help="Bytes of a request: 16M.")] = "16M",
+    max_head: Annotated[
+        str, typer.Option(help="Bytes of a request's head, its line and headers: 16k.")
+    ] = "16k",
     max_json: Annotated[str, typer.Option(help="Bytes of JSON in a request: 4M.")] = "4M",
     max_rows: Annotated[int, typer.Option(min=1, help="Rows of a tensor.")] = 4096,
     max_columns: Annotated[
         int, typer.Option(min=1, help="Columns of a tensor: features, classes, pixels of a side.")
     ] = 65_536,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, help="Pixels of all images of a request, for --model.")
+    ] = 89_478_485,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -158,12 +173,14 @@ def serve(
         body, json = _bytes("--max-body", max_body), _bytes("--max-json", max_json)
         limits = ServerLimits(
             tokens=_tokens(token_file),
-            request=RequestLimits(body, max_rows, max_columns, json),
+            request=RequestLimits(body, max_rows, max_columns, json, max_pixels),
             rate=math.inf if rate is None else rate,
             queue=queue,
             pending=max(body, 2**27),
             deadline=deadline,
             patience=patience,
+            head=_bytes("--max-head", max_head),
+            hosts=_hosts(host, allow_host or []),
         )
         if not limits.tokens and not everyone and not _is_local(host):
             raise LamettaError(
@@ -283,6 +300,17 @@ def _bytes(option: str, text: str) -> int:
     if not found or not int(found[1]):
         raise LamettaError(f"{option} must be bytes such as 512M or 2G, got {text!r}")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def _hosts(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The names that Host may have: a page that was given another for this address may not ask."""
+    for name in allowed:
+        if not _HOST.fullmatch(name):
+            raise LamettaError(
+                f"--allow-host must be a name without a port, or *.NAME, got {name!r}"
+            )
+    own = {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host}
+    return (*sorted(own), *allowed) if _is_local(host) else tuple(allowed)
 
 
 def _is_local(host: str) -> bool:

@@ -7,15 +7,18 @@ all that it needs of a Content-Security-Policy.
 
 import asyncio
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
@@ -23,7 +26,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
 from lametta.serve.middleware import BodyReader, LimitMiddleware, error_response
-from lametta.serve.protocol import HEADER_LENGTH, BadRequest, Codec, NotFoundError, StoreError
+from lametta.serve.protocol import (
+    HEADER_LENGTH,
+    BadRequest,
+    Codec,
+    Deadline,
+    DeadlineError,
+    InferRequest,
+    NotFoundError,
+    StoreError,
+)
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
 
@@ -32,8 +44,10 @@ T = TypeVar("T")
 _QUICK = 0.003  # seconds that all others may have to wait for what is computed at once
 _SLOW = 10 * _QUICK  # what takes less is tried at once now and then: it may have become quick
 _RETRY = 64  # requests between two such tries
-_LATELY = 16  # requests that an average goes back
-_SMALL = 2**16  # bytes of a request that counts as quick until one was timed
+_SLOWER, _QUICKER = 1 / 5, 1 / 16  # weights of a time in the average: of two slow ones one is slow
+_SMALL = 2**16  # bytes of JSON that are read at once, to know what is asked
+_POLL = 0.25  # seconds after which a request's own timeout is noticed
+_AGAIN = 4  # times as long as it took, what came too late is not tried again
 
 _KINDS = {
     "index.html": "text/html; charset=utf-8",
@@ -66,17 +80,19 @@ class _Route(Route):
     """A route whose function takes the request and gives the reply, without Starlette's layers.
 
     `LimitMiddleware` answers for what it raises; passing the layers would take longer than
-    everything but the correction.
+    everything but the correction. What the function puts into ``scope["held"]`` is held until the
+    bytes of the reply have left.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         methods = self.methods or ()
-        if scope["method"] in methods:
-            response: Response = await self.endpoint(Request(scope, receive, send))
-        else:
-            allowed = {"Allow": ", ".join(sorted(methods))}
-            response = error_response(405, "Method Not Allowed", allowed)
-        await response(scope, receive, send)
+        with ExitStack() as scope["held"]:
+            if scope["method"] in methods:
+                response: Response = await self.endpoint(Request(scope, receive, send))
+            else:
+                allowed = {"Allow": ", ".join(sorted(methods))}
+                response = error_response(405, "Method Not Allowed", allowed)
+            await response(scope, receive, send)
 
 
 def make_app(
@@ -95,7 +111,8 @@ def make_app(
     threads : int or None
         As for `Executor`.
     """
-    handlers = _Handlers(service, reader, store, Executor(threads, blocking=store.blocking))
+    executor = Executor(threads, blocking=store.blocking, deadline=service.deadline)
+    handlers = _Handlers(service, reader, store, executor)
     model = "/v2/models/{model}"
     version = f"{model}/versions/{{version}}"
     routes = [
@@ -115,7 +132,9 @@ def make_app(
         _Route("/static/{name}", handlers.static),
     ]
     router = Router(routes, default=error_response(404, "Not Found"))
-    return LimitMiddleware(router, reader.limits, service.monitor)
+    hosts = reader.limits.hosts
+    app = TrustedHostMiddleware(router, list(hosts), www_redirect=False) if hosts else router
+    return LimitMiddleware(app, reader.limits, service.monitor)
 
 
 class _Handlers:
@@ -131,13 +150,21 @@ class _Handlers:
         model = self._model(request)
         request.scope["model"] = model
         header_length = _header_length(request)
-        length = self.reader.length(request)
-        with self.reader.reserve(length):
-            body = await self.reader.read(request)
-            handler = partial(self.service.infer, model, request.scope["begun"])
+        held = request.scope["held"]
+        room = held.enter_context(self.reader.reserve(self.reader.length(request)))
+        body = await self.reader.read(request)
+        deadline = Deadline(self.service.deadline, request.scope["begun"])
+        handler = partial(self.service.infer, model, deadline)
+        n_json = len(body) if header_length is None else header_length
+        job: Callable[[], tuple[bytes, int | None]]
+        if self.executor.may_run_inline and n_json <= _SMALL and len(body) <= 2**20:
+            asked = self.codec.decode(body, header_length)
+            kind, job = RequestClass.of(model, asked), partial(self.codec.answer, asked, handler)
+        else:
+            kind = RequestClass(model, (len(body).bit_length(),), is_bounded=False)
             job = partial(self.codec.respond, body, header_length, handler)
-            kind = RequestClass(model, len(body).bit_length())
-            reply = await self.executor.submit(kind, job)
+        reply = await self.executor.submit(kind, job, deadline, held)
+        room.grow(len(reply[0]))
         return _Answer(*reply)
 
     async def about(self, _: Request) -> Response:
@@ -149,7 +176,7 @@ class _Handlers:
 
     async def ready(self, _: Request) -> Response:
         try:
-            await self.executor.submit(RequestClass("", 0), self.store.check)
+            await asyncio.to_thread(self.store.check)  # not behind requests that wait for a thread
         except StoreError as error:
             return error_response(503, str(error))
         return _json(ready=True)
@@ -186,18 +213,29 @@ class _Handlers:
 
 
 class RequestClass(NamedTuple):
-    """Requests of one model and of about one length, which take about as long as each other.
+    """Requests of one model and of about one shape, which take about as long as each other.
 
     Attributes
     ----------
     model : str
         What they ask.
-    n_bits : int
-        The magnitude of their length.
+    shape : tuple of int
+        The magnitudes of their number of rows, and of the numbers in their first tensors.
+    is_bounded : bool
+        Whether the shape says how much work there is; it does not for files of images.
     """
 
     model: str
-    n_bits: int
+    shape: tuple[int, ...]
+    is_bounded: bool = True
+
+    @classmethod
+    def of(cls, model: str, request: InferRequest) -> "RequestClass":
+        """The class of a request."""
+        arrays = [request.inputs[name] for name in sorted(request.inputs)[:2]]
+        rows = max(map(len, arrays)).bit_length()
+        bounded = all(array.dtype != object for array in request.inputs.values())
+        return cls(model, (rows, *(array.size.bit_length() for array in arrays)), bounded)
 
 
 class Executor:
@@ -206,65 +244,113 @@ class Executor:
     Threads that compute small things take the interpreter's lock from each other with every array,
     which makes each of them several times slower; and the way to a thread and back takes as long as
     the correction of a frame. So the thread that reads a request also computes it, if requests like
-    it are quick and nothing that takes long is being computed, for which it might have to wait.
+    it were quick and nothing that takes long is being computed, for which it might have to wait.
 
     Parameters
     ----------
     threads : int or None
-        Threads, which compute everything; None: one a core, for what is not quick.
+        Threads, which compute everything; None: one a core, for what is not known to be quick.
     blocking : bool
         Whether a job may wait for another machine; then threads compute everything, too.
+    deadline : float
+        Seconds of computing after which a job like it is refused, for a while.
+
+    Attributes
+    ----------
+    may_run_inline : bool
+        Whether anything is run inline.
     """
 
-    def __init__(self, threads: int | None, *, blocking: bool = False) -> None:
-        self._inline = threads is None and not blocking
+    def __init__(
+        self, threads: int | None, *, blocking: bool = False, deadline: float = math.inf
+    ) -> None:
+        self.may_run_inline = threads is None and not blocking
+        self.deadline = deadline
         self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
         self._seconds: dict[RequestClass, float] = {}  # lately
+        self._refused_until: dict[RequestClass, float] = {}
         self._n_asked = itertools.count(1)
         self._n_running = self._n_slow = 0  # in threads
 
     def runs_inline(self, kind: RequestClass) -> bool:
         """Whether such a request is computed at once, and not in the pool."""
-        if not self._inline or self._n_slow:
+        if not (self.may_run_inline and kind.is_bounded) or self._n_slow:
             return False
         return self._is_quick(kind) or (
             self._seconds.get(kind, _SLOW) < _SLOW and next(self._n_asked) % _RETRY == 0
         )
 
-    async def submit(self, kind: RequestClass, job: Callable[[], T]) -> T:
-        """Run a job to its end, even if the client has gone: its stream may have moved on."""
+    async def submit(
+        self,
+        kind: RequestClass,
+        job: Callable[[], T],
+        deadline: Deadline | None = None,
+        held: ExitStack | None = None,
+    ) -> T:
+        """Run a job to its end, even if the client has gone: its stream may have moved on.
+
+        At the deadline the job is given up: `DeadlineError` is raised, and when the job sees that
+        and ends, what it held is let go.
+        """
+        deadline = Deadline() if deadline is None else deadline
         if self.runs_inline(kind):
             return self.timed(kind, job)
+        if time.monotonic() < self._refused_until.get(kind, 0.0):
+            raise DeadlineError("a request like this took longer than the deadline just now")
         is_slow = not self._is_quick(kind)
         self._n_running += 1
         self._n_slow += is_slow
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._pool, self.timed, kind, job)
+        future.add_done_callback(partial(self._end, is_slow))
         try:
-            return await asyncio.shield(future)
+            while not (await asyncio.wait([future], timeout=min(deadline.left() or _POLL, _POLL)))[
+                0
+            ]:
+                if deadline.left() <= 0 and deadline.expire():
+                    if held is not None:
+                        future.add_done_callback(partial(_close, held.pop_all()))
+                    deadline.check()
+            return future.result()
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise
         finally:
             del future  # else it and a failure's traceback hold each other, with all the data
-            self._n_running -= 1
-            self._n_slow -= is_slow
+
+    def _end(self, is_slow: bool, future: "asyncio.Future[object]") -> None:
+        self._n_running -= 1
+        self._n_slow -= is_slow
+        if not future.cancelled():
+            future.exception()  # of a job that was given up, nobody else asks for it
 
     def timed(self, kind: RequestClass, job: Callable[[], T]) -> T:
         """Run a job, and remember how long one of this kind takes."""
-        begun, others = time.perf_counter(), self._n_running > 1
+        begun, computed, others = time.perf_counter(), time.thread_time(), self._n_running > 1
         try:
             return job()
         finally:
-            seconds = max(time.perf_counter() - begun, 1e-9)  # some clocks stand still for longer
-            if not (others or self._n_running > 1):  # else this is not its own time
-                before = self._seconds.get(kind, seconds)
-                # The geometric mean, to which a single stall of the machine matters little.
-                self._seconds[kind] = before * (seconds / before) ** (1 / _LATELY)
+            seconds = time.perf_counter() - begun
+            computed = time.thread_time() - computed
+            if others or self._n_running > 1:
+                seconds = computed  # others took the rest
+            self._remember(kind, max(seconds, 1e-9))  # some clocks stand still for longer
+            if computed > self.deadline:
+                self._refused_until[kind] = time.monotonic() + _AGAIN * computed
+
+    def _remember(self, kind: RequestClass, seconds: float) -> None:
+        before = self._seconds.get(kind, seconds)
+        # The geometric mean, to which a single stall of the machine matters little.
+        weight = _SLOWER if seconds > before else _QUICKER
+        self._seconds[kind] = before * (seconds / before) ** weight
 
     def _is_quick(self, kind: RequestClass) -> bool:
-        seconds = self._seconds.get(kind)
-        return kind.n_bits <= _SMALL.bit_length() if seconds is None else seconds < _QUICK
+        """Whether such requests were quick; what was never seen is not believed to be."""
+        return kind.is_bounded and self._seconds.get(kind, math.inf) < _QUICK
+
+
+def _close(held: ExitStack, _: object) -> None:
+    held.close()
 
 
 def asset(name: str) -> tuple[bytes, str] | None:

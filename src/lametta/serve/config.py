@@ -81,7 +81,12 @@ class ServerConfig:
         """Open the store, load the model, and make the application."""
         network = None
         if self.model is not None:
-            network = OnnxModel(self.model, features=self.features, logits=self.logits)
+            network = OnnxModel(
+                self.model,
+                features=self.features,
+                logits=self.logits,
+                max_pixels=self.limits.request.pixels,
+            )
         names = _names(self.names, network)
         specs = {
             name: one if isinstance(one, CorrectorSpec) else CorrectorSpec(one)

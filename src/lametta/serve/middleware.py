@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
+    ForbiddenError,
     HTTPError,
     RequestLimits,
     RequestTimeoutError,
@@ -33,6 +34,8 @@ from lametta.types import LamettaError
 logger = logging.getLogger("lametta.serve")
 
 _OPEN = ("/v2/health/", "/static/")  # no token: probes, and the page without its numbers
+# Those of a form or of plain text, which a page of another origin can send, are not among them.
+_TYPES = ("application/json", "application/octet-stream")
 _BUFFERED = 2**14  # bytes; a shorter answer fits in buffers and need not wait for its client
 _CLIENTS = 10_000  # whose rates are remembered
 
@@ -59,6 +62,10 @@ class ServerLimits:
     patience : float
         Read and write timeout: seconds that a client may take to send a request, or to take an
         answer.
+    head : int
+        Bytes of a request's head: its line and its headers.
+    hosts : tuple of str
+        Names that ``Host`` may have, such as ``localhost`` or ``*.example.com``; none: any.
     """
 
     tokens: tuple[str, ...] = ()
@@ -68,6 +75,8 @@ class ServerLimits:
     pending: int = 2**27
     deadline: float = 10.0
     patience: float = 10.0
+    head: int = 2**14
+    hosts: tuple[str, ...] = ()
 
 
 class LimitMiddleware:
@@ -94,8 +103,12 @@ class LimitMiddleware:
             if len(message.get("body", b"")) < _BUFFERED:
                 await send(message)
                 return
-            async with asyncio.timeout(self.limits.patience):
-                await send(message)
+            # Servers wait for the bytes of one message before they take the next: an empty last
+            # one says when those of the answer have left. `BoundedProtocol` hangs up before this.
+            async with asyncio.timeout(self.limits.patience + 1):
+                await send({**message, "more_body": True})
+                if not message.get("more_body", False):
+                    await send({"type": "http.response.body", "body": b""})
 
         scope["begun"] = begun
         try:
@@ -124,6 +137,7 @@ class LimitMiddleware:
             )
 
     def _admit(self, scope: Scope) -> None:
+        _check_origin(scope)
         path = scope["path"]
         if path == "/" or path.startswith(_OPEN):
             return
@@ -159,22 +173,23 @@ class BodyReader:
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self.n_requests = self._n_bytes = 0
+        self.n_requests = self.n_bytes = 0
 
     @contextmanager
-    def reserve(self, n_bytes: int) -> Iterator[None]:
+    def reserve(self, n_bytes: int) -> Iterator["Room"]:
         """Reserve a place in the queue and bytes for a body, if there are any left."""
         if self.n_requests >= self.limits.queue:
             raise TooManyRequestsError(f"{self.n_requests} requests are waiting, as many as may")
-        if self._n_bytes + n_bytes > self.limits.pending:
+        if self.n_bytes + n_bytes > self.limits.pending:
             raise TooManyRequestsError("the requests that are waiting are too large together")
         self.n_requests += 1
-        self._n_bytes += n_bytes
+        room = Room(self)
         try:
-            yield
+            room.grow(n_bytes)
+            yield room
         finally:
             self.n_requests -= 1
-            self._n_bytes -= n_bytes
+            self.n_bytes -= room.n_bytes
 
     def length(self, request: Request) -> int:
         """How long the body will be, at most: nothing has been read yet."""
@@ -182,6 +197,11 @@ class BodyReader:
         headers = request.headers
         if encoding := headers.get("content-encoding"):
             raise UnsupportedError(f"the body must not be compressed, got {encoding[:50]!r}")
+        kind = headers.get("content-type", _TYPES[0])
+        if kind.partition(";")[0].strip().lower() not in _TYPES:
+            raise UnsupportedError(
+                f"Content-Type must be {' or '.join(_TYPES)}, got {kind[:50]!r} (curl: --json)"
+            )
         given = headers.get("content-length")
         if given is None:
             return most
@@ -212,6 +232,19 @@ class BodyReader:
         return b"".join(parts)
 
 
+class Room:
+    """Bytes of a reader that a request takes, until its answer has left."""
+
+    def __init__(self, reader: BodyReader) -> None:
+        self._reader, self.n_bytes = reader, 0
+
+    def grow(self, n_bytes: int) -> None:
+        """Take at least as much; an answer is not refused, but others are while it is there."""
+        more = max(n_bytes - self.n_bytes, 0)
+        self.n_bytes += more
+        self._reader.n_bytes += more
+
+
 def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """A reply that says in JSON what went wrong."""
     content = orjson.dumps({"error": message})
@@ -229,6 +262,14 @@ def _response_to(error: Exception) -> Response:
     if status in (408, 413):
         headers["Connection"] = "close"  # the rest of the body is not wanted
     return error_response(status, str(error), headers)
+
+
+def _check_origin(scope: Scope) -> None:
+    """Raise for what a page of another origin sends: its reader's browser says where it is from."""
+    said = {name: value for name, value in scope["headers"] if name in (b"origin", b"host")}
+    origin = said.get(b"origin")
+    if origin is not None and origin.rpartition(b"//")[2] != said.get(b"host"):
+        raise ForbiddenError("a page of another origin may not ask")
 
 
 def _digest(token: bytes) -> bytes:

@@ -10,6 +10,7 @@ refused: ``sequnce_id`` would make a request stateless, silently.
 import math
 import reprlib
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -83,6 +84,12 @@ class UnauthorizedError(HTTPError):
     status = 401
 
 
+class ForbiddenError(HTTPError):
+    """A page of another origin asks, through its reader's browser."""
+
+    status = 403
+
+
 class NotFoundError(HTTPError):
     """There is no such model."""
 
@@ -139,6 +146,69 @@ class DeadlineError(HTTPError):
     status = 504
 
 
+class Deadline:
+    """The time after which a request is not answered, and does not change its stream.
+
+    A request is either given up or committed, never both: who gets 504 may send it again.
+
+    Parameters
+    ----------
+    seconds : float
+        How long the answer may take.
+    begun : float, optional
+        When the request came, as `time.monotonic` has it; by default now.
+
+    Attributes
+    ----------
+    at : float
+        When it ends.
+
+    Examples
+    --------
+    >>> deadline = Deadline(0.0)
+    >>> deadline.expire()
+    True
+    >>> deadline.commit()
+    Traceback (most recent call last):
+    lametta.serve.protocol.DeadlineError: the answer would come after the deadline
+    """
+
+    def __init__(self, seconds: float = math.inf, begun: float | None = None) -> None:
+        self._begun = time.monotonic() if begun is None else begun
+        self.at = self._begun + seconds
+        self._lock = threading.Lock()
+        self._is_expired = self._is_committing = False
+
+    def shorten(self, seconds: float) -> None:
+        """Let the answer take no longer than this, from the beginning on."""
+        self.at = min(self.at, self._begun + seconds)
+
+    def left(self) -> float:
+        """Seconds that are left, not less than 0."""
+        return max(self.at - time.monotonic(), 0.0)
+
+    def check(self, message: str = "the answer would come after the deadline") -> None:
+        """Raise `DeadlineError` if it is over."""
+        if self._is_expired or time.monotonic() >= self.at:
+            raise DeadlineError(message)
+
+    def commit(self) -> None:
+        """Say that the stream changes now, so that the answer comes; raise if it is too late."""
+        with self._lock:
+            self.check()
+            self._is_committing = True
+
+    def reopen(self) -> None:
+        """Say that the stream was not changed after all."""
+        self._is_committing = False
+
+    def expire(self) -> bool:
+        """Give the request up, unless its stream has changed; say whether that was done."""
+        with self._lock:
+            self._is_expired = not self._is_committing
+            return self._is_expired
+
+
 @dataclass(frozen=True)
 class RequestLimits:
     """The largest request that is read.
@@ -153,17 +223,20 @@ class RequestLimits:
         Any other dimension of a tensor: features, classes, an image's height.
     json : int
         Bytes of JSON in a request, which take up to 45 times as much memory while they are read.
+    pixels : int
+        Of all images in a request, as they are decoded or, if that is more, resized.
 
     Examples
     --------
     >>> RequestLimits(body=1_000_000, rows=64, columns=10_000, json=100_000)
-    RequestLimits(body=1000000, rows=64, columns=10000, json=100000)
+    RequestLimits(body=1000000, rows=64, columns=10000, json=100000, pixels=89478485)
     """
 
     body: int
     rows: int
     columns: int
     json: int = 2**22
+    pixels: int = 89_478_485  # of one image, as Pillow bounds it
 
 
 class InferRequest(NamedTuple):
@@ -241,11 +314,19 @@ class Codec:
         handler: Callable[[InferRequest], InferReply],
     ) -> tuple[bytes, int | None]:
         """Decode a request, let the handler answer it, and encode its reply."""
+        return self.answer(self.decode(body, header_length), handler)
+
+    def decode(self, body: bytes, header_length: int | None) -> InferRequest:
+        """Decode a request; of those with much JSON one at a time."""
         if (len(body) if header_length is None else header_length) < _LARGE:
-            request = decode(body, header_length, self.limits)
-        else:
-            with self._reading:
-                request = decode(body, header_length, self.limits)
+            return decode(body, header_length, self.limits)
+        with self._reading:
+            return decode(body, header_length, self.limits)
+
+    def answer(
+        self, request: InferRequest, handler: Callable[[InferRequest], InferReply]
+    ) -> tuple[bytes, int | None]:
+        """Let the handler answer a request, and encode its reply."""
         model, version, outputs, parameters = handler(request)
         binary = request.parameters.get("binary_data_output", False)
         return encode(model, version, request.id, outputs, request.outputs, binary, parameters)

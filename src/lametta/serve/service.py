@@ -18,7 +18,7 @@ from lametta.integrations.onnx import OnnxModel
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
-    DeadlineError,
+    Deadline,
     InferReply,
     InferRequest,
     NotFoundError,
@@ -96,12 +96,11 @@ class Service:
         about = {"name": name, "versions": [VERSION], "platform": "lametta"}
         return {**about, "inputs": inputs, "outputs": outputs}
 
-    def infer(self, name: str, begun: float, request: InferRequest) -> InferReply:
-        """Answer a request to a model, which came when `time.monotonic` was ``begun``."""
+    def infer(self, name: str, deadline: Deadline, request: InferRequest) -> InferReply:
+        """Answer a request to a model, within the deadline and the request's own timeout."""
         manager = self.find(name)
-        deadline = begun + min(self.deadline, _timeout(request))
-        if time.monotonic() >= deadline:
-            raise DeadlineError("the request waited until its deadline")
+        deadline.shorten(_timeout(request))
+        deadline.check("the request waited until its deadline")
         stream, start, end = _sequence(request)
         for wanted in request.outputs or ():  # refused before the stream moves on
             check_choice("outputs of the request", wanted[:100], self.outputs)

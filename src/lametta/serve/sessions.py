@@ -5,7 +5,6 @@ import logging
 import math
 import re
 import struct
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,9 +14,15 @@ from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import LRUCache
-from lametta.correctors.base import check_can_correct, clone
-from lametta.serve.protocol import BrokenAnswerError, DeadlineError, TooManyRequestsError
+from lametta.correctors.base import check_can_correct, clone, host_values
+from lametta.serve.protocol import (
+    BrokenAnswerError,
+    Deadline,
+    DeadlineError,
+    TooManyRequestsError,
+)
 from lametta.serve.stores import Store
+from lametta.signals import signals
 from lametta.types import Corrector, Prediction, Stateful
 
 _ATTEMPTS = 20  # to advance a stream before other replicas do
@@ -25,6 +30,7 @@ _HEAD = struct.Struct("<BBBIIII")  # of an entry: dtypes, flags, N, d, K, length
 _DTYPES = dict(enumerate(np.dtype(f"<f{size}") for size in (2, 4, 8)))
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _OVERHEAD = 8192  # bytes of Python's objects for a stream
+_PIECE, _ROWS = 2**15, 64  # numbers, and samples, corrected between two looks at the clock
 
 
 class Samples(NamedTuple):
@@ -134,20 +140,20 @@ class SessionManager:
         return len(self._cache)
 
     def correct(
-        self, samples: Samples, stream: str | None = None, deadline: float = math.inf
+        self, samples: Samples, stream: str | None = None, deadline: Deadline | None = None
     ) -> Prediction:
         """Correct the next samples of a stream; without one, a batch that stands alone.
 
-        Once `time.monotonic` has reached ``deadline``, no answer is wanted.
+        After the deadline the stream stays as it is, and `DeadlineError` is raised.
         """
+        deadline = Deadline() if deadline is None else deadline
         if stream is None or not self.stateful:
-            return _correct(clone(self.corrector), samples)
+            return _correct(clone(self.corrector), samples, deadline)
         # Row by row, as they are read back: NumPy may sum other layouts in another order.
         features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
         samples = samples._replace(features=features, probs=probs)
-        wait = max(deadline - time.monotonic(), 0)
         try:
-            with self._cache.lease(stream, min(wait, 1e6)) as session:
+            with self._cache.lease(stream, min(deadline.left(), 1e6)) as session:
                 for _ in range(_ATTEMPTS):
                     answer = self._try_commit(session, self._prefix + stream, samples, deadline)
                     if answer is not None:
@@ -157,7 +163,7 @@ class SessionManager:
         raise TooManyRequestsError("the stream is advanced by too many others at once")
 
     def _try_commit(
-        self, session: Session, stream: str, samples: Samples, deadline: float
+        self, session: Session, stream: str, samples: Samples, deadline: Deadline
     ) -> Prediction | None:
         """The answer, committed; None if another replica was faster, or may have been."""
         is_fresh = session.version < 0
@@ -169,8 +175,7 @@ class SessionManager:
                 return session.last[1]
             session.version = -1  # the store knows whether it still is the last
             return None
-        if time.monotonic() >= deadline:
-            raise DeadlineError("the answer would come after the deadline")
+        deadline.check()
         snapshot = None
         if samples.start or session.ended:
             session.corrector.reset()
@@ -179,9 +184,11 @@ class SessionManager:
             snapshot = save(session.corrector.state_dict())
             session.size = len(snapshot)
         version, session.version = session.version, -1  # until all went well
-        prediction = _correct(session.corrector, samples)
+        prediction = _correct(session.corrector, samples, deadline)
+        deadline.commit()
         made = self.store.commit(stream, version, entry, snapshot)
         if made is None:
+            deadline.reopen()
             return None
         session.version = made
         session.logged = session.logged if snapshot is None else 0
@@ -198,7 +205,7 @@ class SessionManager:
                 session.corrector.load_state_dict(load(stored.snapshot))
             for entry in stored.log:
                 samples = Samples.unpack(entry)
-                prediction = session.corrector.correct(samples.features, samples.probs)
+                prediction = _correct(session.corrector, samples, Deadline())
                 session.record(samples, entry, prediction)
         except MemoryError:
             raise
@@ -214,9 +221,33 @@ class SessionManager:
         return Session(clone(self.corrector))
 
 
-def _correct(corrector: Corrector, samples: Samples) -> Prediction:
-    """The answer of a corrector, which may be anybody's and need not check what it is given."""
-    prediction = corrector.correct(samples.features, samples.probs)
+def _correct(corrector: Corrector, samples: Samples, deadline: Deadline) -> Prediction:
+    """The answer of a corrector, in pieces between which the clock is looked at.
+
+    A corrector that looks ahead sees all samples at once: only its answer can be given up.
+    """
+    x, q = samples.features, samples.probs
+    size = min(max(_PIECE // (x.shape[1] + q.shape[1]), 1), _ROWS)
+    if len(q) <= size or not getattr(corrector, "causal", False):
+        return _checked(corrector.correct(x, q))
+    host_values(x, q)  # so that the first piece is not counted where the last one is wrong
+    parts = []
+    for start in range(0, len(q), size):
+        deadline.check()
+        rows = slice(start, start + size)
+        parts.append(_checked(corrector.correct(x[rows], q[rows])))
+    probs = np.concatenate([to_numpy(part.probs) for part in parts])
+    shared = set.intersection(*(set(part.info) for part in parts))
+    weights = [len(part.probs) for part in parts]
+    means = {
+        name: float(np.average([part.info[name] for part in parts], weights=weights))
+        for name in shared
+    }
+    return Prediction(probs, x, means | signals(probs, q))
+
+
+def _checked(prediction: Prediction) -> Prediction:
+    """What a corrector gave, which may be anybody's and need not check what it is given."""
     if not isinstance(prediction, Prediction):
         raise BrokenAnswerError(f"the corrector gave {type(prediction).__name__}, no Prediction")
     if not np.isfinite(to_numpy(prediction.probs)).all():

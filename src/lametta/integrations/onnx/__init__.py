@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,9 @@ class OnnxModel:
         (``size`` is its ``resize``). What is left out is taken from the file's metadata
         (``lametta.mean`` and so on, as JSON), then from the graph's input, then from what is usual
         for ImageNet.
+    max_pixels : float
+        How many pixels the images of a call may have together, as they are decoded or, if that is
+        more, resized.
 
     Attributes
     ----------
@@ -133,12 +137,13 @@ class OnnxModel:
         providers: Sequence[Provider] | None = None,
         threads: int | None = None,
         preprocess: Mapping[str, object] | None = None,
+        max_pixels: float = math.inf,
     ) -> None:
         if probabilities is not None:
             check_flag("probabilities", probabilities)
         if threads is not None:
             check_integer("threads", threads, 1)
-        self.path = Path(path)
+        self.path, self.max_pixels = Path(path), max_pixels
         with onnx_errors(self.path):
             model = load_graph(self.path)
             head = find_head(model, features, logits)
@@ -218,7 +223,7 @@ class OnnxModel:
             raise LamettaError(
                 f"x must be {input_} for the graph's input {input_.name!r}, got images"
             )
-        return self._images(x, np.dtype(input_.dtype))
+        return self._images(x, np.dtype(input_.dtype), self.max_pixels)
 
     def _as_logits(self, logits: Floats) -> Floats:
         if logits.shape[1] == 1:  # of a binary classifier

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -42,15 +43,19 @@ class ImageInput:
     preprocess: Preprocess
     layout: str = "NCHW"
 
-    def __call__(self, images: Iterable[object], dtype: np.dtype, /) -> npt.NDArray[np.number]:
+    def __call__(
+        self, images: Iterable[object], dtype: np.dtype, /, max_pixels: float = math.inf
+    ) -> npt.NDArray[np.number]:
         """Make a batch of encoded images or of uint8 arrays [H, W, 3], red first.
 
         An array of the size that the network sees is not resized. Pixels for a network that takes
-        uint8 stay as they are.
+        uint8 stay as they are. If the images have more than ``max_pixels`` together, decoded or
+        resized, none is decoded from there on.
         """
         ready: list[npt.NDArray[np.uint8]] = []
+        budget = PixelBudget(max_pixels)
         for i, image in enumerate(images):
-            one = self._pixels(i, image)
+            one = self._pixels(i, image, budget)
             if ready and one.shape != ready[0].shape:
                 raise LamettaError(
                     "x must hold images that are of one size after resizing and cropping, "
@@ -67,7 +72,7 @@ class ImageInput:
             batch = np.moveaxis(batch, 1, -1)
         return np.ascontiguousarray(batch, dtype=dtype)
 
-    def _pixels(self, i: int, image: object) -> npt.NDArray[np.uint8]:
+    def _pixels(self, i: int, image: object, budget: "PixelBudget") -> npt.NDArray[np.uint8]:
         pil = import_optional("PIL.Image", "pillow", "an image")
         if isinstance(image, np.ndarray):
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
@@ -79,16 +84,30 @@ class ImageInput:
                 return image
             decoded = pil.fromarray(image)
         else:
-            decoded = _decoded(pil, i, image)
+            decoded = _decoded(pil, i, image, budget)
         width, height = self.preprocess.resized(*decoded.size)
         if width * height > _MOST_PIXELS:  # a thin line may, however small its file
             raise LamettaError(
                 f"x must hold images that stay small, got {width} x {height} pixels after resizing"
             )
+        budget.take(width * height - decoded.width * decoded.height)
         return self.preprocess.fit(decoded)
 
 
-def _decoded(pil: ModuleType, i: int, data: object) -> "Image":
+class PixelBudget:
+    """How many pixels a batch of images may still have."""
+
+    def __init__(self, most: float) -> None:
+        self._most = self._left = most
+
+    def take(self, count: int) -> None:
+        """Take so many pixels, or raise if there are not as many left."""
+        self._left -= max(count, 0)
+        if self._left < 0:
+            raise LamettaError(f"the images have more than {self._most} pixels together")
+
+
+def _decoded(pil: ModuleType, i: int, data: object, budget: PixelBudget) -> "Image":
     """Decode a JPEG or PNG file to RGB, turned as its EXIF tag says."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise LamettaError(f"x must hold encoded images as bytes, got {type(data).__name__} at {i}")
@@ -96,6 +115,7 @@ def _decoded(pil: ModuleType, i: int, data: object) -> "Image":
         with pil.open(io.BytesIO(data), formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:  # known before they are decoded
                 raise LamettaError(f"it has {image.width} x {image.height} pixels, too many")
+            budget.take(image.width * image.height)
             image.load()
             ops = import_optional("PIL.ImageOps", "pillow", "an image")
             turned: Image = ops.exif_transpose(image)
