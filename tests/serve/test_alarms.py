@@ -128,6 +128,22 @@ def test_neighbors_that_spread_errors_are_seen():
     assert _watch(features, probs, Prudent().correct, 64) == {}
 
 
+def test_labels_that_neighbors_do_not_share_are_seen():
+    """The network finds two classes of four about as likely; the corrector draws one of them."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=900)
+    features = 3 * np.eye(16)[labels] + rng.normal(size=(900, 16)) / 2
+    other = (labels + rng.integers(1, 4, size=900)) % 4
+    probs = 0.5 * np.eye(4)[labels] + 0.4 * np.eye(4)[other] + 0.025
+    drawn = np.eye(4)[np.where(rng.random(900) < 0.5, labels, other)]
+    assert _watch(features, probs, _itself, 1) == {}
+    found = _watch(features, probs, _again(Prediction(row[None], None, {}) for row in drawn), 1)
+    assert list(found) == [NOT_HELPING]
+    numbers = found[NOT_HELPING].numbers
+    assert numbers["agreement"] < -0.1
+    assert numbers["own"] > 0  # this the network would let pass
+
+
 class Trusting:
     """A memory that asks not what makes the order: what `Prudent` was before it did.
 

@@ -15,8 +15,8 @@ with one label; for the network's labels, and for the corrected ones.
 than on average, in nats.
 
 A corrector that changes a tenth of the labels where classes do not make the order, so that
-neighbors agree less than by the network's own, or to labels that the network finds unlikely, or
-most of them to one label, changes without a reason. The name of the alarm says what else is known:
+neighbors agree less than by the network's own, or to labels that the network finds unlikely,
+changes without a reason. The name of the alarm says what else is known:
 
 - **domain_order**: something else than classes makes the order, as where one domain follows
   another; a memory of classes takes the bias of the domain for classes that persist;
@@ -76,7 +76,7 @@ _OWN = -1.0  # nats of the network for new labels, over their mean
 _FEWER = 2.0  # times: how many more classes the network's labels have than the answers
 _EVIDENCE = -0.05  # nats a sample, for correctors that report their evidence
 
-_ONE_LABEL = 0.5  # of pairs have one label, as where seven samples of ten do; of labels, most
+_ONE_LABEL = 0.5  # of pairs have one label, as where seven samples of ten do
 _UNLIKE = 0.7  # 0: as samples of one label used to be; 1: as those of different ones
 _LENGTH = 1.5  # times the usual length of features; classes and videos differ by 1.25
 _USUAL, _KNOWN = 512, 24  # looks that the usual reaches back, and from which it is known
@@ -270,8 +270,7 @@ class Alarms:
             )
             nats = float(own[differ].mean())
             fewer = pairs[1] > _FEWER * pairs[0]
-            to_one = fewer and min(pairs[1], changed) > _ONE_LABEL
-            if agreement < _AGREEMENT or nats < _OWN or to_one:
+            if agreement < _AGREEMENT or nats < _OWN:
                 name = "corrector_collapse" if fewer else "not_helping"
                 name = "domain_order" if state.order < 0 else name
             classes, source_classes = (1 / max(share, 1e-6) for share in pairs[::-1])
