@@ -17,7 +17,7 @@ from lametta.torch.adapt import NetworkMethod
 from lametta.torch.losses import widen
 from lametta.torch.model import Classifier
 from lametta.torch.network import norms_of
-from lametta.torch.norm import batch_statistics
+from lametta.torch.norm import Norm, batch_statistics
 from lametta.types import Adapter, LamettaError, Prediction
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -95,9 +95,10 @@ class AETTA(Composite):
     whose accuracy is estimated, and of MEMO, which begins anew with each image, that of the last.
 
     Passes go by the statistics of the batch where the method's ``bn_momentum`` is 0, since running
-    ones are then the source's, and by running ones else; none are moved. The rule of failure is
-    that of the published code. So is the moving average, of which 0.6 is old: it begins with the
-    first disagreement as it is, and goes on over a reset of the method.
+    ones are then the source's, and by running ones else, as in layers that a method has replaced;
+    none are moved. The rule of failure is that of the published code. So is the moving average, of
+    which 0.6 is old: it begins with the first disagreement as it is, and goes on over a reset of
+    the method.
 
     References
     ----------
@@ -177,7 +178,8 @@ class AETTA(Composite):
             got = type(model).__name__
             raise LamettaError(f"model must be a lametta.torch.Classifier, got {got}")
         by_batch = getattr(self.base, "bn_momentum", None) == 0
-        norms = list(norms_of(model.net).values()) if by_batch else []
+        every = norms_of(model.net).values() if by_batch else ()
+        norms = [norm for norm in every if not isinstance(norm, Norm)]  # or its own rule would act
         self._steps += 1
         with torch.no_grad(), _kept(norms), batch_statistics(norms, 0.0, alone=len(x) == 1):
             labels = model.forward(x).logits.argmax(1)

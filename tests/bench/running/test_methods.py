@@ -23,7 +23,7 @@ KINDS = [*(name for name in methods.names() if methods.is_builtin(name)), *HYBRI
 QUICK = {"views": 2, "unsure_below": 1.0, "copies": 2, "min_drop": -1.0}
 GRIDS = {
     "lr": [0.001, 0.01], "momentum": [0.1, 0.5], "rate": [0.1, 0.5], "keep": [1, 20],
-    "capacity": [4, 8], "alpha": [1.0, 2.0], "neighbors": [1, 3], "k": [1, 3],
+    "capacity": [4, 8], "alpha": [0.5, 1.0], "neighbors": [1, 3], "k": [1, 3],
 }  # fmt: skip
 
 
