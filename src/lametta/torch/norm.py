@@ -199,7 +199,7 @@ def contiguous_groups(modules: Iterable[nn.Module]) -> Iterator[None]:
     (segmentation fault, 2.11 to 2.13) where only its scale and shift learn. Channels-last weights
     of a convolution before it are enough.
     """
-    hooks = [module.register_forward_pre_hook(_contiguous) for module in modules]
+    hooks = [m.register_forward_pre_hook(_contiguous, with_kwargs=True) for m in modules]
     try:
         yield
     finally:
@@ -207,8 +207,10 @@ def contiguous_groups(modules: Iterable[nn.Module]) -> Iterator[None]:
             hook.remove()
 
 
-def _contiguous(norm: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return (args[0].contiguous(), *args[1:])
+def _contiguous(
+    norm: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    return tuple(x.contiguous() for x in args), {k: x.contiguous() for k, x in kwargs.items()}
 
 
 class _NoVarianceError(LamettaError):
