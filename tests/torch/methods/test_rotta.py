@@ -92,7 +92,7 @@ def test_published_numbers_of_petta(file, symmetric, dtype):
         return {"class_means": method.means, **networks(method, vectors)}
 
     gaps = replay(method, vectors, state, check=check)
-    assert len(gaps) == 2 + 24 + 6
+    assert len(gaps) == 3 + 24 + 6 + 6  # answers, loss and gamma; state; parameters; gradients
     for name in ("mean", "var"):
         assert difference(method.known[name], vectors[f"source_{name}"]) < 1e-4
 

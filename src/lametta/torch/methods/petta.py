@@ -69,9 +69,8 @@ class PeTTA(RoTTA):
     feature_decay: float = 0.95
     update_every: int = field(default=1, init=False, repr=False)  # of the batches, here
     means: Tensor | None = own()  # of features [K, d]
-    known: dict[str, Tensor] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )  # of the source: no state, since a reset leaves it as it was
+    # Of the source: no state, since a reset leaves it as it was.
+    known: dict[str, Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     needs: ClassVar[frozenset[str]] = frozenset(
         {"gradients", "source data", "augmentations", "teacher", "memory"}
@@ -136,5 +135,6 @@ class PeTTA(RoTTA):
 
 def _cosine(net: Network) -> Tensor:
     """Mean cosine of the parameters to the source's."""
-    pairs = [(p.flatten(), net.source[name].flatten()) for name, p in net.parameters.items()]
-    return torch.stack([torch.cosine_similarity(p, q, dim=0) for p, q in pairs]).mean()
+    pairs = ((p, net.source[name]) for name, p in net.parameters.items())
+    wide = [[losses.widen(value.flatten()) for value in pair] for pair in pairs]
+    return torch.stack([torch.cosine_similarity(p, q, dim=0) for p, q in wide]).mean()
