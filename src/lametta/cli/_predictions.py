@@ -70,9 +70,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     n_outputs = outputs.shape[1]
     check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
     classes = _class_map(map_file, header, n_outputs)
-    names = tuple(header.get("classes", ()))
     if classes is not None:
-        names = classes.names
         mapping = "class_map of IN" if map_file is None else "--map"
         with option_names(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
@@ -82,8 +80,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     columns |= {} if labels is None else {"labels": labels}
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
-    if len(names) != probs.shape[1]:
-        names = _imagenet_names(header, n_outputs) if classes is None else ()
+    names = classes.names if classes is not None else _names(header, n_outputs)
     notes = [note] if note else []
     if unused:
         notes.append(
@@ -92,8 +89,11 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
 
 
-def _imagenet_names(header: Header, n_outputs: int) -> tuple[str, ...]:
-    """The names of ImageNet's classes, if the file says that its model knows these; else none."""
+def _names(header: Header, n_outputs: int) -> tuple[str, ...]:
+    """The names of the model's classes: the file's, or ImageNet's if its model knows these."""
+    names = tuple(header.get("classes", ()))
+    if len(names) == n_outputs:
+        return names
     known = str(header.get("model")).startswith(_IMAGENET_MODELS) and n_outputs == len(IMAGENET)
     return IMAGENET if known else ()
 

@@ -204,13 +204,7 @@ def read_cell(path: Path) -> pl.DataFrame:
 
 def _read_rows(files: Sequence[Path]) -> pl.DataFrame:
     """The rows of files that have one each, read at once; an error names the first file."""
-    where = files[0]
-    if absent := [file for file in files if not file.is_file()]:
-        raise LamettaError(f"no such file: '{absent[0]}'")
-    try:
-        found = pl.read_parquet(list(files), glob=False, include_file_paths=_FILE)
-    except _UNREADABLE as error:
-        raise LamettaError(f"cannot read '{where}' as a Parquet file: {error}") from None
+    where, found = files[0], _read_parquet(files)
     if found[_FILE].to_list() != [str(file) for file in files]:
         raise LamettaError(f"results must have one row a file, got {len(found)} in {where}")
     if fault := _missing(found) or _mistyped(found):
@@ -220,6 +214,15 @@ def _read_rows(files: Sequence[Path]) -> pl.DataFrame:
     if not _has_even_series(rows):
         raise LamettaError(f"results must have series of one length, got several in {where}")
     return rows.with_columns(id=pl.Series([file.stem for file in files]))
+
+
+def _read_parquet(files: Sequence[Path]) -> pl.DataFrame:
+    if absent := [file for file in files if not file.is_file()]:
+        raise LamettaError(f"no such file: '{absent[0]}'")
+    try:
+        return pl.read_parquet(list(files), glob=False, include_file_paths=_FILE)
+    except _UNREADABLE as error:
+        raise LamettaError(f"cannot read '{files[0]}' as a Parquet file: {error}") from None
 
 
 def _has_even_series(rows: pl.DataFrame) -> bool:
