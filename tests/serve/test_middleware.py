@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lametta.serve.config import CorrectorSpec, ServerConfig
-from lametta.serve.middleware import ServerLimits
-from lametta.serve.protocol import RequestLimits
+from lametta.serve.middleware import BodyReader, ServerLimits
+from lametta.serve.protocol import RequestLimits, TooManyRequestsError
 
 TOKEN = "a-token-of-enough-letters"
 PATH = "/v2/models/prudent/infer"
@@ -226,6 +226,19 @@ def test_answers_take_room_until_they_have_left():
 
     config = _config(request=RequestLimits(2**18, 100, 1000), pending=2**18)
     assert asyncio.run(play()) == (200, 429, 200)
+
+
+def test_an_answer_takes_the_room_that_it_needs():
+    """It may be larger than its request."""
+    reader = BodyReader(ServerLimits(pending=1000))
+    with reader.reserve(400) as room:
+        room.grow(300)  # never less than was reserved
+        with reader.reserve(600):
+            pass
+        room.grow(1500)
+        with pytest.raises(TooManyRequestsError), reader.reserve(1):
+            pass
+    assert (reader.n_requests, reader.n_bytes) == (0, 0)
 
 
 def test_rates_are_each_clients_own():

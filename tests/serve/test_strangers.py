@@ -1,6 +1,7 @@
 """Attacks of clients that nobody invited, on a server of their own: small, few and short."""
 
 import json
+import resource
 import socket
 import time
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ import httpx2
 import numpy as np
 import pytest
 
+from lametta.serve.server import _most_connections
 from tests.serve.server import serving
 from tests.serve.test_fuzz import _memory
 
@@ -272,6 +274,18 @@ def test_garbage_in_a_body_is_refused(server):
         assert answer(connection)[0] == 400
         assert is_hung_up(connection)
     assert _until(lambda: _queue(server) == 0)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most"), [(10**6, 10**6, 1024), (256, 10**6, 1024), (256, 512, 384)]
+)
+def test_connections_leave_files_to_the_store(soft, hard, most, monkeypatch):
+    """Else the system refuses connections before the server can close others for them."""
+    given = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    assert _most_connections(1024) == most
+    assert given == ([] if soft > 1024 else [(min(hard, 1024 + 128), hard)])
 
 
 def test_pipelined_requests_are_bounded(server):

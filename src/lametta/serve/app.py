@@ -270,7 +270,7 @@ class Executor:
         self._seconds: dict[RequestClass, float] = {}  # lately
         self._refused_until: dict[RequestClass, float] = {}
         self._n_asked = itertools.count(1)
-        self._n_running = self._n_slow = 0  # in threads
+        self._n_slow = 0  # in threads
 
     def runs_inline(self, kind: RequestClass) -> bool:
         """Whether such a request is computed at once, and not in the pool."""
@@ -298,7 +298,6 @@ class Executor:
         if time.monotonic() < self._refused_until.get(kind, 0.0):
             raise DeadlineError("a request like this took longer than the deadline just now")
         is_slow = not self._is_quick(kind)
-        self._n_running += 1
         self._n_slow += is_slow
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._pool, self.timed, kind, job)
@@ -319,30 +318,23 @@ class Executor:
             del future  # else it and a failure's traceback hold each other, with all the data
 
     def _end(self, is_slow: bool, future: "asyncio.Future[object]") -> None:
-        self._n_running -= 1
         self._n_slow -= is_slow
         if not future.cancelled():
             future.exception()  # of a job that was given up, nobody else asks for it
 
     def timed(self, kind: RequestClass, job: Callable[[], T]) -> T:
         """Run a job, and remember how long one of this kind takes."""
-        begun, computed, others = time.perf_counter(), time.thread_time(), self._n_running > 1
+        begun = time.thread_time()  # its own: others, and other programs, do not count
         try:
             return job()
         finally:
-            seconds = time.perf_counter() - begun
-            computed = time.thread_time() - computed
-            if others or self._n_running > 1:
-                seconds = computed  # others took the rest
-            self._remember(kind, max(seconds, 1e-9))  # some clocks stand still for longer
-            if computed > self.deadline:
-                self._refused_until[kind] = time.monotonic() + _AGAIN * computed
-
-    def _remember(self, kind: RequestClass, seconds: float) -> None:
-        before = self._seconds.get(kind, seconds)
-        # The geometric mean, to which a single stall of the machine matters little.
-        weight = _SLOWER if seconds > before else _QUICKER
-        self._seconds[kind] = before * (seconds / before) ** weight
+            seconds = max(time.thread_time() - begun, 1e-9)  # some clocks stand still for longer
+            before = self._seconds.get(kind, seconds)
+            # The geometric mean, to which a single one matters little.
+            weight = _SLOWER if seconds > before else _QUICKER
+            self._seconds[kind] = before * (seconds / before) ** weight
+            if seconds > self.deadline:
+                self._refused_until[kind] = time.monotonic() + _AGAIN * seconds
 
     def _is_quick(self, kind: RequestClass) -> bool:
         """Whether such requests were quick; what was never seen is not believed to be."""
