@@ -244,7 +244,7 @@ class Streams(Composite, Params):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         memories: dict[Id, dict[str, Array]] = {}
         for key, array in state.items():
-            text, _, name = key.rpartition("/")
+            text, _, name = str(key).rpartition("/")
             try:
                 one = _id(json.loads(text))
             except ValueError:
@@ -266,7 +266,8 @@ class Streams(Composite, Params):
         self.reset()
         for one, own in loaded.items():
             with self._cache.lease(one) as kept:
-                kept.corrector = own.corrector
+                kept.corrector, sizes = own.corrector, memories[one].get("sizes")
+                kept.sizes = None if sizes is None else tuple(to_numpy(sizes).tolist())
 
     def _new(self) -> _Own:
         return _Own(clone(self.corrector))
