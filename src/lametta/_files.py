@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -92,17 +92,45 @@ def escape_formula(text: str) -> str:
 
 
 @contextmanager
-def file_lock(path: Path, wait: float | None = None) -> Iterator[None]:
+def folder_lock(folder: Path, wait: float) -> Iterator[None]:
+    """Be the only one who uses a folder; raise after ``wait`` seconds, or if it cannot be locked.
+
+    The folder itself is locked beside a file in it: a cleaner may delete the file, and one of
+    another user may not be readable.
+    """
+    end = time.monotonic() + wait
+    with file_lock(folder / ".lock", wait) as has_file, ExitStack() as ends:
+        has_folder = sys.platform != "win32"  # which opens no folders
+        if has_folder:
+            descriptor = os.open(folder, os.O_RDONLY)
+            ends.callback(os.close, descriptor)
+            try:
+                while not _lock(descriptor):
+                    if time.monotonic() >= end:
+                        raise LamettaError(
+                            f"{folder} is locked by another process; waited {wait:g} s"
+                        )
+                    time.sleep(_POLL)
+                ends.callback(_unlock, descriptor)
+            except OSError:  # a network's disk may lock files alone
+                has_folder = False
+        if not (has_file or has_folder):
+            raise LamettaError(f"{folder} cannot be locked, so that others might write to it too")
+        yield
+
+
+@contextmanager
+def file_lock(path: Path, wait: float | None = None) -> Iterator[bool]:
     """Be the only one, of all threads and processes, that holds this lock.
 
     The system frees the lock when its holder ends, however it ends: a kill leaves at most the
     file, which the next holder takes over and deletes. Who waits is told who holds it, through the
     logger ``lametta``. Where the folder cannot be written to, there is nothing to protect and
-    nothing is locked.
+    nothing is locked, which it says by False.
     """
     descriptor = _acquire(path, wait)
     try:
-        yield
+        yield descriptor is not None
     finally:
         if descriptor is not None:
             # While it is held: later the file may be another's. Windows deletes no open file.
