@@ -7,9 +7,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from starlette.testclient import TestClient
 
 from lametta import LamettaError
 from lametta.serve.config import ServerConfig
+from lametta.serve.middleware import ServerLimits
 from lametta.serve.protocol import StoreError, TooLargeError, TooManyStreamsError
 from lametta.serve.stores import EMPTY, StoredState, open_store, redis
 from lametta.serve.stores.memory import MemoryStore
@@ -418,3 +420,21 @@ def test_the_password_of_redis_is_not_printed(redis_server, logged):
     assert secret not in repr(config)
     with pytest.raises(LamettaError, match="password must be for redis://HOST"):
         open_store("memory", password=secret)
+
+
+def test_health_has_the_warnings(redis_server):
+    """They are for operators, and need a token where there are some; probes do not."""
+    limits = ServerLimits(tokens=("a-token-of-an-operator",))
+    app = ServerConfig({"a": "average"}, store=redis_server.url, limits=limits).app()
+    token = {"Authorization": "Bearer a-token-of-an-operator"}
+    with TestClient(app) as client, redis_server.client() as redis:
+        told = {"live": True, "ready": True, "warnings": [], "damaged_streams": 0}
+        assert client.get("/v2/health", headers=token).json() == told
+        redis.config_set("maxmemory-policy", "volatile-lru")
+        try:
+            (warning,) = client.get("/v2/health", headers=token).json()["warnings"]
+        finally:
+            redis.config_set("maxmemory-policy", "noeviction")
+        assert "may evict streams" in warning
+        assert client.get("/v2/health").status_code == 401
+        assert client.get("/v2/health/ready").status_code == 200

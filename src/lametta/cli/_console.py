@@ -23,7 +23,7 @@ from rich.text import Text
 
 from lametta import methods
 from lametta._checks import extra, raise_as
-from lametta._files import plain_error
+from lametta._files import check_regular_file, plain_error
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -154,8 +154,7 @@ def load_map(path: Path | None) -> ClassMap | None:
     """The class map that ``--map`` names, if it was given."""
     if path is None:
         return None
-    if not path.exists():
-        raise LamettaError(f"no such file: {str(path)!r}")
+    check_regular_file("--map", path)
     with option_names(path="--map"):
         return ClassMap.load(path)
 

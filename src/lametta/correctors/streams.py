@@ -56,6 +56,9 @@ class Streams(Composite, Params):
     Streams begin by themselves with their first samples. Threads may call at the same time:
     different streams are corrected in parallel, the samples of one in the order of the calls.
 
+    A copy, deep or pickled, goes on with all streams. So does a process that is forked, but for
+    streams that another thread was correcting at that moment: these begin anew.
+
     Parameters
     ----------
     corrector : Corrector

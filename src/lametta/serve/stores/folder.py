@@ -244,7 +244,7 @@ class FolderStore:
         """Put a new file in the place of a stream's; give it, still open."""
         with ExitStack() as on_error:
             with atomic_write(self._folder / name, sync=False) as temporary:
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o666)
                 on_error.callback(os.close, descriptor)
                 if os.write(descriptor, content) < len(content):
                     raise OSError("the disk is full")
