@@ -1,14 +1,16 @@
 """What the server costs: JSON and binary, against an echo of the same framework in the same run.
 
     python benchmarks/serve.py [--seconds 12] [--connections 1 4] [--store memory|redis://...]
+        [--durable always never]
 
 One frame a request, 1000 classes and 1280 features, 100 cameras in turns, all on loopback. The echo
 server is Starlette and uvicorn with the same options, and gives back as many bytes as the
 corrector's answer has. A second kind of echo corrects the frame first: the extra time is the
 corrector's own between requests, when other work has used the processor's caches. In a loop by
 itself the corrector is faster, which is shown too. Rounds alternate between servers, so that a
-noisy machine hits all alike. At the end, 10,000 streams are begun and left. ``--csv`` stores the
-table of docs/serving.md.
+noisy machine hits all alike. With --durable, more servers on folders of their own are measured
+beside the first, which syncs every second: what it costs to sync before each answer, or never. At
+the end, 10,000 streams are begun and left. ``--csv`` stores the table of docs/serving.md.
 """
 
 import argparse
@@ -24,7 +26,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,8 @@ SHOWN = {
     "echo, corrected": "echo that corrects, binary",
     "binary": "`prudent`, binary",
     "JSON": "`prudent`, JSON",
+    "binary, never": "`prudent`, binary, `--durable never`",
+    "binary, always": "`prudent`, binary, `--durable always`",
 }  # of the page's table
 
 
@@ -200,6 +204,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--store", default="folder")
+    parser.add_argument("--durable", nargs="*", default=[], help="modes to compare interval with")
     parser.add_argument("--memory", type=int, default=256, help="MiB of states held ready")
     parser.add_argument("--idle-streams", type=int, default=10_000)
     parser.add_argument("--threads", help="as of `lametta serve`")
@@ -215,13 +220,23 @@ def main() -> None:
         bound = ["--memory", f"{options.memory}M"]
         bound += ["--threads", options.threads] if options.threads else []
         serve = ("-m", "lametta", "serve", "--port", "0", "--store", states, *bound)
-        with process(*serve) as (port, pid), process(__file__, "--echo") as (echo_port, echo_pid):
+        with (
+            process(*serve) as (port, pid),
+            process(__file__, "--echo") as (echo_port, echo_pid),
+            ExitStack() as servers,
+        ):
+            others = {}
+            for mode in options.durable:
+                own = servers.enter_context(tempfile.TemporaryDirectory())
+                command = ("-m", "lametta", "serve", "--port", "0", "--store", own, *bound)
+                others[mode] = servers.enter_context(process(*command, "--durable", mode))
             fresh = memory_of(pid)
             print(f"store {options.store}")
             rows = []
             for connections in options.connections:
-                load(port, path, True, connections, 1.0)  # streams begin
-                rows += measure(options, connections, (port, pid), (echo_port, echo_pid))
+                for one, _ in ((port, pid), *others.values()):
+                    load(one, path, True, connections, 1.0)  # streams begin
+                rows += measure(options, connections, (port, pid), (echo_port, echo_pid), others)
             store.write(options.csv, rows)
             before = memory_of(pid)
             begin_streams(port, path, options.idle_streams)
@@ -237,6 +252,7 @@ def measure(
     connections: int,
     server: tuple[int, int],
     other: tuple[int, int],
+    durable: dict[str, tuple[int, int]],
 ) -> list[dict[str, str]]:
     """Measure and print; the lines of the page's table."""
     kinds = {
@@ -245,7 +261,7 @@ def measure(
         "echo, corrected": (other, "corrector", True),
         "binary": (server, "prudent", True),
         "JSON": (server, "prudent", False),
-    }
+    } | {f"binary, {mode}": (one, "prudent", True) for mode, one in durable.items()}
     times: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
     used: dict[str, list[float]] = {kind: [] for kind in kinds}
     alone, seconds = [], options.seconds / options.rounds
@@ -281,6 +297,9 @@ def measure(
                 f"    {kind} less that, over the echo: {middle:.2f} by p50 (half of the rounds "
                 f"{low:.2f} to {high:.2f}), {np.median(ratios[1]):.2f} by the server's processor"
             )
+    for kind in ("binary", *(f"binary, {mode}" for mode in durable)):
+        ratio = np.median(p50s[kind] / p50s["echo, corrected"])
+        print(f"  {kind}: {ratio:.2f} times the echo that corrects, by p50")
     return rows
 
 

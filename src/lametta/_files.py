@@ -1,12 +1,13 @@
 """Atomic writes, file locks, and text that is safe in a spreadsheet."""
 
 import errno
+import math
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,7 +31,12 @@ def atomic_write(path: Path, folder: Path | None = None, *, sync: bool = True) -
     # Random, since processes on two machines may have the same number, and short, since the
     # name of the file itself may be as long as names can be.
     temporary = (folder or path.parent) / f".lametta-{os.urandom(8).hex()}.tmp"
+    descriptor = None
     try:
+        if sys.platform != "win32":  # which replaces no open file
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with suppress(OSError):  # of a disk without locks
+                _lock(descriptor)  # says that it is in use, until this process ends
         yield temporary
         if sync:
             with temporary.open("r+b") as file:
@@ -43,6 +49,8 @@ def atomic_write(path: Path, folder: Path | None = None, *, sync: bool = True) -
         raise LamettaError(f"could not write {path}: {reason}") from error
     finally:
         temporary.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def plain_error(error: OSError) -> str:
@@ -65,6 +73,39 @@ def remove_temporary_files(folder: Path) -> None:
     """Delete the temporary files that kills left in a folder which no one else writes to."""
     for temporary in folder.glob(".lametta-*.tmp"):
         temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned_files(folder: Path) -> None:
+    """Delete the temporary files in a folder whose writers were killed; others write on."""
+    if sys.platform == "win32":  # where writers lock nothing
+        return
+    for temporary in folder.glob(".lametta-*.tmp"):
+        with suppress(OSError):  # of another user, or gone
+            descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if _lock(descriptor):
+                    temporary.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def check_regular_file(name: str, path: Path) -> None:
+    """Raise unless there is a file: a pipe may never end, and a device has no end."""
+    if not path.exists():
+        raise LamettaError(f"no such file: {str(path)!r}")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "a pipe or device"
+        raise LamettaError(f"{name} must be a file, got {path}, which is {what}")
+
+
+def memory_limit() -> float:
+    """Bytes of memory that this process may take at most; infinity if it is not known."""
+    limits = [math.inf]
+    with suppress(OSError, ValueError):  # "max" is none
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(AttributeError, OSError, ValueError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(limits)
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -92,17 +133,45 @@ def escape_formula(text: str) -> str:
 
 
 @contextmanager
-def file_lock(path: Path, wait: float | None = None) -> Iterator[None]:
+def folder_lock(folder: Path, wait: float) -> Iterator[None]:
+    """Be the only one who uses a folder; raise after ``wait`` seconds, or if it cannot be locked.
+
+    The folder itself is locked beside a file in it: a cleaner may delete the file, and one of
+    another user may not be readable.
+    """
+    end = time.monotonic() + wait
+    with file_lock(folder / ".lock", wait) as has_file, ExitStack() as ends:
+        has_folder = sys.platform != "win32"  # which opens no folders
+        if has_folder:
+            descriptor = os.open(folder, os.O_RDONLY)
+            ends.callback(os.close, descriptor)
+            try:
+                while not _lock(descriptor):
+                    if time.monotonic() >= end:
+                        raise LamettaError(
+                            f"{folder} is locked by another process; waited {wait:g} s"
+                        )
+                    time.sleep(_POLL)
+                ends.callback(_unlock, descriptor)
+            except OSError:  # a network's disk may lock files alone
+                has_folder = False
+        if not (has_file or has_folder):
+            raise LamettaError(f"{folder} cannot be locked, so that others might write to it too")
+        yield
+
+
+@contextmanager
+def file_lock(path: Path, wait: float | None = None) -> Iterator[bool]:
     """Be the only one, of all threads and processes, that holds this lock.
 
     The system frees the lock when its holder ends, however it ends: a kill leaves at most the
     file, which the next holder takes over and deletes. Who waits is told who holds it, through the
     logger ``lametta``. Where the folder cannot be written to, there is nothing to protect and
-    nothing is locked.
+    nothing is locked, which it says by False.
     """
     descriptor = _acquire(path, wait)
     try:
-        yield
+        yield descriptor is not None
     finally:
         if descriptor is not None:
             # While it is held: later the file may be another's. Windows deletes no open file.

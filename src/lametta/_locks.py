@@ -1,15 +1,41 @@
 """A fair lock: threads get it in the order in which they come."""
 
+import os
 import threading
 from collections import deque
-from typing import Self
+from typing import Protocol, Self
+from weakref import WeakSet
+
+
+class _Renewed(Protocol):
+    """What has locks that other threads may hold when a process is forked."""
+
+    def after_fork(self) -> None: ...
+
+
+_renewed: WeakSet[_Renewed] = WeakSet()
+
+
+def renew_after_fork(one: _Renewed) -> None:
+    """Call ``after_fork`` in a forked process, which has no thread but the one that forked."""
+    _renewed.add(one)
+
+
+def _renew() -> None:
+    for one in list(_renewed):
+        one.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # Windows forks nothing
+    os.register_at_fork(after_in_child=_renew)
 
 
 class FairLock:
     """A lock that is handed on first in, first out; its holder may take it again.
 
     Python's own locks promise no order: a thread that has just let go may overtake all who wait.
-    A copy, deep or pickled, is a new lock that nobody holds.
+    A copy, deep or pickled, is a new lock that nobody holds; so is the lock of a forked process,
+    unless the thread that forked holds it.
 
     Examples
     --------
@@ -22,11 +48,23 @@ class FairLock:
     """
 
     def __init__(self) -> None:
+        self._begin()
+        renew_after_fork(self)
+
+    def _begin(self) -> None:
         self._guard = threading.Lock()
         self._queue: deque[Turn] = deque()  # the first of them has the lock
         self._alone = Turn(self._guard, self._queue)  # of who finds nobody: no new one, since hot
         self._holder: int | None = None  # of those who come by ``with lock``
         self._depth = 0
+
+    def after_fork(self) -> None:
+        """Forget threads that are not there any more."""
+        holder, depth = self._holder, self._depth
+        self._begin()
+        if holder == threading.get_ident():
+            self._holder, self._depth = holder, depth
+            self._queue.append(self._alone)
 
     def __reduce__(self) -> tuple[type["FairLock"], tuple[()]]:
         return FairLock, ()

@@ -2,9 +2,12 @@
 
 import csv
 import io
+import os
 import re
 import resource
+import signal
 import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -13,9 +16,11 @@ from typer.testing import CliRunner
 
 import lametta
 from lametta import ClassMap, Prediction
+from lametta._files import atomic_write
 from lametta.cli import app
 from lametta.cli._predictions import read
 from lametta.data import Bank
+from lametta.data.bank import bank as bank_module
 from lametta.data.bank.bank import read_arrays
 from lametta.data.bank.safetensors import decode_columns, encode_columns, read_layout, write_blocks
 from lametta.data.classes.imagenet import IMAGENET
@@ -502,3 +507,81 @@ def test_one_output_is_no_class_of_several(name, tmp_path):
     assert result.exit_code == 2
     assert f"{name} of IN must have a column for each of two classes or more" in result.stderr
     assert not (tmp_path / "out.npz").exists()
+
+
+def hang(seconds=20):
+    """End the test, rather than wait for a pipe that nobody writes to."""
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for a pipe"))
+    signal.alarm(seconds)
+
+
+@pytest.fixture
+def not_for_ever():
+    before = signal.getsignal(signal.SIGALRM)
+    hang()
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("not_for_ever")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_pipes_and_devices_are_no_predictions(bank, tmp_path, kind, suffix):
+    given = tmp_path / f"in{suffix}"
+    if kind == "pipe":
+        os.mkfifo(given)
+    elif kind == "device":
+        given.symlink_to("/dev/zero")
+    else:
+        given.mkdir()
+    what = "a folder" if kind == "folder" else "a pipe or device"
+    for arguments, name in (
+        ((given,), "IN"),
+        ((bank, "--map", given), "--map"),
+    ):
+        result = run(*arguments, "-o", tmp_path / "out.npz")
+        assert result.exit_code == 2
+        said = " ".join(result.output.split())
+        assert f"{name} must be a file, got" in said
+        assert f"which is {what}" in said
+
+
+def test_a_bomb_is_not_read(arrays, tmp_path, monkeypatch):
+    """A file of some kilobytes whose arrays are larger than memory."""
+    zeros = np.zeros((20_000, 3), np.float32)
+    np.savez_compressed(tmp_path / "in.npz", features=zeros, logits=zeros, other=np.zeros(10**6))
+    assert (tmp_path / "in.npz").stat().st_size < 20_000
+    assert read_arrays(tmp_path / "in.npz")[0]["features"].shape == zeros.shape
+    monkeypatch.setattr(bank_module, "memory_limit", lambda: 400_000)
+    monkeypatch.setattr(bank_module, "_member", lambda *_: pytest.fail("it reads an array"))
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert result.exit_code == 2
+    assert "and there is memory for 4e+05" in " ".join(result.output.split())
+
+
+def test_what_a_killed_run_left_is_deleted_by_the_next(bank, tmp_path):
+    (tmp_path / ".lametta-0123456789abcdef.tmp").write_bytes(b"half a file")
+    (tmp_path / "mine.tmp").write_bytes(b"mine")
+    with atomic_write(tmp_path / "another") as in_use:
+        in_use.write_bytes(b"of a run that goes on")
+        assert run(bank, "-o", tmp_path / "out.npz").exit_code == 0
+    assert (tmp_path / "another").read_bytes() == b"of a run that goes on"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"another", "mine.tmp", "out.npz", bank.name}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_it_writes_leaves_no_more_than_one(bank, tmp_path):
+    code = "import sys, time; from lametta.cli import _predictions as p;"
+    code += "p._write_csv = lambda path, _: (path.write_text('half'), print('there', flush=True),"
+    code += "time.sleep(60)); from lametta.cli import app; app()"
+    program = processes.Program("-c", code, "correct", bank, "-o", tmp_path / "out.csv").start()
+    end = time.monotonic() + 60
+    while not (left := list(tmp_path.glob(".lametta-*"))):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    program.close()  # as kill -9 does
+    assert left[0].exists()
+    assert run(bank, "-o", tmp_path / "out.csv").exit_code == 0
+    assert not list(tmp_path.glob(".lametta-*"))

@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lametta.cli import app
-from lametta.cli.serve import _bytes, _hosts, _is_local, _names, _served, _tokens
+from lametta.cli.serve import _bytes, _hosts, _is_local, _names, _password, _served, _tokens
 from lametta.types import LamettaError
 
 
@@ -54,6 +54,8 @@ def test_correctors_by_name(spec, name, method, options):
         (["--logits", "z"], "--logits must come with --model, got 'z' without it"),
         (["--names", "nothing.txt"], "nothing.txt"),
         (["--replicas", "3"], "--replicas must come with --ray, got 3 without it"),
+        (["--durable", "always"], "--durable must be for a folder, got 'always' with another"),
+        (["--store-password-file", __file__], "--store-password-file must be for redis://HOST"),
         (["--log-level", "loud"], "--log-level must be one of 'debug', 'info'"),
     ],
 )
@@ -106,3 +108,15 @@ def test_names_of_classes(tmp_path):
     (tmp_path / "names.json").write_text('["a",\n"b"]')
     with pytest.raises(LamettaError, match="a class in each line, got .*names.json"):
         _names(tmp_path / "names.json")
+
+
+def test_the_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "password"
+    path.write_text("secret of a file\n")
+    monkeypatch.setenv("LAMETTA_STORE_PASSWORD", "secret of the environment")
+    assert _password(path, "redis://here") == "secret of a file"
+    assert _password(None, "redis://here") == "secret of the environment"
+    assert _password(None, "streams") is None
+    path.write_text("\n")
+    with pytest.raises(LamettaError, match="--store-password-file must have a password, got"):
+        _password(path, "redis://here")

@@ -1,4 +1,5 @@
 import copy
+import os
 import pickle
 import threading
 import time
@@ -12,6 +13,7 @@ from safetensors.numpy import load, save
 
 from lametta import LAME, LamettaError, Memory, Prediction, Prudent, Streams, Windowed
 from lametta.correctors import Average
+from tests import processes
 
 
 def _stream(seed, n=12, d=8, k=5):
@@ -272,7 +274,9 @@ def test_where_nobody_can_be_answered_the_error_is_raised():
     assert not streams.ids
 
 
-@pytest.mark.parametrize("twin", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "twin", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
 def test_copies_continue_all_streams(twin):
     features, probs = _stream(0)
     streams = Streams(Prudent(), most=7)
@@ -281,6 +285,62 @@ def test_copies_continue_all_streams(twin):
     assert (other.most, other.ids) == (7, streams.ids)
     expected, found = (one.correct(features, probs, "a").probs for one in (streams, other))
     np.testing.assert_array_equal(found, expected)
+
+
+def test_what_cannot_be_pickled_says_why():
+    streams = Streams(LAME(affinity=lambda features: features @ features.T))
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pickle.dumps(streams)
+
+
+_FORKED = """
+import os, sys, threading, time, warnings
+import numpy as np
+from lametta import Prediction, Streams
+from lametta.correctors import Average
+
+class Waiting(Average):
+    def correct(self, features, probs):
+        with self._lock:
+            prediction = super().correct(features, probs)
+            if features[0, 0] == 7:
+                inside.set()
+                time.sleep(3)
+            return prediction
+
+warnings.simplefilter("ignore")  # of a fork beside threads
+inside, row = threading.Event(), np.array([[0.5, 0.5]])
+streams = Streams(Waiting(), most=3)
+streams.correct(row, row, "quiet")
+streams.correct(row, row, "busy")
+threading.Thread(target=streams.correct, args=(np.full((1, 2), 7.0), row, "busy")).start()
+inside.wait()
+with streams._cache._lock:  # as where another thread holds it at that moment
+    child = os.fork()
+if child == 0:
+    states = [streams.state_dict()['"quiet"/total'].sum()]
+    for one in ("quiet", "busy", "new", "newer"):
+        streams.correct(row, row, one)
+    ids = streams.ids
+    os.write(1, f"{states} {ids} {len(streams.state_dict())}".encode())
+    os._exit(0)
+for _ in range(1000):
+    pid, _ = os.waitpid(child, os.WNOHANG)
+    if pid:
+        sys.exit(0)
+    time.sleep(0.01)
+os.kill(child, 9)
+sys.exit("the forked process hangs")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_streams_survive_a_fork():
+    """What another thread was at is begun anew, and nobody waits for threads that are not there."""
+    done = processes.run("-c", _FORKED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[np.float64(1.0)] ['busy', 'new', 'newer'] 6"
 
 
 @pytest.mark.parametrize(

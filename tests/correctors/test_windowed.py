@@ -24,6 +24,10 @@ def stream(n, n_classes, seed=0, likely=5, d=12):
     return features, softmax(logits)
 
 
+def empty_window(size, d, k):
+    return {name: x.copy() for name, x in windowed._init_window(size, d, k).items()}
+
+
 def one_by_one(corrector, features, probs):
     steps = zip(features, probs, strict=True)
     return np.vstack([corrector.correct(x[None], q[None]).probs for x, q in steps])
@@ -97,7 +101,7 @@ def test_neighbors_are_those_of_a_search_from_scratch():
     features[20:26] = features[5]
     features[40] = features[39] * 2  # the same direction
     for k, size in ((3, 16), (20, 32)):
-        state = windowed._init_window(size, 12, 4)
+        state = empty_window(size, 12, 4)
         for end in range(1, 61):
             x, q = (array[end - 1].astype(np.float32) for array in (features, probs))
             windowed._insert(state, x, q, k, 1.0)
@@ -120,7 +124,7 @@ def _nearness(x):
 
 def test_of_equally_near_samples_the_older_is_taken_as_knn_does():
     features = np.eye(6)[[0, 1, 2, 0, 0, 3, 0, 1, 0, 0]]
-    state = windowed._init_window(6, 6, 2)
+    state = empty_window(6, 6, 2)
     for end in range(1, len(features) + 1):
         windowed._insert(state, features[end - 1].astype(np.float32), np.ones(2) / 2, 2, 1.0)
         order = windowed._by_age(state)
@@ -130,7 +134,7 @@ def test_of_equally_near_samples_the_older_is_taken_as_knn_does():
 
 def test_sums_stay_right_along_a_stream():
     _, probs = stream(300, 70)
-    state = windowed._init_window(8, 1, 70)
+    state = empty_window(8, 1, 70)
     for q in probs.astype(np.float32):
         windowed._insert(state, np.ones(1, np.float32), q, 2, 1.0)
     q = state["probs"].astype(float)

@@ -2,8 +2,9 @@
 
 import os
 import resource
+import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from hypothesis import settings
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lametta import LamettaError
-from lametta.serve.protocol import StoreError
-from lametta.serve.stores import EMPTY, StoredState, folder
+from lametta import _files as files
+from lametta.serve.protocol import StoreError, TooManyStreamsError
+from lametta.serve.stores import EMPTY, StoredState, folder, open_store
 from lametta.serve.stores.folder import FolderStore
 from tests import processes
 from tests.serve.test_stores import STREAM, put
@@ -63,6 +65,7 @@ def test_flipped_bits_never_give_another_state(in_folder, tmp_path, logged):
     store = in_folder()
     put(store, b"one", b"two", snapshot=b"state")
     put(store, b"three")
+    store = in_folder()  # all of it is on the disk
     file, log = only_file(tmp_path), [b"two", b"three"]
     whole = file.read_bytes()
     states = [EMPTY, *(StoredState(1 + n, b"state", log[:n]) for n in range(3))]
@@ -232,3 +235,234 @@ def test_a_folder_is_a_dictionary_that_survives(tmp_path_factory):
     case = Kills.TestCase
     case.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
     case().runTest()
+
+
+DAY = 24 * 3600.0
+
+
+def test_a_clock_that_is_set_forward_deletes_no_stream(in_folder, tmp_path, monkeypatch):
+    """While the server runs, and before it is started again."""
+    store = in_folder(idle=DAY)
+    version = put(store, b"one")
+    monkeypatch.setattr(folder.time, "time", lambda real=time.time: real() + 400 * DAY)
+    version = store.commit(STREAM, version, b"two")
+    store._follow_clock()  # which runs every second
+    assert only_file(tmp_path).stat().st_mtime > time.time() - 10  # by the clock as it was set
+    assert in_folder(idle=DAY).load(STREAM) == StoredState(version, b"", [b"one", b"two"])
+
+
+def test_streams_are_as_old_as_they_are_beside_each_other(in_folder, tmp_path):
+    """A clock set forward while no server runs is files that were changed long before it."""
+    store = in_folder(idle=DAY)
+    put(store, b"old", stream="old")
+    old = only_file(tmp_path)
+    put(store, b"new")
+    store.close()
+    for path, age in (
+        (old, 2 * DAY),
+        *((x, 0) for x in (tmp_path / "store").iterdir() if x != old),
+    ):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    os.utime(tmp_path / "store", (1e9, 1e9))
+    store = in_folder(idle=DAY)
+    assert store.load(STREAM).log == [b"new"]
+    assert store.load("old") == EMPTY
+    store._follow_clock()  # so that all files are of one clock
+    assert only_file(tmp_path).stat().st_mtime > time.time() - 10
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_streams_stop_nobody(tmp_path):
+    """They are looked at once, at the start; then a request has to forget a few at most."""
+    place = tmp_path / "store"
+    place.mkdir()
+    for i in range(100_000):
+        (place / f"{i:064x}.stream").touch()
+    store = FolderStore(place, most=200_000, idle=DAY)
+    version, took = 0, []
+    for i in range(2000):
+        begun = time.perf_counter()
+        version = store.commit(STREAM, version, b"entry")
+        took.append(time.perf_counter() - begun)
+        if i == 1000:  # all of them are too old at once
+            for known in store._files.values():
+                known.used -= 2 * DAY
+    assert len(store._files) < 100_000
+    store.close()
+    assert sorted(took)[-20] < 0.02
+
+
+def test_a_second_server_is_refused_without_the_lock_file(in_folder, tmp_path, monkeypatch):
+    """As where a cleaner deleted it, or where it is another user's and cannot be read."""
+    monkeypatch.setattr(folder, "_LOCK_WAIT", 0.2)
+    store = in_folder()
+    (tmp_path / "store" / ".lock").unlink()
+    with pytest.raises(LamettaError, match="store is locked by another process; waited 0.2 s"):
+        FolderStore(tmp_path / "store")
+    monkeypatch.setattr(files, "_open_lock_file", lambda _: None)
+    with pytest.raises(LamettaError, match="store is locked by another process; waited 0.2 s"):
+        FolderStore(tmp_path / "store")
+    store.close()
+    FolderStore(tmp_path / "store").close()
+
+
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(files, "_lock", fail)
+    with pytest.raises(LamettaError, match="cannot be locked, so that others might write"):
+        FolderStore(tmp_path / "store")
+
+
+def test_versions_are_those_of_the_file(tmp_path, monkeypatch):
+    """If a second server does write to the folder, neither answers from what it remembers."""
+    monkeypatch.setattr(folder, "folder_lock", lambda *_: nullcontext())
+    one, two = FolderStore(tmp_path), FolderStore(tmp_path)
+    first = put(one, b"one")
+    second = two.commit(STREAM, first, b"two")
+    assert second == first + 1
+    assert one.commit(STREAM, first, b"late") is None
+    third = one.commit(STREAM, second, b"three", b"state")
+    assert two.commit(STREAM, second, b"late", b"other") is None
+    assert two.commit(STREAM, third, b"four") == third + 1
+    assert one.load(STREAM) == two.load(STREAM) == StoredState(4, b"state", [b"three", b"four"])
+    assert one.commit("new", 0, b"one") == 1
+    assert two.commit("new", 0, b"late") is None
+    one.close()
+    two.close()
+
+
+def test_ended_streams_leave_their_place_also_after_a_start(in_folder, tmp_path):
+    store = in_folder(most=2)
+    for name in "ab":
+        store.commit(name, 0, b"only", end=True)
+    store = in_folder(most=2)
+    assert store.load("b") == StoredState(1, b"", [b"only"])
+    put(store, b"one", stream="c")
+    assert store.load("a") == EMPTY
+    assert store.commit("b", 1, b"goes on", b"") == 2
+    with pytest.raises(TooManyStreamsError):
+        store.commit("d", 0, b"one")
+    assert in_folder(most=2).load("b") == StoredState(2, b"", [b"goes on"])
+    assert not list((tmp_path / "store").glob("*.ended"))
+
+
+def test_ended_streams_are_soon_forgotten(in_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "ENDED", 0.05)
+    store = in_folder()
+    store.commit(STREAM, 0, b"only", end=True)
+    assert store.load(STREAM).log == [b"only"]  # its answer may have been lost
+    time.sleep(0.1)
+    assert store.load(STREAM) == EMPTY
+    assert not list((tmp_path / "store").glob("*.ended"))
+
+
+def cut_power(place, synced):
+    """Leave of a folder what was forced to the disk; files that were not are there, and empty."""
+    for path in place.iterdir():
+        if path.suffix in (".stream", ".before", ".ended"):
+            path.write_bytes(synced.get(path.stat().st_ino, b""))
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What was forced to the disk, by the number of the file."""
+    found = {}
+
+    def sync(descriptor, real=os.fsync):
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+                found[status.st_ino] = file.read()
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    return found
+
+
+def test_always_is_on_the_disk_before_the_answer(in_folder, tmp_path, synced):
+    store, version = in_folder(durable="always"), 0
+    assert store.blocking
+    for i in range(6):
+        version = store.commit(STREAM, version, b"%d" % i, b"state" if i == 3 else None)
+        before = store.load(STREAM)
+        cut_power(tmp_path / "store", synced)
+        store = in_folder(durable="always")
+        assert store.load(STREAM) == before
+        assert not store.damaged
+
+
+def test_interval_loses_the_last_second_at_most(in_folder, tmp_path, synced, monkeypatch, logged):
+    """Also where a snapshot replaced the file, which ext4 may leave empty (noauto_da_alloc)."""
+    monkeypatch.setattr(folder, "_INTERVAL", 1e6)  # when the test says so
+    store = in_folder(durable="interval")
+    put(store, b"one", b"two")
+    store._sync()
+    before = store.load(STREAM)
+    put(store, b"three", snapshot=b"state")
+    put(store, b"four", snapshot=b"another")
+    monkeypatch.setattr(FolderStore, "_sync", lambda _: None)  # a cut, not an end
+    store.close()
+    cut_power(tmp_path / "store", synced)
+    store = in_folder(durable="interval")
+    assert store.load(STREAM) == before
+    assert store.damaged == 1
+    assert "lost in a power cut" in logged.getvalue()
+    assert store.commit(STREAM, before.version, b"three again") == before.version + 1
+    monkeypatch.undo()
+    store._sync()
+    assert not list((tmp_path / "store").glob("*.before"))
+
+
+@pytest.mark.parametrize("durable", ["always", "interval", "never"])
+def test_a_kill_loses_nothing(in_folder, tmp_path, durable, monkeypatch):
+    monkeypatch.setattr(FolderStore, "_sync", lambda _: None)
+    store = in_folder(durable=durable)
+    put(store, b"one", b"two", snapshot=b"state")
+    expected = store.load(STREAM)
+    store = in_folder(durable=durable)
+    assert store.load(STREAM) == expected
+    assert store.damaged == 0
+    assert (store.warnings() == []) == (durable != "never")
+
+
+@pytest.mark.parametrize("content", [b"", b"torn"])
+def test_an_empty_or_torn_file_is_logged_and_counted(in_folder, tmp_path, content, logged):
+    put(in_folder(), b"one")
+    in_folder().close()
+    only_file(tmp_path).write_bytes(content)
+    store = in_folder()
+    assert store.load(STREAM) == EMPTY
+    assert store.damaged == 1
+    assert ("is empty" if not content else "bytes of no use") in logged.getvalue()
+    put(store, b"one again")
+    assert store.damaged == 1
+
+
+def test_a_disk_that_cannot_be_synced_is_not_ready(in_folder, monkeypatch, logged):
+    monkeypatch.setattr(folder, "_INTERVAL", 0.01)
+    store = in_folder()
+
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fsync", fail)
+        version = put(store, b"one")
+        until(lambda: store._failure)
+        with pytest.raises(StoreError, match="cannot be forced to the disk"):
+            store.check()
+    assert "cannot be synced" in logged.getvalue()
+    until(lambda: not store._failure)
+    store.check()
+    assert store.commit(STREAM, version, b"two")
+    with pytest.raises(LamettaError, match="durable must be one of 'always', .* got 'allways'"):
+        open_store("here", durable="allways")
+
+
+def until(holds):
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)

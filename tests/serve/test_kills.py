@@ -15,17 +15,18 @@ import pytest
 from lametta.correctors import Average
 from tests.serve.client import Client
 from tests.serve.load import MODELS, Load
-from tests.serve.server import serving
+from tests.serve.server import Server, serving
 
 pytestmark = pytest.mark.slow(3)
 OPTIONS = [word for model in MODELS for word in ("--corrector", model)]
 
 
-@pytest.fixture(params=["folder", "redis"])
+@pytest.fixture(params=["always", "interval", "never", "redis"])
 def store(request, tmp_path):
+    """Options of a store: a folder in each manner of syncing, or Redis."""
     if request.param == "redis":
-        return request.getfixturevalue("redis_server").url
-    return tmp_path / "streams"
+        return "--store", request.getfixturevalue("redis_server").url
+    return "--store", tmp_path / "streams", "--durable", request.param
 
 
 def check_refusals(load, within=3.0):
@@ -37,7 +38,7 @@ def check_refusals(load, within=3.0):
 
 
 def test_kills_of_the_server(store):
-    with serving(*OPTIONS, "--store", store) as server, Load(server.port) as load:
+    with serving(*OPTIONS, *store) as server, Load(server.port) as load:
         for _ in range(4):
             load.go_on(4)
             server.kill()
@@ -113,6 +114,18 @@ def test_a_server_that_is_told_to_end_answers_what_it_accepted(tmp_path):
             load.check()
             assert not load.refusals
         assert not [line for line in server.log() if line["level"] != "info"]
+
+
+def test_a_second_server_on_a_folder_is_refused(tmp_path):
+    """Also where a cleaner deleted the lock: the first one's answers stay right."""
+    folder = tmp_path / "streams"
+    with serving(*OPTIONS, "--store", folder) as server, Load(server.port) as load:
+        load.go_on(2)
+        (folder / ".lock").unlink()
+        with pytest.raises(AssertionError, match="is locked by another process"):
+            Server("--store", folder).start()
+        load.go_on(2)
+        load.check()
 
 
 class Sluggish(Average):

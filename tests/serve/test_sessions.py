@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -11,10 +12,17 @@ import pytest
 
 from lametta import LAME, LamettaError, Prediction, Prudent, Windowed
 from lametta.correctors import Average, Memory
+from lametta.correctors.base import state_nbytes
 from lametta.correctors.chain import Chain
 from lametta.serve import sessions as module
 from lametta.serve.config import CorrectorSpec
-from lametta.serve.protocol import Deadline, DeadlineError, StoreError, TooManyRequestsError
+from lametta.serve.protocol import (
+    Deadline,
+    DeadlineError,
+    StoreError,
+    TooLargeError,
+    TooManyRequestsError,
+)
 from lametta.serve.sessions import Samples, SessionManager
 from lametta.serve.stores.memory import MemoryStore
 from tests.conftest import make_batch
@@ -31,6 +39,9 @@ METHODS = {
     "long chain": ("average+prudent+lame", {}),
     "lame": ("lame", {}),
 }
+
+
+ONE = state_nbytes(Prudent(), 6, 4)  # bytes of a stream
 
 
 class Slow(Windowed):
@@ -51,11 +62,11 @@ class Counting(MemoryStore):
         self.n_loads += 1
         return super().load(stream)
 
-    def commit(self, stream, version, entry, snapshot=None):
+    def commit(self, stream, version, entry, snapshot=None, *, end=False):
         when = self.fails.pop(0) if self.fails else None
         if when == "before":
             raise StoreError("gone")
-        made = super().commit(stream, version, entry, snapshot)
+        made = super().commit(stream, version, entry, snapshot, end=end)
         if when == "after":
             raise StoreError("gone")
         self.entries.append(len(entry))
@@ -115,7 +126,8 @@ def test_each_stream_is_as_alone(method, dtype):
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lame"])
 def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
     corrector = CorrectorSpec(*METHODS[method]).make()
-    manager = keep(corrector, memory=1)
+    memory = state_nbytes(corrector, 5000, 4)  # of one stream
+    manager = keep(corrector, memory=memory)
     dtypes = np.random.default_rng(0).choice(["float16", "float32", "float64"], size=16)
     requests = [
         tuple(part.astype(dtype) for part in request)
@@ -126,7 +138,7 @@ def test_what_is_evicted_goes_on_to_the_same_bits(method, keep):
         found.append(manager.correct(Samples(*request), "a"))
         manager.correct(Samples(*request), "b")  # which takes the memory that there is
         if i == 7:  # the server is started again
-            manager = keep(corrector, memory=1)
+            manager = keep(corrector, memory=memory)
     same(found, alone(corrector, requests))
     assert manager.evicted == 15
     assert manager.store.n_loads == 32
@@ -168,7 +180,11 @@ def test_a_request_that_comes_again_counts_once(keep):
     for i, request in enumerate(requests):
         samples = Samples(*request, id=f"request {i}", start=i == 0, end=i == 8)
         found.append(manager.correct(samples, "s"))
-        for other in (manager, keep(), keep(memory=1)):  # here, at another replica, from the store
+        for other in (
+            manager,
+            keep(),
+            keep(memory=ONE),
+        ):  # here, at another replica, from the store
             same([other.correct(samples, "s")], found[-1:])
     same(found, expected)
     assert len(manager.store.entries) == 9
@@ -375,7 +391,7 @@ def test_threads_on_many_streams_are_as_alone(keep):
 
 @pytest.mark.slow
 def test_replicas_in_turn_are_as_one(keep):
-    replicas, requests = [keep(), keep(), keep(memory=1)], batches(40)
+    replicas, requests = [keep(), keep(), keep(memory=ONE)], batches(40)
     turns = np.random.default_rng(0).integers(3, size=40)
     found = [
         replicas[turn].correct(Samples(*request), "s")
@@ -427,7 +443,7 @@ def test_replicas_at_once_count_each_request_once(keep):
 
 def test_who_is_always_late_gives_up(keep, monkeypatch):
     manager = keep()
-    monkeypatch.setattr(manager.store, "commit", lambda *_: None)
+    monkeypatch.setattr(manager.store, "commit", lambda *_, end: None)
     with pytest.raises(TooManyRequestsError, match="advanced by too many others"):
         manager.correct(Samples(*batches(1)[0]), "s")
 
@@ -460,3 +476,72 @@ def test_a_frame_costs_its_own_bytes_twice(keep):
     assert store.n_loads == 1
     stored = store.load(manager._prefix + "s")
     assert len(stored.snapshot) + sum(map(len, stored.log)) < 2 * 260_000 + own
+
+
+class Hoarder:
+    """One that remembers much, and cannot say how much before."""
+
+    stateful = True
+
+    def __init__(self):
+        self.kept = np.zeros(0)
+
+    def correct(self, features, probs):
+        self.kept = np.zeros(10**6)
+        return Prediction(probs, features)
+
+    def reset(self):
+        self.kept = np.zeros(0)
+
+    def state_dict(self):
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state):
+        self.kept = state["kept"]
+
+
+@pytest.mark.parametrize("stream", ["s", None])
+def test_a_state_that_cannot_fit_is_refused_when_it_is_first_asked(keep, stream):
+    """The K x K numbers of `oatta`: a gigabyte at 16,384 classes, of which nothing is made."""
+    manager = keep(CorrectorSpec("oatta").make(), memory=2**26)
+    many = Samples(np.ones((1, 2)), np.full((1, 16_384), 1 / 16_384))
+    tracemalloc.start()
+    with pytest.raises(TooLargeError, match="it with 2 features and 16384 classes .* 1024 MiB"):
+        manager.correct(many, stream)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**23
+    assert manager.store.load(manager._prefix + "s").version == 0
+    manager.correct(Samples(*batches(1)[0]), stream)
+    assert TooLargeError.status == 413
+
+
+def test_who_cannot_say_how_much_it_remembers_is_measured(keep):
+    manager = keep(Hoarder(), memory=10**6)
+    with pytest.raises(TooLargeError, match="a state of 8 MiB"):
+        manager.correct(Samples(*batches(1)[0]), "s")
+    assert manager.store.load(manager._prefix + "s").version == 0
+
+
+def test_memory_bounds_sessions_and_a_store_in_memory():
+    """`--store memory` with 64M took 1.7 GiB; here a thousandth of it."""
+    memory = 10 * ONE
+    store = MemoryStore(memory=memory)
+    manager = SessionManager(Prudent(), "it", store, memory=memory)
+    requests = batches(100)
+    for i, request in enumerate(requests):
+        for _ in range(3):
+            manager.correct(Samples(*request), f"stream {i}")
+        assert store.nbytes <= memory
+        assert manager._cache.size <= memory + ONE + 10_000
+    last = [manager.correct(Samples(*requests[-1]), "stream 99")]
+    same(last, alone(Prudent(), 4 * [requests[-1]])[-1:])
+
+
+def test_a_sixth_sequence_is_served_where_five_have_ended():
+    store, (request, *_) = MemoryStore(most=5), batches(1)
+    manager = SessionManager(Prudent(), "it", store)
+    for i in range(12):
+        last = Samples(*request, id="last", end=True)
+        first = manager.correct(last, f"{i}")
+        same([manager.correct(last, f"{i}")], [first])  # its answer was lost

@@ -1,14 +1,18 @@
 """All stores keep streams alike, and Redis survives its own kills."""
 
+import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from starlette.testclient import TestClient
 
 from lametta import LamettaError
-from lametta.serve.protocol import StoreError, TooManyStreamsError
+from lametta.serve.config import ServerConfig
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.protocol import StoreError, TooLargeError, TooManyStreamsError
 from lametta.serve.stores import EMPTY, StoredState, open_store, redis
 from lametta.serve.stores.memory import MemoryStore
 from tests.serve.redis_server import RedisServer, free_port
@@ -147,6 +151,44 @@ def test_too_many_streams_are_refused(opened):
         store.commit("c", 0, b"one")
     assert store.load("c") == EMPTY
     put(store, b"two", stream="a")
+
+
+def test_ended_streams_leave_their_place(opened):
+    """`--most 5`: a sixth is taken if five have ended, and the last of them can be sent again."""
+    store = opened(most=5)
+    for i in range(5):
+        assert store.commit(f"{i}", 0, b"only", end=True)
+    assert store.load("4").log == [b"only"]
+    for i in range(5, 10):
+        put(store, b"one", stream=f"{i}")
+    assert all(store.load(f"{i}") == EMPTY for i in range(5))
+    with pytest.raises(TooManyStreamsError):
+        store.commit("10", 0, b"one")
+    version = store.load("5").version
+    ended = store.commit("5", version, b"last", end=True)
+    assert store.commit("5", ended, b"anew", b"") is not None
+    with pytest.raises(TooManyStreamsError):
+        store.commit("10", 0, b"one")
+
+
+def test_memory_bounds_a_store_in_memory(logged):
+    store = MemoryStore(memory=100_000)
+    for i in range(100):
+        for j in range(4):
+            put(store, b"x" * 5000, stream=f"{i}", snapshot=b"" if j == 0 else None)
+        assert store.nbytes <= 100_000
+    assert store.load("99").log == 4 * [b"x" * 5000]
+    assert store.load("0") == EMPTY
+    assert store.evicted == 96
+    assert logged.getvalue().count("the memory of the store is full") == 1
+    with pytest.raises(TooLargeError):
+        store.commit("99", store.load("99").version, b"x" * 100_000)
+    assert store.load("99").log == 4 * [b"x" * 5000]
+    for i in range(96, 100):
+        store.commit(f"{i}", store.load(f"{i}").version, b"last", b"", end=True)
+    evicted = store.evicted
+    put(store, b"x" * 98_000, stream="large", snapshot=b"")  # those that have ended go first
+    assert store.evicted == evicted
 
 
 def test_unused_streams_are_forgotten(opened):
@@ -303,3 +345,96 @@ def test_a_redis_that_forgets_is_warned_of(redis_server, logged):
         finally:
             client.config_set("appendonly", "yes")
     assert "streams may be lost when it is killed" in logged.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual", "message"),
+    [
+        ("appendfsync", "everysec", "always", r"appendfsync everysec, not always"),
+        ("maxmemory-policy", "allkeys-lru", "noeviction", r"maxmemory-policy allkeys-lru"),
+        ("appendonly", "no", "yes", "streams may be lost when it is killed"),
+    ],
+)
+def test_a_redis_that_may_lose_states_says_so(redis_server, logged, setting, value, usual, message):
+    store = open_store(redis_server.url)
+    assert store.warnings() == []
+    with redis_server.client() as client:
+        client.config_set(setting, value)
+        try:
+            (warning,) = store.warnings()
+            assert re.search(message, warning)
+            open_store(redis_server.url).close()
+        finally:
+            client.config_set(setting, usual)
+    assert re.search(message, logged.getvalue())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": "seven"},
+        {"version": "-1"},
+        {"no number": "x"},
+        {"5": "a request of another time"},
+        {"version": str(2**60)},
+    ],
+)
+def test_damaged_fields_are_no_internal_error(in_redis, redis_server, damage, logged):
+    put(in_redis, b"one", b"two")
+    with redis_server.client() as client:
+        (key,) = client.scan_iter(f"*:stream:{STREAM}")
+        client.hset(key, mapping=damage)
+    with pytest.raises(StoreError, match="the state of a stream cannot be read or written"):
+        in_redis.load(STREAM)
+    assert in_redis.damaged == 1
+    assert f"the state of '{STREAM}' is damaged" in logged.getvalue()
+    with redis_server.client() as client:
+        client.delete(key)
+        client.set(key, "no hash at all")
+    for call in (lambda: in_redis.load(STREAM), lambda: in_redis.commit(STREAM, 0, b"one")):
+        with pytest.raises(StoreError):
+            call()
+
+
+def test_the_password_of_redis_is_not_printed(redis_server, logged):
+    secret = "a-secret-of-redis"
+    with pytest.raises(LamettaError) as error:
+        open_store(f"redis://me:{secret}@here:port")
+    assert secret not in f"{error.value}{error.value.__cause__}"
+    with redis_server.client() as client:
+        client.config_set("requirepass", secret)
+        try:
+            wrong = open_store(redis_server.url, password="wrong")
+            with pytest.raises(StoreError):
+                wrong.check()
+            wrong.close()
+            store = open_store(redis_server.url, password=secret)
+            store.check()
+            store.close()
+        finally:
+            with open_store(redis_server.url, password=secret)._redis as admin:
+                admin.config_set("requirepass", "")
+    assert secret not in logged.getvalue()
+    config = ServerConfig({"a": "average"}, store=redis_server.url, password=secret)
+    assert secret not in repr(config)
+    with pytest.raises(LamettaError, match="password must be for redis://HOST"):
+        open_store("memory", password=secret)
+
+
+def test_health_has_the_warnings(redis_server):
+    """They are for operators, and need a token where there are some; probes do not."""
+    limits = ServerLimits(tokens=("a-token-of-an-operator",))
+    app = ServerConfig({"a": "average"}, store=redis_server.url, limits=limits).app()
+    token = {"Authorization": "Bearer a-token-of-an-operator"}
+    with TestClient(app) as client, redis_server.client() as redis:
+        told = {"live": True, "ready": True, "warnings": [], "damaged_streams": 0}
+        assert client.get("/v2/health", headers=token).json() == told
+        redis.config_set("maxmemory-policy", "volatile-lru")
+        try:
+            (warning,) = client.get("/v2/health", headers=token).json()["warnings"]
+        finally:
+            redis.config_set("maxmemory-policy", "noeviction")
+        assert "may evict streams" in warning
+        assert client.get("/v2/health").status_code == 401
+        assert client.get("/v2/health/ready").status_code == 200

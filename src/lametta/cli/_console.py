@@ -23,7 +23,7 @@ from rich.text import Text
 
 from lametta import methods
 from lametta._checks import extra, raise_as
-from lametta._files import plain_error
+from lametta._files import check_regular_file, plain_error
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
@@ -152,7 +152,10 @@ def resumable(line: str) -> Iterator[None]:
 
 def load_map(path: Path | None) -> ClassMap | None:
     """The class map that ``--map`` names, if it was given."""
-    return None if path is None else ClassMap.load(path)
+    if path is None:
+        return None
+    check_regular_file("--map", path)
+    return ClassMap.load(path)
 
 
 def require(name: str, *packages: str) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import lametta
 from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import import_optional
-from lametta._files import atomic_write, escape_formula
+from lametta._files import atomic_write, escape_formula, remove_abandoned_files
 from lametta.cli._console import load_map, option_names
 from lametta.data.bank.bank import (
     check_finite,
@@ -166,6 +166,7 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
             pass
     except OSError as error:
         raise LamettaError(f"could not write {path}: {error.strerror}") from None
+    remove_abandoned_files(path.parent)
     if path.suffix == ".parquet":
         import_optional("polars", "polars", "--output in .parquet")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lametta import methods
+from lametta._files import check_regular_file
 from lametta.classmap import ClassMap
 from lametta.cli._console import (
     MapFile,
@@ -94,6 +95,7 @@ def camera_traps(
             raise LamettaError(
                 f"IN must be a .json file, got {given}: lametta correct corrects arrays"
             )
+        check_regular_file("IN", given)
         check_target(target, given, ".json")
         results = Results.read(given)
         with _named(given):

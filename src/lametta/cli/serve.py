@@ -1,6 +1,7 @@
 """``lametta serve``: correctors behind the Open Inference Protocol."""
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -55,6 +56,21 @@ def serve(
             help="Where the states of streams survive; Redis lets several replicas share them.",
         ),
     ] = "lametta-streams",
+    durable: Annotated[
+        str | None,
+        typer.Option(
+            metavar="always|interval|never",
+            help="When a folder's files are forced to the disk: before each answer, every second "
+            "(the default), or when the system likes. A power cut loses what was not.",
+        ),
+    ] = None,
+    store_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with the password of Redis, else LAMETTA_STORE_PASSWORD of the "
+            "environment: in --store, others could see it."
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(help="A file of bearer tokens, one a line; every request needs one of them."),
@@ -102,7 +118,11 @@ def serve(
         float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
     ] = 86_400.0,
     memory: Annotated[
-        str, typer.Option(help="Bytes of states held ready, for each corrector: 512M, 2G.")
+        str,
+        typer.Option(
+            help="Bytes of states held ready, for each corrector, and as many of --store memory: "
+            "512M, 2G."
+        ),
     ] = "1G",
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait at a time.")] = 256,
     rate: Annotated[
@@ -194,6 +214,8 @@ def serve(
             most=most,
             idle=idle,
             memory=_bytes("--memory", memory),
+            durable=durable,
+            password=_password(store_password_file, store),
             threads=threads,
             model=model,
             features=features,
@@ -208,6 +230,8 @@ def serve(
         log_to_stderr(level)
         with option_names(
             store="--store",
+            durable="--durable",
+            password="--store-password-file",
             path="--model",
             names="--names",
             prototypes="--prototypes",
@@ -271,6 +295,16 @@ def _tokens(path: Path | None) -> tuple[str, ...]:
             f"got {path} with {'others' if tokens else 'none'}"
         )
     return tokens
+
+
+def _password(path: Path | None, store: str) -> str | None:
+    """The password of Redis, if there is one."""
+    if path is None:
+        return os.environ.get("LAMETTA_STORE_PASSWORD") if "://" in store else None
+    password = path.read_text(encoding="utf-8").strip()
+    if not password:
+        raise LamettaError(f"--store-password-file must have a password, got {path} with none")
+    return password
 
 
 def _names(path: Path | None) -> tuple[str, ...] | None:

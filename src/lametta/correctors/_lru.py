@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lametta._locks import FairLock
+from lametta._locks import FairLock, renew_after_fork
 
 Value = TypeVar("Value")
 
@@ -54,6 +54,13 @@ class LRUCache(Generic[Value]):
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()  # last used come last
         self.size = 0  # bytes in all
         self.evicted = 0  # how many were dropped to keep the bounds
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Drop what other threads had in use when this process was forked: it may be half done."""
+        self._lock = threading.Lock()
+        for stream in [stream for stream, entry in self._entries.items() if entry.users]:
+            self._drop(stream)
 
     def __len__(self) -> int:
         with self._lock:

@@ -1,12 +1,20 @@
 """Moving averages of probabilities: mean, majority vote, product, exponential smoothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import State, StatefulCorrector, normalized
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    filled,
+    normalized,
+    within,
+)
 
 _TINY = 1e-30  # what a probability of 0 counts as, so that one sample cannot rule out a class
 
@@ -33,7 +41,10 @@ class Average(StatefulCorrector):
     """
 
     def init_state(self, d: int, k: int) -> State:
-        return {"total": np.zeros(k)}
+        return {"total": filled(k)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {"total": within(0)}
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         total = state["total"]
@@ -63,7 +74,10 @@ class Majority(StatefulCorrector):
     """
 
     def init_state(self, d: int, k: int) -> State:
-        return {"votes": np.zeros(k), "total": np.zeros(k)}
+        return {"votes": filled(k), "total": filled(k)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {"votes": within(0), "total": within(0)}
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         votes, total = state["votes"], state["total"]
@@ -105,7 +119,10 @@ class Product(StatefulCorrector):
         check_number("temperature", self.temperature, above=0)
 
     def init_state(self, d: int, k: int) -> State:
-        return {"logs": np.zeros(k)}
+        return {"logs": filled(k)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {"logs": within(-1e300, 0)}
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         logs = state["logs"]
@@ -145,7 +162,10 @@ class Smoothing(StatefulCorrector):
         check_number("decay", self.decay, 0, below=1)
 
     def init_state(self, d: int, k: int) -> State:
-        return {"mean": np.zeros(k)}
+        return {"mean": filled(k)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {"mean": within(0, 2)}
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         mean = state["mean"]

@@ -1,9 +1,9 @@
-"""Bases of correctors: input checks, prototypes, state as plain arrays, ring buffer."""
+"""Bases of correctors: input checks, prototypes, state as plain arrays, invariants, ring buffer."""
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from array_api_compat import device
@@ -30,6 +30,8 @@ State: TypeAlias = dict[str, NDArray[Any]]
 Method = TypeVar("Method", bound=Corrector | Adapter)
 
 _SIZES = "sizes"  # the entry of a state that says which d and K its stream has
+_MOST = 2.0**53  # samples, and sums of probabilities: float64 counts no further
+_SLACK = 1.01e-3  # of sums of probabilities, as of those that are given
 
 
 @dataclass
@@ -133,8 +135,8 @@ class StatefulCorrector(HostCorrector):
 
     `init_state` gives the state before the first sample, and `update_one` answers one sample, or
     `update` a batch. The base checks inputs, converts them from and to any array library, and
-    stores and loads the state; where a state that is loaded needs more checks than that of its
-    shapes, `check_state` makes them.
+    stores and loads the state. A state that is loaded must have the shapes of `init_state`, finite
+    numbers, and what `invariants` declares beyond that.
 
     A method that works with the prototypes of the classes, as `lametta.types.UsesPrototypes` says,
     sets ``needs = frozenset({"prototypes"})`` and finds them in ``self.prototypes``, as NumPy
@@ -169,9 +171,17 @@ class StatefulCorrector(HostCorrector):
     def init_state(self, d: int, k: int) -> State:
         """Make the state before the first sample of d features and K classes: arrays by name.
 
-        Their shapes never change, so that memory is bounded.
+        Their shapes never change, so that memory is bounded. It is also asked for the shapes alone,
+        of sizes that a file claims: `filled` makes arrays that take no memory yet.
         """
         raise NotImplementedError(f"{type(self).__name__} must have init_state(d, k)")
+
+    def invariants(self) -> "Mapping[str, Invariant]":
+        """Declare what holds of each array in every state, by name: `within`, `distribution`, ...
+
+        A state in which it does not hold is refused, so that `update` need not expect it.
+        """
+        return {}
 
     def update(
         self, state: State, features: Floats, probs: Floats
@@ -230,11 +240,12 @@ class StatefulCorrector(HostCorrector):
         """Continue from the `state_dict` of a corrector with the same options."""
         if not isinstance(state, Mapping):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
-        loaded = {name: np.array(to_numpy(array), order="C") for name, array in state.items()}
-        if loaded and lacks_prototypes(self):
+        given = {str(name): to_numpy(array) for name, array in state.items()}
+        if given and lacks_prototypes(self):
             give_prototypes(self, None, "nobody: call use before load_state_dict")
-        if loaded:
-            self.check_state(loaded)
+        if given:
+            self.check_state(given)
+        loaded = {name: np.array(array, order="C") for name, array in given.items()}
         with self._lock:
             self._state = loaded
 
@@ -243,16 +254,37 @@ class StatefulCorrector(HostCorrector):
 
     def _first(self, d: int, k: int) -> State:
         self._check_sizes(d, k)
+        begun = self._template(d, k).items()
+        return {name: x if x.flags.writeable else np.array(x) for name, x in begun}
+
+    def _template(self, d: int, k: int) -> State:
+        """The state before the first sample, whose arrays may be those of `filled`."""
         return {_SIZES: np.array([d, k]), **self.init_state(d, k)}
 
+    def state_nbytes(self, d: int, k: int) -> int:
+        """How many bytes the state of a stream of d features and K classes takes."""
+        self._check_sizes(d, k)
+        return sum(int(array.nbytes) for array in self._template(d, k).values())
+
     def check_state(self, state: State) -> None:
-        """Raise `LamettaError` unless this can be a state of a corrector with these options."""
+        """Raise `LamettaError` unless this can be a state of a corrector with these options.
+
+        Nothing is allocated by what the state claims: its arrays are compared with templates.
+        """
         sizes = state.get(_SIZES)
         if sizes is None or sizes.shape != (2,) or sizes.dtype != np.int64 or sizes.min() < 1:
-            raise LamettaError(f"state['{_SIZES}'] must be the integers d and K, got {sizes!r}")
+            raise LamettaError(
+                f"state['{_SIZES}'] must be the integers d and K, got {sizes!r:.100}"
+            )
+        # An array that grows with d or K is as large as they are: beyond the largest that is given,
+        # other sizes show as other shapes, without arrays of the sizes that are claimed.
+        most = 4096 + max(array.size for array in state.values())
+        d, k = map(int, sizes)
         try:
-            expected = self._first(*map(int, sizes))
-        except (MemoryError, ValueError):
+            self._check_sizes(d, k)
+            claimed = (d, k) if self.prototypes else (min(d, most), min(k, most))
+            expected = self._template(*claimed)
+        except (MemoryError, ValueError, OverflowError):
             raise LamettaError(
                 f"state['{_SIZES}'] must be d and K of a stream, got {sizes}"
             ) from None
@@ -261,12 +293,24 @@ class StatefulCorrector(HostCorrector):
         for name, array in expected.items():
             got = state[name]
             if got.shape != array.shape or got.dtype != array.dtype:
+                if max(d, k) > most:
+                    raise LamettaError(
+                        f"state['{_SIZES}'] must be d and K of a stream, got {sizes}"
+                    )
                 raise LamettaError(
                     f"state[{name!r}] must be {array.dtype} of shape {array.shape}, "
                     f"got {got.dtype} of shape {got.shape}"
                 )
             if not np.isfinite(got).all():
                 raise LamettaError(f"state[{name!r}] must be finite, got NaN or infinity")
+        with np.errstate(all="ignore"):  # of numbers that are refused
+            for name, invariant in self.invariants().items():
+                if not invariant.holds(state[name], state):
+                    got = state[name]
+                    raise LamettaError(
+                        f"state[{name!r}] must be {invariant.says}, got numbers from "
+                        f"{got.min():g} to {got.max():g}"
+                    )
 
 
 Remembering = StatefulCorrector  # its name of before
@@ -448,9 +492,99 @@ def check_can_correct(corrector: object, argument: str = "corrector") -> None:
         )
 
 
+def filled(shape: int | tuple[int, ...], value: float = 0, dtype: Any = np.float64) -> NDArray[Any]:
+    """An array of one value for `StatefulCorrector.init_state`, which takes no memory yet.
+
+    Examples
+    --------
+    >>> filled((2**20, 2**20)).shape
+    (1048576, 1048576)
+    """
+    return np.broadcast_to(np.asarray(value, dtype), shape)
+
+
+class Invariant(NamedTuple):
+    """What holds of an array in every state of a corrector.
+
+    Attributes
+    ----------
+    says : str
+        What the array must be, for messages.
+    holds : callable
+        Whether it is; it is given the array, finite and of the right shape, and the state.
+    """
+
+    says: str
+    holds: Callable[[NDArray[Any], State], bool]
+
+    def __and__(self, other: "Invariant") -> "Invariant":
+        return Invariant(
+            f"{self.says}, and {other.says}",
+            lambda array, state: self.holds(array, state) and other.holds(array, state),
+        )
+
+
+def within(low: float, high: float = _MOST) -> Invariant:
+    """Every number lies between two; a count or a sum, if no upper one is given.
+
+    Examples
+    --------
+    >>> within(0, 1).holds(np.array([0.5, 2.0]), {})
+    False
+    """
+    says = f"from {low:g} to {high:g}"
+    return Invariant(says, lambda array, _: bool((array >= low).all() and (array <= high).all()))
+
+
+def any_finite() -> Invariant:
+    """Any number will do, as of features."""
+    return Invariant("finite", lambda *_: True)
+
+
+def distribution(of: Callable[[State], slice] | None = None, *, or_zero: bool = False) -> Invariant:
+    """Rows are probabilities: those that ``of`` selects, or all; ``or_zero`` lets rows be 0.
+
+    Examples
+    --------
+    >>> distribution().holds(np.array([[0.5, 0.5], [0.0, 0.0]]), {})
+    False
+    >>> distribution(or_zero=True).holds(np.array([[0.5, 0.5], [0.0, 0.0]]), {})
+    True
+    """
+
+    def holds(array: NDArray[Any], state: State) -> bool:
+        sums = (array if of is None else array[of(state)]).sum(axis=-1, dtype=float)
+        right = abs(sums - 1) <= _SLACK
+        return bool(array.min(initial=0) >= 0 and (right | (sums == 0) if or_zero else right).all())
+
+    return Invariant("rows of probabilities", holds)
+
+
+def unit_or_zero() -> Invariant:
+    """Rows have length 1, or are zero where nothing is kept."""
+
+    def holds(array: NDArray[Any], _: State) -> bool:
+        squares = np.vecdot(array, array)
+        return bool(((abs(squares - 1) <= 0.01) | ~array.any(axis=-1)).all())
+
+    return Invariant("rows of length 1 or 0", holds)
+
+
+def state_nbytes(corrector: object, d: int, k: int) -> int:
+    """How many bytes of state a stream of d features and K classes needs; 0 if it is not known."""
+    measure = getattr(corrector, "state_nbytes", None)
+    return 0 if measure is None else int(measure(d, k))
+
+
 def ring_buffer(size: int, k: int) -> State:
     """The state of an empty ring buffer of rows [K]."""
-    return {"rows": np.zeros((size, k), np.float32), "count": np.zeros((), np.int64)}
+    return {"rows": filled((size, k), 0, np.float32), "count": np.zeros((), np.int64)}
+
+
+def ring_buffer_invariants() -> dict[str, Invariant]:
+    """What holds of the state of a ring buffer of probabilities."""
+    used = distribution(lambda state: slice(int(state["count"])))
+    return {"count": within(0), "rows": within(0, 1 + _SLACK) & used}
 
 
 def append(state: State, row: Floats) -> Floats:

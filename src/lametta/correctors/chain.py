@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from lametta._arrays import to_numpy
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
 from lametta.correctors.base import (
@@ -13,6 +14,7 @@ from lametta.correctors.base import (
     checked_prediction,
     clone,
     has_use_for_prototypes,
+    state_nbytes,
     wants_prototypes,
 )
 from lametta.signals import signals
@@ -118,7 +120,7 @@ class Chain(Composite, Params):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         parts: list[dict[str, Array]] = [{} for _ in self.correctors]
         for key, array in state.items():
-            number, _, name = key.partition(".")
+            number, _, name = str(key).partition(".")
             if not number.isdecimal() or int(number) >= len(parts):
                 raise LamettaError(f"state must have names of {len(parts)} parts, got {key!r}")
             parts[int(number)][name] = array
@@ -129,9 +131,21 @@ class Chain(Composite, Params):
         ]
         for one, part in held:
             clone(one).load_state_dict(part)
+        sizes = {tuple(to_numpy(part["sizes"]).tolist()) for _, part in held if "sizes" in part}
+        if len(sizes) > 1:
+            raise LamettaError(f"state must be of one d and K in all parts, got {sorted(sizes)}")
         with self._lock:
-            for one, part in held:
-                one.load_state_dict(part)
+            before = self.state_dict()
+            try:
+                for one, part in held:
+                    one.load_state_dict(part)
+            except BaseException:  # no memory left, or an interrupt
+                self.load_state_dict(before)
+                raise
+
+    def state_nbytes(self, d: int, k: int) -> int:
+        """How many bytes the state of a stream takes, as far as its parts know."""
+        return sum(state_nbytes(one, d, k) for one in self.correctors)
 
 
 def _merged(info: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:

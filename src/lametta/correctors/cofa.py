@@ -1,12 +1,20 @@
 """COFA (UniTTA): average with the previous sample."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_flag
-from lametta.correctors.base import State, StatefulCorrector, normalized
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    filled,
+    normalized,
+    within,
+)
 
 
 @dataclass
@@ -49,7 +57,10 @@ class COFA(StatefulCorrector):
         check_flag("filter", self.filter)
 
     def init_state(self, d: int, k: int) -> State:
-        return {"previous": np.zeros(k)}
+        return {"previous": filled(k)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {"previous": within(0, 2)}
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         row: Floats = np.sqrt(state["previous"] * q)

@@ -1,12 +1,21 @@
 """Label-shift correction on a sliding window: EM (Saerens), and ROID's prior correction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_integer, check_number
-from lametta.correctors.base import State, StatefulCorrector, append, normalized, ring_buffer
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    append,
+    normalized,
+    ring_buffer,
+    ring_buffer_invariants,
+)
 
 
 @dataclass
@@ -65,6 +74,9 @@ class LabelShift(StatefulCorrector):
 
     def init_state(self, d: int, k: int) -> State:
         return ring_buffer(self.size, k)
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return ring_buffer_invariants()
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         rows = append(state, q)
@@ -128,6 +140,9 @@ class PriorCorrection(StatefulCorrector):
 
     def init_state(self, d: int, k: int) -> State:
         return ring_buffer(self.size, k)
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return ring_buffer_invariants()
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         rows = append(state, q)

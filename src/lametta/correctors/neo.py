@@ -1,5 +1,6 @@
 """NEO: features centered at their mean (Murphy et al., 2025)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax
 from lametta._checks import check_number
-from lametta.correctors.base import State, StatefulCorrector
+from lametta.correctors.base import Invariant, State, StatefulCorrector, filled, within
 
 _TINY = 1e-30  # what a probability of 0 counts as
 
@@ -62,8 +63,13 @@ class NEO(StatefulCorrector):
             check_number("rate", self.rate, above=0, most=1)
 
     def init_state(self, d: int, k: int) -> State:
-        center = {"center": np.zeros(d)} if self.prototypes else {"center_of_logs": np.zeros(k)}
+        center = {"center": filled(d)} if self.prototypes else {"center_of_logs": filled(k)}
         return {**center, "count": np.zeros((), np.int64)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        far = 1e150  # of features, whose products with the head have to be finite
+        center = {"center": within(-far, far)} if self.prototypes else None
+        return {**(center or {"center_of_logs": within(-100, 1)}), "count": within(0)}
 
     def update(
         self, state: State, features: Floats, probs: Floats

@@ -1,5 +1,6 @@
 """OATTA: a Bayesian filter whose class transitions are learned online."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
 
@@ -7,7 +8,15 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import State, StatefulCorrector, normalized
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    distribution,
+    filled,
+    normalized,
+    within,
+)
 
 
 @dataclass
@@ -61,10 +70,18 @@ class OATTA(StatefulCorrector):
 
     def init_state(self, d: int, k: int) -> State:
         return {
-            "transitions": np.zeros((k, k), np.float32),
-            "departures": np.zeros(k),  # sums of its rows
-            "posterior": np.zeros(k),  # of the sample before; 0 before the first
+            "transitions": filled((k, k), 0, np.float32),
+            "departures": filled(k),  # sums of its rows
+            "posterior": filled(k),  # of the sample before; 0 before the first
             "evidence": np.zeros(()),
+        }
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {
+            "transitions": within(0),
+            "departures": within(0),
+            "posterior": distribution(or_zero=True),
+            "evidence": within(-1e100, 1e100),
         }
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:

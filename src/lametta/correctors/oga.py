@@ -1,5 +1,6 @@
 """OGA: Gaussians of cached samples, with the zero-shot model as prior (Fuchs et al., 2025)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +8,14 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
-from lametta.correctors.base import State, StatefulCorrector
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    filled,
+    unit_or_zero,
+    within,
+)
 
 
 @dataclass
@@ -77,10 +85,18 @@ class OGA(StatefulCorrector):
     def init_state(self, d: int, k: int) -> State:
         assert self.prototypes is not None  # as `needs` says
         return {
-            "samples": np.zeros((k, self.capacity, d)),
-            "entropy": np.full((k, self.capacity), np.log(k)),  # of a free place
+            "samples": filled((k, self.capacity, d)),
+            "entropy": filled((k, self.capacity), np.log(k)),  # of a free place
             "means": unit_rows(np, self.prototypes.weight.astype(float)),
             "precision": d * np.eye(d),
+        }
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {
+            "samples": unit_or_zero(),
+            "entropy": within(-1),
+            "means": within(-1.01, 1.01),
+            "precision": within(-1e100, 1e100),
         }
 
     def update(

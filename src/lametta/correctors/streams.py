@@ -56,6 +56,9 @@ class Streams(Composite, Params):
     Streams begin by themselves with their first samples. Threads may call at the same time:
     different streams are corrected in parallel, the samples of one in the order of the calls.
 
+    A copy, deep or pickled, goes on with all streams. So does a process that is forked, but for
+    streams that another thread was correcting at that moment: these begin anew.
+
     Parameters
     ----------
     corrector : Corrector
@@ -244,7 +247,7 @@ class Streams(Composite, Params):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
         memories: dict[Id, dict[str, Array]] = {}
         for key, array in state.items():
-            text, _, name = key.rpartition("/")
+            text, _, name = str(key).rpartition("/")
             try:
                 one = _id(json.loads(text))
             except ValueError:
@@ -266,7 +269,8 @@ class Streams(Composite, Params):
         self.reset()
         for one, own in loaded.items():
             with self._cache.lease(one) as kept:
-                kept.corrector = own.corrector
+                kept.corrector, sizes = own.corrector, memories[one].get("sizes")
+                kept.sizes = None if sizes is None else tuple(to_numpy(sizes).tolist())
 
     def _new(self) -> _Own:
         return _Own(clone(self.corrector))

@@ -1,5 +1,6 @@
 """T3A: classes by their confident samples, from the head's weights on (Iwasawa & Matsuo, 2021)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
-from lametta.correctors.base import State, StatefulCorrector
+from lametta.correctors.base import Invariant, State, StatefulCorrector, unit_or_zero, within
 from lametta.types import LamettaError
 
 _FREE = np.finfo(float).max  # the entropy of a free place, to which any sample is preferred
@@ -82,6 +83,12 @@ class T3A(StatefulCorrector):
         weight = self.prototypes.weight
         self._add(state, weight, softmax(np, self.prototypes.logits(weight)))
         return state
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        sums = {"sums": within(-(2.0**53))}
+        if self.keep == -1:
+            return sums
+        return {**sums, "samples": unit_or_zero(), "entropy": within(-1, _FREE)}
 
     def update(
         self, state: State, features: Floats, probs: Floats

@@ -1,12 +1,21 @@
 """TDA: caches of sure and of unsure samples, for zero-shot models (Karmanov et al., CVPR 2024)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats, softmax, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
-from lametta.correctors.base import State, StatefulCorrector
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    any_finite,
+    filled,
+    unit_or_zero,
+    within,
+)
 from lametta.types import Array
 
 _FREE = np.finfo(float).max  # the entropy of a free place
@@ -86,11 +95,20 @@ class TDA(StatefulCorrector):
     def init_state(self, d: int, k: int) -> State:
         positive, negative = (k, self.positives), (k, self.negatives)
         return {
-            "positive": np.zeros((*positive, d)),
-            "positive_entropy": np.full(positive, _FREE),
-            "negative": np.zeros((*negative, d)),
-            "negative_entropy": np.full(negative, _FREE),
-            "masks": np.zeros((*negative, k), bool),
+            "positive": filled((*positive, d)),
+            "positive_entropy": filled(positive, _FREE),
+            "negative": filled((*negative, d)),
+            "negative_entropy": filled(negative, _FREE),
+            "masks": filled((*negative, k), 0, bool),
+        }
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {
+            "positive": unit_or_zero(),
+            "positive_entropy": within(-1, _FREE),
+            "negative": unit_or_zero(),
+            "negative_entropy": within(-1, _FREE),
+            "masks": any_finite(),
         }
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:

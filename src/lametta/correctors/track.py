@@ -1,12 +1,20 @@
 """Track: product or mean of the last probabilities of one object."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_number
-from lametta.correctors.base import State, StatefulCorrector, normalized
+from lametta.correctors.base import (
+    Invariant,
+    State,
+    StatefulCorrector,
+    filled,
+    normalized,
+    within,
+)
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged
@@ -62,8 +70,19 @@ class Track(StatefulCorrector):
         check_number("memory", self.memory, 1)
 
     def init_state(self, d: int, k: int) -> State:
-        rows = {name: np.zeros(k) for name in ("logs", "total", "before", "past")}
+        rows = {name: filled(k) for name in ("logs", "total", "before", "past")}
         return {**rows, "count": np.zeros(()), "seen": np.zeros(()), "resembles": np.zeros(2)}
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        return {
+            "logs": within(-(2.0**53)),
+            "total": within(0),
+            "before": within(0, 1.01),
+            "past": within(0) & _PAST,
+            "count": within(0, 1.01 * self.memory),
+            "seen": within(0),
+            "resembles": _RESEMBLES,
+        }
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
         logs, total, count = state["logs"], state["total"], state["count"]
@@ -75,6 +94,19 @@ class Track(StatefulCorrector):
         power = (1 - w) * _POWER + w * _VIDEO_POWER
         z = count**power * ((1 - w) * logs / count + w * np.log(total / count))
         return normalized(np.exp(z - z.max()))
+
+
+# A row has length 1 as a square root: the sum of those before the last one is no longer than them.
+_PAST = Invariant(
+    "a sum of ``seen - 1`` rows of length 1",
+    lambda past, state: bool(np.sqrt(past @ past) <= 1.001 * max(float(state["seen"]) - 1, 0)),
+)
+_RESEMBLES = Invariant(
+    "sums of ``seen - 2`` differences of cosines",
+    lambda sums, state: bool(
+        abs(sums[0]) <= 1.01 * float(state["seen"]) and -0.5 <= sums[1] <= float(state["seen"])
+    ),
+)
 
 
 def _resemblance(state: State, root: Floats) -> float:

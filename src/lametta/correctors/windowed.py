@@ -1,5 +1,6 @@
 """Windowed: a batch corrector on a sliding window; LAME incrementally."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,11 +11,17 @@ from lametta._arrays import Floats, top_k, unit_rows
 from lametta._checks import check_integer
 from lametta._solvers.plain import has_few_neighbors
 from lametta.correctors.base import (
+    Invariant,
     State,
     StatefulCorrector,
+    any_finite,
     check_can_correct,
     checked_prediction,
+    distribution,
+    filled,
     is_stateful,
+    unit_or_zero,
+    within,
 )
 from lametta.correctors.lame import LAME
 from lametta.types import Corrector, LamettaError, Prototypes, UsesPrototypes
@@ -97,10 +104,17 @@ class Windowed(StatefulCorrector):
         if self._updates_neighbors:
             return _init_window(self.size, d, k)
         return {
-            "features": np.zeros((self.size, d)),  # the newest are the last
-            "probs": np.zeros((self.size, k)),
+            "features": filled((self.size, d)),  # the newest are the last
+            "probs": filled((self.size, k)),
             "count": np.zeros((), np.int64),
         }
+
+    def invariants(self) -> Mapping[str, Invariant]:
+        if not self._updates_neighbors:
+            used = distribution(lambda state: slice(max(self.size - int(state["count"]), 0), None))
+            return {"count": within(0), "features": any_finite(), "probs": within(0, 1.01) & used}
+        inner: Any = self.corrector
+        return _window_invariants(inner.affinity.k, inner.weight)
 
     def update(
         self, state: State, features: Floats, probs: Floats
@@ -145,17 +159,51 @@ class Windowed(StatefulCorrector):
 def _init_window(size: int, d: int, k: int) -> State:
     """The state of LAME on an empty window, which is a ring buffer."""
     return {
-        "features": np.zeros((size, d), np.float32),  # of length 1
-        "probs": np.zeros((size, k), np.float32),
-        "cosine": np.full((size, size), _NONE, np.float32),  # of features
-        "overlap": np.zeros((size, size), np.float32),  # inner products of probabilities
-        "weights": np.zeros((size, size), np.float32),  # W
-        "kth_cosine": np.full(size, _NONE, np.float32),  # to the k-th neighbor
+        "features": filled((size, d), 0, np.float32),  # of length 1
+        "probs": filled((size, k), 0, np.float32),
+        "cosine": filled((size, size), _NONE, np.float32),  # of features
+        "overlap": filled((size, size), 0, np.float32),  # inner products of probabilities
+        "weights": filled((size, size), 0, np.float32),  # W
+        "kth_cosine": filled(size, _NONE, np.float32),  # to the k-th neighbor
         # Sums over samples i, and over pairs i and j, class by class: q_i, q_i^2, and q_i q_j^2.
-        "total": np.zeros(k),
-        "squares": np.zeros(k),
-        "shared": np.zeros(k),
+        "total": filled(k),
+        "squares": filled(k),
+        "shared": filled(k),
         "count": np.zeros((), np.int64),  # of all samples so far
+    }
+
+
+def _window_invariants(k: int, weight: float) -> dict[str, Invariant]:
+    """What holds of that state: what was computed from the window fits it."""
+
+    def are_neighbors(w: NDArray[Any], state: State) -> bool:
+        is_weight = (w == 0) | (w == np.float32(weight))
+        return bool(is_weight.all() and ((w != 0).sum(axis=1) <= k).all())
+
+    def are_products(overlap: NDArray[Any], state: State) -> bool:
+        n, q = min(int(state["count"]), len(overlap)), state["probs"]
+        return bool((abs(overlap - q @ q.T)[:n, :n] <= 1e-3).all())
+
+    def are_sums(kept: NDArray[Any], sums: Floats) -> bool:
+        return bool((abs(kept - sums) <= 1e-3).all())
+
+    used = distribution(lambda state: slice(int(state["count"])))
+    return {
+        "count": within(0),
+        "features": unit_or_zero(),
+        "probs": within(0, 1.01) & used,
+        "cosine": within(_NONE, 1.01),
+        "overlap": Invariant("the inner products of probs", are_products),
+        "weights": Invariant(f"{weight:g} for at most {k} neighbors, else 0", are_neighbors),
+        "kth_cosine": within(_NONE, 1.01),
+        "total": Invariant(
+            "the sums of probs", lambda x, state: are_sums(x, state["probs"].sum(axis=0))
+        ),
+        "squares": Invariant(
+            "the sums of their squares",
+            lambda x, state: are_sums(x, (state["probs"] ** 2).sum(axis=0)),
+        ),
+        "shared": within(-1),
     }
 
 

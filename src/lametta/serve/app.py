@@ -119,6 +119,7 @@ def make_app(
         _Route(f"{model}/infer", handlers.infer, methods=["POST"]),
         _Route(f"{version}/infer", handlers.infer, methods=["POST"]),
         _Route("/v2", handlers.about),
+        _Route("/v2/health", handlers.health),
         _Route("/v2/health/live", handlers.live),
         _Route("/v2/health/ready", handlers.ready),
         _Route(model, handlers.model_metadata),
@@ -173,6 +174,15 @@ class _Handlers:
 
     async def live(self, _: Request) -> Response:
         return _json(live=True)
+
+    async def health(self, _: Request) -> Response:
+        """What an operator should know; probes need less, and no token."""
+        try:
+            await asyncio.to_thread(self.store.check)  # as for `ready`
+            warnings = await asyncio.to_thread(self.store.warnings)
+        except StoreError as error:
+            return error_response(503, str(error))
+        return _json(live=True, ready=True, warnings=warnings, damaged_streams=self.store.damaged)
 
     async def ready(self, _: Request) -> Response:
         try:

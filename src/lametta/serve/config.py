@@ -16,7 +16,7 @@ from lametta.serve.middleware import BodyReader, ServerLimits
 from lametta.serve.monitoring import Monitor
 from lametta.serve.service import Service
 from lametta.serve.sessions import SessionManager
-from lametta.serve.stores import IDLE, MOST, open_store
+from lametta.serve.stores import IDLE, MOST, Store, open_store
 from lametta.types import Corrector, LamettaError, Prototypes
 
 
@@ -41,9 +41,10 @@ class ServerConfig:
         The models by name: each a method by its name, with options as a `CorrectorSpec`, or a
         corrector, of which every stream gets a copy.
     store : str
-        As for `lametta.serve.stores.open_store`, with ``most`` and ``idle``.
+        As for `lametta.serve.stores.open_store`, with ``most``, ``idle``, ``durable`` and
+        ``password``.
     memory : float
-        Bytes of states held ready, for each corrector.
+        Bytes of states held ready, for each corrector, and of a store in memory.
     threads : int or None
         As for `lametta.serve.app.Executor`.
     model : path, optional
@@ -69,6 +70,8 @@ class ServerConfig:
     most: int = MOST
     idle: float = IDLE
     memory: float = 2**30
+    durable: str | None = None
+    password: str | None = field(default=None, repr=False)
     threads: int | None = None
     model: Path | None = None
     features: str | None = None
@@ -94,7 +97,7 @@ class ServerConfig:
         }
         correctors = {name: one.make() for name, one in specs.items()}
         self._give_prototypes(correctors.values(), network)
-        store = open_store(self.store, most=self.most, idle=self.idle)
+        store = self.open_store()
         sessions = {
             name: SessionManager(corrector, name, store, memory=self.memory)
             for name, corrector in correctors.items()
@@ -103,11 +106,25 @@ class ServerConfig:
         gauges = {
             "queue": lambda: float(reader.n_requests),
             "streams": lambda: float(sum(len(manager) for manager in sessions.values())),
-            "evictions": lambda: float(sum(manager.evicted for manager in sessions.values())),
+            "evictions": lambda: float(
+                sum(one.evicted for one in (*sessions.values(), store) if hasattr(one, "evicted"))
+            ),
+            "damaged": lambda: float(store.damaged),
         }
         monitor = Monitor(list(sessions), gauges, classes=names)
         service = Service(sessions, monitor, self.limits.deadline, network, names)
         return make_app(service, reader, store, threads=self.threads)
+
+    def open_store(self) -> Store:
+        """Open the store."""
+        return open_store(
+            self.store,
+            most=self.most,
+            idle=self.idle,
+            memory=self.memory,
+            durable=self.durable,
+            password=self.password,
+        )
 
     def _give_prototypes(
         self, correctors: Collection[Corrector], network: OnnxModel | None

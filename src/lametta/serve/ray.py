@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from lametta._checks import check_integer
 from lametta.serve.config import ServerConfig
 from lametta.serve.server import log_to_stderr
-from lametta.serve.stores import open_store
+from lametta.serve.stores import without_password
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # Ray takes seconds to load
@@ -57,7 +57,8 @@ def application(
     check_integer("replicas", replicas, 1)
     if not config.store.startswith(_SHARED):
         raise LamettaError(
-            f"store must be one that all replicas share, redis://HOST:PORT/DB, got {config.store!r}"
+            "store must be one that all replicas share, redis://HOST:PORT/DB, got "
+            f"{without_password(config.store)!r}"
         )
     from ray import serve
 
@@ -109,7 +110,7 @@ def serve_on_ray(
     """
     check_integer("port", port, 1)  # a free one would be another on each node
     app = application(config, replicas=replicas, log_level=log_level)
-    open_store(config.store).close()  # so that a wrong name is known before anything runs
+    config.open_store().close()  # so that a wrong name is known before anything runs
     from ray import serve
     from ray.exceptions import RayError
 

@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +15,12 @@ from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import LRUCache
-from lametta.correctors.base import check_can_correct, clone, host_values
+from lametta.correctors.base import check_can_correct, clone, host_values, state_nbytes
 from lametta.serve.protocol import (
     BrokenAnswerError,
     Deadline,
     DeadlineError,
+    TooLargeError,
     TooManyRequestsError,
 )
 from lametta.serve.stores import Store
@@ -83,12 +85,20 @@ class Session:
     size: int = 0  # bytes of the state, as far as is known
     last: tuple[bytes, Prediction] | None = None  # the last request's digest and answer
 
+    def measure(self, samples: Samples) -> int:
+        """How many bytes the state takes, of which the first samples are these."""
+        if not self.size:
+            d, k = samples.features.shape[1], samples.probs.shape[1]
+            self.size = state_nbytes(self.corrector, d, k)
+        if not self.size:  # one that cannot say
+            self.size = sum(array.nbytes for array in self.corrector.state_dict().values())
+        return self.size
+
     def record(self, samples: Samples, entry: bytes, prediction: Prediction) -> None:
         """Record what the next requests need to know of this one."""
         self.ended = samples.end
         self.logged += len(entry)
-        state = self.corrector.state_dict
-        self.size = self.size or sum(array.nbytes for array in state().values())
+        self.measure(samples)
         answer = Prediction(prediction.probs, None, prediction.info)
         self.last = (_digest(entry), answer) if samples.id else None
 
@@ -109,7 +119,8 @@ class SessionManager:
     store : Store
         Where states survive.
     memory : float
-        Bytes of states that are held ready here; others are loaded when they are needed.
+        Bytes of states that are held ready here; others are loaded when they are needed. A stream
+        whose own state is larger is refused.
 
     Attributes
     ----------
@@ -127,6 +138,8 @@ class SessionManager:
         options = re.sub(" at 0x[0-9a-f]+", "", repr(corrector))
         options = hashlib.sha256(options.encode()).hexdigest()[:8]
         self._prefix = f"{name}:{options}:"
+        self._name, self._memory = name, memory
+        self._fits = lru_cache(maxsize=256)(self._check_fits)
         self._cache = LRUCache(
             self._begin, _size, max_entries=2**31, max_bytes=memory, ttl=math.inf
         )
@@ -147,6 +160,8 @@ class SessionManager:
         After the deadline the stream stays as it is, and `DeadlineError` is raised.
         """
         deadline = Deadline() if deadline is None else deadline
+        if self.stateful:
+            self._fits(samples.features.shape[1], samples.probs.shape[1])
         if stream is None or not self.stateful:
             return _correct(clone(self.corrector), samples, deadline)
         # Row by row, as they are read back: NumPy may sum other layouts in another order.
@@ -161,6 +176,17 @@ class SessionManager:
         except TimeoutError:
             raise DeadlineError("the stream was busy until the deadline") from None
         raise TooManyRequestsError("the stream is advanced by too many others at once")
+
+    def _check_fits(self, d: int, k: int) -> None:
+        """Raise if the state of a stream of d features and K classes is larger than the memory."""
+        self._check_size(d, k, state_nbytes(self.corrector, d, k))
+
+    def _check_size(self, d: int, k: int, size: int) -> None:
+        if size > self._memory:
+            raise TooLargeError(
+                f"a stream of {self._name} with {d} features and {k} classes has a state of "
+                f"{size / 2**20:.0f} MiB, more than the server has for all of them"
+            )
 
     def _try_commit(
         self, session: Session, stream: str, samples: Samples, deadline: Deadline
@@ -185,8 +211,11 @@ class SessionManager:
             session.size = len(snapshot)
         version, session.version = session.version, -1  # until all went well
         prediction = _correct(session.corrector, samples, deadline)
+        if not session.size:  # of one that could not say before
+            sizes = samples.features.shape[1], samples.probs.shape[1]
+            self._check_size(*sizes, session.measure(samples))
         deadline.commit()
-        made = self.store.commit(stream, version, entry, snapshot)
+        made = self.store.commit(stream, version, entry, snapshot, end=samples.end)
         if made is None:
             deadline.reopen()
             return None
@@ -205,6 +234,7 @@ class SessionManager:
                 session.corrector.load_state_dict(load(stored.snapshot))
             for entry in stored.log:
                 samples = Samples.unpack(entry)
+                self._fits(samples.features.shape[1], samples.probs.shape[1])
                 prediction = _correct(session.corrector, samples, Deadline())
                 session.record(samples, entry, prediction)
         except MemoryError:

@@ -249,12 +249,12 @@ def test_a_state_with_a_class_that_is_not_there_is_refused(label):
     before = prudent.state_dict()
     broken = prudent.state_dict()
     broken["window_classes"][3, 5] = label
-    named = rf"state\['window_classes'\] must be class numbers from 0 to 39, got {label}"
+    named = rf"state\['window_classes'\] must be different numbers of classes in each row.*{label}"
     with pytest.raises(LamettaError, match=named):
         prudent.load_state_dict(broken)
     after = prudent.state_dict()
     assert all(np.array_equal(before[name], after[name]) for name in before)
-    broken["window_classes"][3, 5] = 39  # the last that there is
+    broken["window_classes"][3] = np.arange(8, 40)  # to the last that there is
     prudent.load_state_dict(broken)
 
 
@@ -266,7 +266,7 @@ def test_a_count_that_cannot_be_is_refused(name, count):
     prudent.correct(features, probs)
     broken = prudent.state_dict()
     broken[name][()] = count
-    with pytest.raises(LamettaError, match=rf"state\['{name}'\] must be a count >= 0"):
+    with pytest.raises(LamettaError, match=rf"state\['{name}'\] must be from 0 to"):
         prudent.load_state_dict(broken)
 
 

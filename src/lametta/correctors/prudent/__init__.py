@@ -1,5 +1,6 @@
 """Prudent and Memory: priors from the past, weighed by their predictive likelihood."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +9,10 @@ import numpy as np
 from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta._lame import lame
-from lametta.correctors.base import State, StatefulCorrector
+from lametta.correctors.base import Invariant, State, StatefulCorrector
 from lametta.correctors.prudent import domains, experts, label_prior, order, scenes, window
 from lametta.correctors.prudent.constants import CONSTANTS, TINY, Constants
+from lametta.correctors.prudent.invariants import INVARIANTS
 
 
 @dataclass
@@ -79,10 +81,9 @@ class Prudent(StatefulCorrector):
         state |= label_prior.init_state(c, k) | domains.init_state(k)
         return state | experts.init_state(c, k)
 
-    def check_state(self, state: State) -> None:
-        super().check_state(state)
-        window.check_state(state, len(state["label_prior"]))
-        label_prior.check_state(state)
+    def invariants(self) -> Mapping[str, Invariant]:
+        arrays = self.init_state(1, 1)
+        return {name: one for name, one in INVARIANTS.items() if name in arrays}
 
     def update(
         self, state: State, features: Floats, probs: Floats
@@ -201,10 +202,9 @@ class Memory(StatefulCorrector):
         # The prior of the scene, and its posterior.
         return state | {"prior": np.full(k, 1 / k), "posterior": np.full(k, 1 / k)}
 
-    def check_state(self, state: State) -> None:
-        super().check_state(state)
-        if self.scope == "camera":
-            window.check_state(state, state["decayed_counts"].shape[1])
+    def invariants(self) -> Mapping[str, Invariant]:
+        arrays = self.init_state(1, 1)
+        return {name: one for name, one in INVARIANTS.items() if name in arrays}
 
     def update(
         self, state: State, features: Floats, probs: Floats

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
-from lametta.types import LamettaError
 
 
 def init_state(c: Constants, k: int) -> State:
@@ -23,13 +22,6 @@ def init_state(c: Constants, k: int) -> State:
         "things": np.zeros(()),  # that the prior was fitted to
         "median_distance": np.array([c.usual_distance, 1.0]),  # mean over the fits, their number
     }
-
-
-def check_state(state: State) -> None:
-    """Refuse a loaded state with impossible counts."""
-    for name in ("accepted", "things"):
-        if not 0 <= state[name] < 2**53:
-            raise LamettaError(f"state[{name!r}] must be a count >= 0, got {state[name]}")
 
 
 def fit(

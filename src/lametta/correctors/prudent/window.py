@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from lametta._arrays import Floats
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
-from lametta.types import LamettaError
 
 
 def init_state(c: Constants, d: int, k: int) -> State:
@@ -20,19 +19,6 @@ def init_state(c: Constants, d: int, k: int) -> State:
         "pending": np.zeros(()),  # novelty of which no sample is there yet
         "since_look": np.zeros(()),  # novelty since the last look
     }
-
-
-def check_state(state: State, k: int) -> None:
-    """Refuse a loaded state with classes that do not exist, or with impossible counts."""
-    for name in ("window_count", "pending", "since_look"):
-        if not 0 <= state[name] < 2**53:
-            raise LamettaError(f"state[{name!r}] must be a count >= 0, got {state[name]}")
-    low, high = int(state["window_classes"].min()), int(state["window_classes"].max())
-    if low < 0 or high >= k:
-        raise LamettaError(
-            f"state['window_classes'] must be class numbers from 0 to {k - 1}, "
-            f"got {low if low < 0 else high}"
-        )
 
 
 def add(state: State, novelty: list[float], sketches: Floats, rows: Floats) -> None:

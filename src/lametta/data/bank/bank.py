@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lametta._arrays import log, widen
 from lametta._checks import reading
-from lametta._files import PathLike
+from lametta._files import PathLike, check_regular_file, memory_limit
 from lametta.classmap import ClassMap
 from lametta.data.bank.safetensors import Header, Rows, decode_columns, read_layout
 from lametta.data.dataset import (
@@ -214,8 +214,7 @@ def _read_file(path: Path, name: str) -> tuple[dict[str, Array], Header, list[st
     """The arrays that mean something here, the header, and the names of all arrays."""
     if path.suffix not in (".npz", ".safetensors"):
         raise LamettaError(f"{name} must end in .npz or .safetensors, got {path}")
-    if not path.is_file():
-        raise LamettaError(f"no such file: {str(path)!r}")
+    check_regular_file(name, path)
     with reading(path, f"a {path.suffix} file"):
         arrays, header, found = _load(path)
         check_header(header)
@@ -346,6 +345,7 @@ def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
     with zipfile.ZipFile(path) as archive:
         found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         unwanted = "probs" if "logits" in found else ""
+        _check_expanded([info for key, info in found.items() if key in _NAMES and key != unwanted])
         arrays = {
             key: _member(archive, found[key], path)
             for key in _NAMES
@@ -357,6 +357,13 @@ def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
             if dtype.kind == "U" and len(shape) == 1:
                 header["classes"] = _member(archive, info, path).tolist()
     return arrays, header, list(found)
+
+
+def _check_expanded(members: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise if compressed arrays would not fit into memory, before the first of them is read."""
+    size = sum(info.file_size for info in members)
+    if size > (most := memory_limit()):
+        raise ValueError(f"its arrays have {size:.3g} bytes, and there is memory for {most:.3g}")
 
 
 def _claim(

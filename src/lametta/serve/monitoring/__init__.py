@@ -31,8 +31,11 @@ _GIVEN = {
     "queue": ("lametta_queue_requests", "Requests that wait."),
     "streams": ("lametta_streams", "Streams whose memory is held."),
     "evictions": ("lametta_stream_evictions", "Streams that were put away."),
+    "damaged": ("lametta_damaged_streams", "Streams that a power cut, say, had damaged."),
 }
-"""The callables that the server gives, and what they are exported as; evictions only grow."""
+"""The callables that the server gives, and what they are exported as."""
+
+_GROWING = ("evictions", "damaged")
 
 _SIGNALS = {
     "entropy": ("lametta_entropy_nats", "Mean entropy of corrected predictions."),
@@ -60,8 +63,9 @@ class Monitor:
     models : sequence of str
         The models that are served.
     gauges : mapping of str to callable, optional
-        What the server knows: ``queue`` (requests that wait), ``streams`` (held in memory) and
-        ``evictions`` (so far), each a callable without arguments that gives a number.
+        What the server knows: ``queue`` (requests that wait), ``streams`` (held in memory),
+        ``evictions`` and ``damaged`` streams (so far), each a callable without arguments that gives
+        a number.
     classes : sequence of str, optional
         The names of the classes, for the live page.
     clock : callable
@@ -162,7 +166,7 @@ class Monitor:
     def collect(self) -> Iterator[Metric]:
         """Give the metrics that are read rather than counted; Prometheus's registry calls it."""
         for name, (metric, text) in _GIVEN.items():
-            kind = CounterMetricFamily if name == "evictions" else GaugeMetricFamily
+            kind = CounterMetricFamily if name in _GROWING else GaugeMetricFamily
             if name in self.gauges:
                 yield kind(metric, text, value=float(self.gauges[name]()))
         signals = {name: monitor.signals() for name, monitor in self._monitors.items()}

@@ -341,7 +341,7 @@ function drawModel(model, now) {
 function draw(status) {
   classes = status.classes;
   byId("empty")?.remove();
-  const words = { queue: "Queue", streams: "Streams held", evictions: "Evicted" };
+  const words = { queue: "Queue", streams: "Streams held", evictions: "Evicted", damaged: "Damaged" };
   const up = status.time - status.started;
   const server = Object.entries(status.gauges).map(([name, x]) => [words[name] ?? name, x.toLocaleString(), ""]);
   server.push(["Up", up < 90 ? `${Math.round(up)} s` : up < 5400 ? `${Math.round(up / 60)} min` : `${(up / 3600).toFixed(1)} h`, ""]);
