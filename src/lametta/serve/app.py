@@ -242,10 +242,12 @@ class RequestClass(NamedTuple):
     @classmethod
     def of(cls, model: str, request: InferRequest) -> "RequestClass":
         """The class of a request."""
-        arrays = [request.inputs[name] for name in sorted(request.inputs)[:2]]
-        rows = max(map(len, arrays)).bit_length()
-        bounded = all(array.dtype != object for array in request.inputs.values())
-        return cls(model, (rows, *(array.size.bit_length() for array in arrays)), bounded)
+        rows, sizes, bounded = 0, [], True
+        for array in request.inputs.values():
+            rows |= len(array)
+            sizes.append(array.size.bit_length())
+            bounded = bounded and array.dtype.kind != "O"
+        return cls(model, (rows.bit_length(), *sizes[:2]), bounded)
 
 
 class Executor:

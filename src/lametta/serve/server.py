@@ -18,6 +18,7 @@ from lametta.serve.middleware import ServerLimits
 logger = logging.getLogger("lametta.serve")
 
 _HEADERS = 100  # of a request, its trailers included; each takes ten times its length of memory
+_TOO_MANY = f"the head must have at most {_HEADERS} headers"
 _PIPELINED = 64  # requests that may wait behind another in a connection
 _OTHER_FILES = 128  # descriptors that are left to the store, the model and the listener
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -98,9 +99,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if not (self._has_begun or self._in_body) and self._is_answered():
             self._has_begun = True
             self._start_timer()
-        rest = memoryview(data)
+        rest: bytes | memoryview = data
         while rest and not self._is_deaf:
             end = self.max_head - self._n_head
+            if len(rest) > end:
+                rest = memoryview(rest)
             piece, rest = rest[:end], rest[end:]
             self._n_head += len(piece)
             try:
@@ -113,18 +116,17 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(431 if too_large else 400, reason)
             if self._n_head >= self.max_head and not self._is_deaf:
                 self._refuse(431, f"the head must have at most {self.max_head} bytes")
+            if self._n_head and len(self.headers or ()) > _HEADERS and not self._is_deaf:
+                self._refuse(431, _TOO_MANY)  # of a head, or trailers, that go on
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _PIPELINED:
             raise _HeadTooLargeError(f"at most {_PIPELINED} requests may wait in a connection")
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= _HEADERS:
-            raise _HeadTooLargeError(f"the head must have at most {_HEADERS} headers")
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
+        if len(self.headers) > _HEADERS:
+            raise _HeadTooLargeError(_TOO_MANY)
         self._n_head, self._has_begun, self._in_body = 0, False, True
         self._stop_timer()
         self.idle.pop(self, None)
