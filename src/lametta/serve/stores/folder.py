@@ -159,14 +159,13 @@ class FolderStore:
         self._ends.close()
 
     def _path(self, name: str) -> str:
-        return (
-            f"{self._folder}/{name.removesuffix('.stream')}.ended"
-            if name in self._ended
-            else (f"{self._folder}/{name}")
-        )
+        return self._beside(name, "ended") if name in self._ended else f"{self._folder}/{name}"
+
+    def _beside(self, name: str, kind: str) -> str:
+        return f"{self._folder}/{name.removesuffix('stream')}{kind}"
 
     def _before_path(self, name: str) -> str:
-        return f"{self._folder}/{name.removesuffix('.stream')}.before"
+        return self._beside(name, "before")
 
     def _current(self, name: str) -> _Known | None:
         """What is known of a stream, compared with its file: another process may have written."""
@@ -199,11 +198,12 @@ class FolderStore:
             self._files.pop(name, None)
             self._ended.pop(name, None)
             return EMPTY
-        if found.length < found.size or not found.size:
+        if not found.size:
             self.damaged += 1
-            logger.warning(
-                "%s ends with %d bytes of no use", path, found.size - found.length
-            ) if found.size else logger.warning("%s is empty, as after a power cut", path)
+            logger.warning("%s is empty, as after a power cut", path)
+        elif found.length < found.size:
+            self.damaged += 1
+            logger.warning("%s ends with %d bytes of no use", path, found.size - found.length)
         if not found.state.version:  # nothing of it can be read
             os.unlink(path)
             self._files.pop(name, None)
