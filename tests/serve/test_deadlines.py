@@ -156,11 +156,11 @@ def test_an_answer_and_a_504_never_both():
     features, probs = make_batch(3, 5, 7)
 
     class Store(MemoryStore):
-        def commit(self, *given):
+        def commit(self, *given, **options):
             while deadline.left():
                 time.sleep(0.001)
             assert not deadline.expire()
-            return super().commit(*given)
+            return super().commit(*given, **options)
 
     manager, deadline = SessionManager(Average(), "x", Store()), Deadline(0.1)
     found = manager.correct(Samples(features, probs), "s", deadline)
