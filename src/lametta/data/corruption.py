@@ -1,4 +1,4 @@
-"""ImageNet-C's corruptions, applied to any images when they are read."""
+"""Corruptions of ImageNet-C and CIFAR-10-C, applied to any images when they are read."""
 
 import hashlib
 import warnings
@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._checks import check_choice, check_package, extra, import_optional
+from lametta.data.cifar_c import corrupt_pixels, needs_package
 from lametta.data.dataset import Dataset, Samples, file_versions
 from lametta.types import LamettaError
 
@@ -25,8 +27,15 @@ TEST = (
     *("glass_blur", "impulse_noise", "jpeg_compression", "motion_blur", "pixelate", "saturate"),
     *("shot_noise", "snow", "spatter", "speckle_noise"),
 )
-SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST}
-"""The paper's corruptions for validation and for the test, and all 19."""
+STANDARD = (
+    *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur"),
+    *("motion_blur", "zoom_blur", "snow", "frost", "fog"),
+    *("brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+)
+SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST, "standard": STANDARD}
+"""The paper's corruptions for validation and for the test, all 19, and the field's 15 in order."""
+CONSTANTS = ("imagenet", "cifar")
+"""Whose severities: those of ImageNet-C, or the weaker ones of CIFAR-10-C."""
 
 _SEEDED = ("glass_blur", "impulse_noise")  # the others draw from NumPy's global state
 _LEAST = 32  # pixels a side, the least that the package takes
@@ -39,19 +48,21 @@ def corrupt(
     severity: int = 5,
     seed: int = 0,
     size: int | None = None,
+    constants: str = "imagenet",
 ) -> Dataset:
     """Every image under every corruption, one corruption after the other.
 
     The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Random
     numbers depend on the seed, the corruption, the severity and the key alone, not on the order in
-    which images are read, nor on the process. Needs the extra ``corruptions``.
+    which images are read, nor on the process. Needs the extra ``corruptions``, with ``"cifar"`` for
+    frost and spatter alone.
 
     Parameters
     ----------
     dataset : Dataset
         Of PIL images, at least 32 x 32 pixels.
     corruptions : str or sequence of str
-        "val", "test" or "all" for those of `SETS`, or names.
+        "val", "test", "all" or "standard" for those of `SETS`, or names.
     severity : int
         1 to 5.
     seed : int
@@ -60,6 +71,8 @@ def corrupt(
         First resize the shorter side to 256 / 224 of this, and cut a square of this side from the
         middle. Corruptions are defined in pixels, and ImageNet-C's are of squares of 224. None
         corrupts images at their own size.
+    constants : {"imagenet", "cifar"}
+        Whose severities. CIFAR-10-C has weaker ones of its own, for images of 32 x 32 pixels.
 
     Examples
     --------
@@ -77,19 +90,44 @@ def corrupt(
     check_choice("severity", severity, range(1, 6))
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
+    check_choice("constants", constants, CONSTANTS)
     # Now, not when the first image is read.
-    check_package("imagecorruptions", extra("corruptions"), "a corruption")
+    for module, install in packages(names, constants).items():
+        check_package(module, install, "a corruption")
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=_Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size),
+        samples=_Corrupted(
+            dataset.samples, dataset.keys, tuple(names), severity, seed, size, constants
+        ),
         labels=np.tile(dataset.labels, len(names)),
         keys=tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
         groups=np.repeat(np.array(names), len(dataset)),
     )
 
 
-def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: int = 0) -> "Image":
+def packages(corruptions: Sequence[str], constants: str = "imagenet") -> dict[str, str]:
+    """The modules that these corruptions import, and what pip installs for each.
+
+    Examples
+    --------
+    >>> packages(["fog"], "cifar")
+    {'scipy': 'scipy'}
+    """
+    found = {"scipy": "scipy"} if constants == "cifar" and corruptions else {}
+    if needs_package(corruptions) or (constants == "imagenet" and corruptions):
+        found["imagecorruptions"] = extra("corruptions")
+    return found
+
+
+def corrupt_image(
+    image: "Image",
+    corruption: str,
+    *,
+    severity: int = 5,
+    seed: int = 0,
+    constants: str = "imagenet",
+) -> "Image":
     """Corrupt one image.
 
     Parameters
@@ -102,6 +140,8 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
         1 to 5.
     seed : int
         From 0 to 2**32 - 1; the same seed gives the same image.
+    constants : {"imagenet", "cifar"}
+        As for `corrupt`.
 
     Returns
     -------
@@ -116,9 +156,12 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
     """
     check_choice("corruption", corruption, SETS["all"])
     check_choice("severity", severity, range(1, 6))
+    check_choice("constants", constants, CONSTANTS)
     if not 0 <= seed < 2**32:
         raise LamettaError(f"seed must lie in 0..2**32 - 1, got {seed}")
     pixels = np.array(_upright(image))
+    if constants == "cifar":
+        return _to_image(corrupt_pixels(pixels, corruption, severity, seed))
     height, width, _ = pixels.shape
     if min(height, width) < _LEAST:
         raise LamettaError(
@@ -132,8 +175,7 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
         if corruption != "spatter":
             raise
         # No drop fell on a small image, and 0 was divided by 0: the image stays as it is.
-    corrupted: Image = _pillow("Image").fromarray(pixels)
-    return corrupted
+    return _to_image(pixels)
 
 
 @dataclass(frozen=True)
@@ -144,6 +186,7 @@ class _Corrupted:
     severity: int
     seed: int
     size: int | None
+    constants: str
 
     def __len__(self) -> int:
         return len(self.samples) * len(self.corruptions)
@@ -156,7 +199,9 @@ class _Corrupted:
         image = self.samples[sample]
         try:
             image = image if self.size is None else _square(image, self.size)
-            return corrupt_image(image, corruption, severity=self.severity, seed=seed)
+            return corrupt_image(
+                image, corruption, severity=self.severity, seed=seed, constants=self.constants
+            )
         except LamettaError as error:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
 
@@ -165,6 +210,8 @@ class _Corrupted:
         if versions is None:
             return None
         how = f"{self.seed} {self.size}"
+        if self.constants != "imagenet":  # banks from before this option keep their rows
+            how += f" {self.constants}"
         return tuple(f"{version} {how}" for _ in self.corruptions for version in versions)
 
 
@@ -174,6 +221,11 @@ def _upright(image: "Image") -> "Image":
         raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
     upright: Image = _pillow("ImageOps").exif_transpose(image)
     return upright.convert("RGB")
+
+
+def _to_image(pixels: NDArray[np.uint8]) -> "Image":
+    image: Image = _pillow("Image").fromarray(pixels)
+    return image
 
 
 def _square(image: "Image", side: int) -> "Image":
