@@ -311,6 +311,13 @@ def test_as_a_data_set():
     assert np.array_equal(data[2].x, corrupted("contrast", 2))
     strong = corrupt_image(data[0].x, "contrast", severity=5, constants="cifar")
     assert np.array(strong).std() < np.array(data[0].x).std()
+    both = corrupt(images, ["fog", "contrast"], severity=[2, 5], constants="cifar")
+    assert both.keys == tuple(
+        f"{c}/{s}/{i}" for c in ("fog", "contrast") for s in (2, 5) for i in (0, 1)
+    )
+    assert both.groups.tolist()[::2] == ["fog/2", "fog/5", "contrast/2", "contrast/5"]
+    assert np.array_equal(both[4].x, data[2].x)
+    assert np.array_equal(both[6].x, corrupted("contrast", 5))
     large = corrupt(arrays([Image.new("RGB", (48, 32))], [0]), "fog", constants="cifar")
     with pytest.raises(LamettaError, match="must be 32 x 32 pixels .*, got 48 x 32"):
         large.samples[0]

@@ -45,14 +45,15 @@ def corrupt(
     dataset: Dataset,
     corruptions: str | Sequence[str] = "test",
     *,
-    severity: int = 5,
+    severity: int | Sequence[int] = 5,
     seed: int = 0,
     size: int | None = None,
     constants: str = "imagenet",
 ) -> Dataset:
     """Every image under every corruption, one corruption after the other.
 
-    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Random
+    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Where
+    there are several severities, the group is ``<corruption>/<severity>``. Random
     numbers depend on the seed, the corruption, the severity and the key alone, not on the order in
     which images are read, nor on the process. Needs the extra ``corruptions``, with ``"cifar"`` for
     frost and spatter alone.
@@ -63,7 +64,7 @@ def corrupt(
         Of PIL images, at least 32 x 32 pixels.
     corruptions : str or sequence of str
         "val", "test", "all" or "standard" for those of `SETS`, or names.
-    severity : int
+    severity : int or sequence of int
         1 to 5.
     seed : int
         Another one gives other noise.
@@ -87,22 +88,26 @@ def corrupt(
         check_choice("corruptions", name, SETS["all"])
     if not names:
         raise LamettaError("corruptions must not be empty, got none")
-    check_choice("severity", severity, range(1, 6))
+    levels = (severity,) if isinstance(severity, int) else tuple(severity)
+    for level in levels:
+        check_choice("severity", level, range(1, 6))
+    if not levels:
+        raise LamettaError("severity must not be empty, got none")
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
     check_choice("constants", constants, CONSTANTS)
     # Now, not when the first image is read.
     for module, install in packages(names, constants).items():
         check_package(module, install, "a corruption")
+    domains = [(name, level) for name in names for level in levels]
+    groups = names if len(levels) == 1 else [f"{name}/{level}" for name, level in domains]
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=_Corrupted(
-            dataset.samples, dataset.keys, tuple(names), severity, seed, size, constants
-        ),
-        labels=np.tile(dataset.labels, len(names)),
-        keys=tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
-        groups=np.repeat(np.array(names), len(dataset)),
+        samples=_Corrupted(dataset.samples, dataset.keys, tuple(domains), seed, size, constants),
+        labels=np.tile(dataset.labels, len(domains)),
+        keys=tuple(f"{name}/{level}/{key}" for name, level in domains for key in dataset.keys),
+        groups=np.repeat(np.array(groups), len(dataset)),
     )
 
 
@@ -182,25 +187,24 @@ def corrupt_image(
 class _Corrupted:
     samples: Samples
     keys: tuple[str, ...]
-    corruptions: tuple[str, ...]
-    severity: int
+    domains: tuple[tuple[str, int], ...]  # corruptions and their severities
     seed: int
     size: int | None
     constants: str
 
     def __len__(self) -> int:
-        return len(self.samples) * len(self.corruptions)
+        return len(self.samples) * len(self.domains)
 
     def __getitem__(self, i: int, /) -> "Image":
         which, sample = divmod(i, len(self.samples))
-        corruption, key = self.corruptions[which], self.keys[sample]
-        text = f"{self.seed}/{corruption}/{self.severity}/{key}"
+        (corruption, severity), key = self.domains[which], self.keys[sample]
+        text = f"{self.seed}/{corruption}/{severity}/{key}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
         image = self.samples[sample]
         try:
             image = image if self.size is None else _square(image, self.size)
             return corrupt_image(
-                image, corruption, severity=self.severity, seed=seed, constants=self.constants
+                image, corruption, severity=severity, seed=seed, constants=self.constants
             )
         except LamettaError as error:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
@@ -212,7 +216,7 @@ class _Corrupted:
         how = f"{self.seed} {self.size}"
         if self.constants != "imagenet":  # banks from before this option keep their rows
             how += f" {self.constants}"
-        return tuple(f"{version} {how}" for _ in self.corruptions for version in versions)
+        return tuple(f"{version} {how}" for _ in self.domains for version in versions)
 
 
 def _upright(image: "Image") -> "Image":

@@ -98,6 +98,7 @@ def _check_groups(classes: dict[str, list[int]]) -> dict[str, list[int]]:
 _Part = Annotated[tuple[int, int], Field(strict=False), BeforeValidator(_check_part)]
 _Corruption = Annotated[str, one_of(SETS["all"])]
 _Corruptions = Annotated[tuple[_Corruption, ...], _List, unique, BeforeValidator(_spell_out)]
+_Severity = Annotated[int, Field(ge=1, le=5)]
 _Numbered = BeforeValidator(
     lambda x: {str(i): item for i, item in enumerate(x)} if isinstance(x, list) else x
 )
@@ -125,7 +126,7 @@ class DatasetSpec(_Spec):
     part: _Part | None = None
     most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
-    severity: Annotated[int, Field(ge=1, le=5)] = 5
+    severity: _Severity | Annotated[tuple[_Severity, ...], _List, unique] = 5
     constants: Annotated[str, one_of(CONSTANTS)] = "imagenet"
     classes: _Groups | None = None
     targets: _Names | None = None

@@ -106,7 +106,8 @@ def cifar_c(
     """CIFAR-10-C or CIFAR-100-C as published, ``CIFAR-10-C/{labels,<corruption>}.npy``.
 
     Images come one corruption after the other, in the order given, and in each one severity after
-    the other. The group of an image is its corruption. Arrays are memory-mapped.
+    the other. The group of an image is its corruption, or ``<corruption>/<severity>`` where there
+    are several severities. Arrays are memory-mapped.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def cifar_c(
     ...     np.save(Path(root, "CIFAR-10-C/fog.npy"), np.zeros((10, 32, 32, 3), np.uint8))
     ...     data = cifar_c(root, severities=[1, 5], corruptions=["fog"])
     >>> data.keys, str(data.groups[0]), data.labels
-    (('fog/1/00000', 'fog/1/00001', 'fog/5/00000', 'fog/5/00001'), 'fog', array([3, 8, 3, 8]))
+    (('fog/1/00000', 'fog/1/00001', 'fog/5/00000', 'fog/5/00001'), 'fog/1', array([3, 8, 3, 8]))
     """
     check_choice("classes", classes, C)
     levels = (severities,) if isinstance(severities, int) else tuple(severities)
@@ -146,19 +147,15 @@ def cifar_c(
         _check_images(folder / file, images, stored[0])
     rows = np.concatenate([np.arange(n) + n * (severity - 1) for severity in levels])
     names = CIFAR10 if classes == 10 else tuple(map(str, range(classes)))
-    keys = (
-        f"{corruption}/{severity}/{i:05}"
-        for corruption in corruptions
-        for severity in levels
-        for i in range(n)
-    )
+    domains = [f"{corruption}/{severity}" for corruption in corruptions for severity in levels]
+    groups = domains if len(levels) > 1 else list(corruptions)
     data = Dataset(
         f"cifar{classes}_c",
         _Rows(tuple(folder / file for file in files), tuple(stored[1:]), rows),
         np.tile(np.asarray(stored[0], np.int64)[rows], len(files)),
         names,
-        tuple(keys),
-        np.repeat(np.array(corruptions), len(rows)),
+        tuple(f"{domain}/{i:05}" for domain in domains for i in range(n)),
+        np.repeat(np.array(groups), n),
     )
     times = len(files) * len(levels)
     return replace(data, differs=compare_counts({"images": len(data)}, {"images": _N * times}))
