@@ -21,7 +21,7 @@ from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
 from lametta.bench.tables.cost import costs
-from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
+from lametta.bench.tables.experiment import card, datasets, describe, ours_and_papers, selected
 from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
 from lametta.registry import import_object
@@ -30,7 +30,7 @@ from lametta.types import Array, LamettaError
 # The names of sections, tables and figures that belong to no study.
 _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
-    *("risk", "spread"),
+    *("risk", "spread", "card"),
 }
 _APPROXIMATE = (
     "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
@@ -171,6 +171,9 @@ def sections(results: Results) -> Iterator[Section]:
     note = f"Classes and groups are not known for {unknown}, whose banks are not here"
     shown = (datasets(counts),)
     yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
+    file = results.folder / "card.json"
+    if file.exists():  # results from before there were cards have none
+        yield Section("card", "Protocol card", tables=(card(read_json(file)),))
 
 
 def report_context(results: Results) -> ReportContext:

@@ -23,7 +23,7 @@ from lametta.bench.running.workspace import Workspace
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
 from lametta.stream import Stream
-from lametta.types import Adapter, Array, Model, Output
+from lametta.types import Adapter, Array, Model, Output, Prototypes
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,8 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
-        yield Setup(_replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
+        model = _Replay(bank.prototypes)
+        yield Setup(model, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
@@ -113,9 +114,14 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         )
 
 
-def _replay(output: Output, /) -> Output:
-    """Stand in for the network where its outputs are the input: all that methods see of a bank."""
-    return output
+@dataclass(frozen=True)
+class _Replay:
+    """Stands in for the network where its outputs are the input: all that methods see of a bank."""
+
+    prototypes: Prototypes | None
+
+    def __call__(self, output: Output, /) -> Output:
+        return output
 
 
 class _Timed:
@@ -123,6 +129,10 @@ class _Timed:
 
     def __init__(self, model: "Classifier") -> None:
         self.model = model
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        return self.model.prototypes
 
     def __call__(self, x: Array, /) -> Output:
         from lametta.torch.profiling import StepTimer
