@@ -211,7 +211,7 @@ def _study(results: Results, name: str, context: ReportContext, names: set[str])
                 own = _take(f"{file}_{figure.name}", names) if drawn else file
                 drawn.append(replace(figure, name=own))
         if view.timed and drawn:
-            shown.append(replace(costs(rows), name=file))
+            shown.append(replace(costs(rows, results.source), name=file))
         if view.columns:
             with _noted(notes):
                 table = _accuracies(view, view.columns, rows, results.source)

@@ -20,6 +20,7 @@ from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
 from lametta.bench.running.scores import StreamingMetrics
 from lametta.bench.running.workspace import Workspace
+from lametta.correctors.base import has_use_for_prototypes
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
 from lametta.stream import Stream
@@ -98,7 +99,7 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
-        model = _Replay(bank.prototypes)
+        model = _Replay(_copied(bank.prototypes) if _uses_prototypes(cell.kind) else None)
         yield Setup(model, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
@@ -122,6 +123,18 @@ class _Replay:
 
     def __call__(self, output: Output, /) -> Output:
         return output
+
+
+def _uses_prototypes(kind: str) -> bool:
+    return any(has_use_for_prototypes(part.factory) for part in find(kind).components)
+
+
+def _copied(prototypes: Prototypes | None) -> Prototypes | None:
+    """Arrays of their own: those of a bank lead to its file, and so to the labels."""
+    if prototypes is None:
+        return None
+    bias = None if prototypes.bias is None else np.array(prototypes.bias)
+    return Prototypes(np.array(prototypes.weight), bias)
 
 
 class _Timed:
