@@ -131,4 +131,5 @@ class imbalanced:  # noqa: N801
         another = below(rng, np.full(n, max(len(names) - 1, 1)))
         another += another >= prevailing
         drawn = np.where(other, another, prevailing)
-        return grouped[begin[drawn] + below(rng, sizes[drawn])]
+        positions: Index = grouped[begin[drawn] + below(rng, sizes[drawn])]
+        return positions

@@ -38,6 +38,7 @@ def content():
             }
         },
         methods__LAME={"kind": "lame"},
+        methods__Fixed={"kind": "tent", "params": {"lr": 0.1, "layers": "norms"}},
         validation__methods=["Source", "TENT"],
     )
 
@@ -88,6 +89,7 @@ def test_methods(card):
     assert methods["TENT"]["params"]["lr"] in (0.001, 0.01)
     assert methods["TENT"]["tuned_on"] == "2 configurations on sorted; networks net"
     assert methods["Fixed"]["tuned_on"].startswith("nothing here")
+    assert methods["Fixed"]["params"] == {"lr": 0.1, "layers": "norms"}
     assert methods["LAME"]["answers"] == ""
     assert "95 %" in card["interval"]
     assert card["metric"].startswith("accuracy")

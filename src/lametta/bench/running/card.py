@@ -62,7 +62,7 @@ def protocol_card(
         "methods": {
             name: {
                 "kind": cell.kind,
-                "params": cell.params,
+                "params": {key: _as_named(key, value) for key, value in cell.params.items()},
                 "answers": find(cell.kind).answers(cell.params) or "",
                 "tuned_on": _tuned_on(workspace, name, selected),
             }
@@ -71,6 +71,11 @@ def protocol_card(
         "metric": METRIC,
         "interval": INTERVAL,
     }
+
+
+def _as_named(key: str, value: object) -> object:
+    """The name that layers have now, where ids of cells hash an older one."""
+    return "norms" if value == "everything" and key.rpartition(".")[2] == "layers" else value
 
 
 def _model(workspace: Workspace, name: str) -> dict[str, object]:
