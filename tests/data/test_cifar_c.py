@@ -250,6 +250,53 @@ def test_against_opencv_and_imagecorruptions(monkeypatch):
     assert np.allclose(cifar_c._plasma(np.random.RandomState(5), 2.5), wanted, atol=1e-5)
 
 
+def test_frost_is_a_part_of_a_picture():
+    """On black, all that is left is a piece of one of five pictures, weighted."""
+    pytest.importorskip("imagecorruptions")
+    black, used = np.zeros((32, 32, 3), np.uint8), set()
+    for seed in range(12):
+        found = corrupted("frost", 5, black, seed)
+        for i, picture in enumerate(cifar_c._frost_pictures()):
+            wanted = bytes_of(0.45 * picture / 255)
+            first = np.argwhere((wanted == found[0, 0]).all(axis=2))
+            if any(np.array_equal(wanted[h : h + 32, w : w + 32], found) for h, w in first):
+                used.add(i)
+                break
+        else:
+            raise AssertionError(f"no piece of a picture for seed {seed}")
+    assert len(used) > 2
+    white = np.full((32, 32, 3), 255, np.uint8)
+    least = corrupted("frost", 5, white).min()
+    assert least >= int(0.75 * 255)  # the image counts three quarters
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_snow_by_its_definition(severity):
+    mean, sd, zoom, threshold, radius, sigma, mix = constants("snow", severity)
+    rng = np.random.RandomState(0)
+    flakes = rng.normal(mean, sd, size=(32, 32))
+    side = int(np.ceil(32 / zoom))
+    top = (32 - side) // 2
+    flakes = ndimage.zoom(flakes[top : top + side, top : top + side], zoom, order=1)
+    trim = (len(flakes) - 32) // 2
+    flakes = flakes[trim : trim + 32, trim : trim + 32]
+    flakes[flakes < threshold] = 0
+    flakes = np.uint8(flakes.clip(0, 1) * 255)
+    angle = np.deg2rad(rng.uniform(-135, -45))
+    weights = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
+    blurred = np.zeros((32, 32))
+    for h, w in np.ndindex(32, 32):  # pixel by pixel, as far as the kernel goes, to the border
+        for step, weight in enumerate(weights / weights.sum()):
+            down, right = (np.ceil(step * x - 0.5) for x in (np.sin(angle), np.cos(angle)))
+            row, column = (int(np.clip(x, 0, 31)) for x in (h + down, w + right))
+            blurred[h, w] += weight * flakes[row, column]
+    snow = np.rint(blurred)[..., None] / 255
+    x = photo() / 255
+    gray = np.array(Image.fromarray(photo()).convert("L"))[..., None] / 255  # rounded
+    wanted = mix * x + (1 - mix) * np.maximum(x, 1.5 * gray + 0.5) + snow + snow[::-1, ::-1]
+    assert np.allclose(unrounded("snow", severity), wanted, atol=0.004 * (1 - mix) + 1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("severity", [1, 3, 4, 5])
 def test_spatter(severity):
