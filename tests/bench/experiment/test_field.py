@@ -164,7 +164,7 @@ def cut(experiment):
     studies = {}
     for name, study in content["studies"].items():
         if "lite0" not in study["models"]:
-            sizes = [min(size, 20) for size in study.get("batch_sizes", (64,))]
+            sizes = sorted({min(size, 20) for size in study.get("batch_sizes", (64,))})
             studies[name] = study | {"seeds": [1], "batch_sizes": sizes, "models": ["resnet26_gn"]}
     if experiment.name == "unitta":  # 24 settings: one method that adapts the network will do
         studies["unitta"]["methods"] = ["Source", "LAME", "LAME (rbf)", "Prudent", "TENT"]
