@@ -15,6 +15,8 @@ from tests.data.readers.plants import (
     plant,
     plant_c,
     plant_c16,
+    plant_cifar,
+    plant_renditions,
     plant_tao,
     plant_tiny,
     plant_v2,
@@ -27,6 +29,7 @@ from tests.data.readers.plants import (
 def test_catalog_reads_all(tmp_path):
     assert not any(row.found for row in catalog.locate(tmp_path))
     plants = [plant_val, plant_c, plant_c16, plant_v2, plant_vid, plant_tao, plant_tiny]
+    plants += [plant_cifar, plant_renditions]
     for plant_one in plants:
         plant_one(tmp_path)
     rows = catalog.locate(tmp_path)

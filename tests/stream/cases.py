@@ -12,6 +12,7 @@ from lametta.stream import (
     by_class,
     by_group,
     dirichlet,
+    each_group,
     effective_classes,
     few_classes,
     gradual,
@@ -57,6 +58,8 @@ ORDERS = [
     label_shift("bernoulli"),
     alone(),
     alone(shuffle_inside=True, sequence="random"),
+    each_group(by_class()),
+    each_group(iid(), same=True, fresh=True),
     tracks(3),
     few_classes(1, 2, size=5),
 ]

@@ -39,7 +39,10 @@ def test_types_of_the_input_do_not_matter():
     assert one.fingerprint == two.fingerprint
 
 
-NEED_GROUPS = ["by_group", "interleaved", "alone", "mixed", "gradual", "recurring"]
+NEED_GROUPS = [
+    *("by_group", "interleaved", "alone", "mixed", "gradual", "recurring"),
+    *("severity_ramp", "each_group"),
+]
 
 
 @pytest.mark.parametrize("order", NEED_GROUPS)
@@ -50,7 +53,7 @@ def test_missing_groups_are_named(order):
 
 def test_groups_are_asked_for_only_where_needed():
     for order in set(orders()) - set(NEED_GROUPS):
-        Scenario(order)([0, 1])
+        Scenario(order)([0, 1] * 10)
     with pytest.raises(LamettaError, match="groups must be given for the order 'dirichlet'"):
         Scenario(dirichlet(within_groups=True))([0, 1])
     with pytest.raises(LamettaError, match="groups must be given for the order 'markov'"):

@@ -22,6 +22,7 @@ from lametta.stream import (
     zipf,
 )
 from lametta.stream._draws import generator
+from lametta.stream.order import _polya_slots
 from tests.pages import ROOT
 from tests.stream.cases import (
     KEPT,
@@ -95,7 +96,7 @@ def test_large_groups_come_early_by_appearance(sequence, share):
 @pytest.mark.parametrize("gamma", [0.1, 1, 10])
 def test_dirichlet_slots_are_dirichlet_multinomial(gamma):
     n, slots, n_classes = 4, 3, 20_000
-    slot = dirichlet(gamma)._slots(np.repeat(np.arange(n_classes), n), slots, generator(0))
+    slot = _polya_slots(np.repeat(np.arange(n_classes), n), slots, gamma, generator(0))
     counts = np.array([(slot == s).reshape(-1, n).sum(axis=1) for s in range(slots)]).T
     seen = Counter(map(tuple, counts.tolist()))
     possible = [c for c in itertools.product(range(n + 1), repeat=slots) if sum(c) == n]

@@ -1,4 +1,4 @@
-"""ImageNet-C's corruptions, applied to any images when they are read."""
+"""Corruptions of ImageNet-C and CIFAR-10-C, applied to any images when they are read."""
 
 import hashlib
 import warnings
@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._checks import check_choice, check_package, extra, import_optional
+from lametta.data.cifar_c import corrupt_pixels, needs_package
 from lametta.data.dataset import Dataset, Samples, file_versions
 from lametta.types import LamettaError
 
@@ -25,8 +27,15 @@ TEST = (
     *("glass_blur", "impulse_noise", "jpeg_compression", "motion_blur", "pixelate", "saturate"),
     *("shot_noise", "snow", "spatter", "speckle_noise"),
 )
-SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST}
-"""The paper's corruptions for validation and for the test, and all 19."""
+STANDARD = (
+    *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur"),
+    *("motion_blur", "zoom_blur", "snow", "frost", "fog"),
+    *("brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+)
+SETS = {"val": VALIDATION, "test": TEST, "all": VALIDATION + TEST, "standard": STANDARD}
+"""The paper's corruptions for validation and for the test, all 19, and the field's 15 in order."""
+CONSTANTS = ("imagenet", "cifar")
+"""Whose severities: those of ImageNet-C, or the weaker ones of CIFAR-10-C."""
 
 _SEEDED = ("glass_blur", "impulse_noise")  # the others draw from NumPy's global state
 _LEAST = 32  # pixels a side, the least that the package takes
@@ -36,23 +45,26 @@ def corrupt(
     dataset: Dataset,
     corruptions: str | Sequence[str] = "test",
     *,
-    severity: int = 5,
+    severity: int | Sequence[int] = 5,
     seed: int = 0,
     size: int | None = None,
+    constants: str = "imagenet",
 ) -> Dataset:
     """Every image under every corruption, one corruption after the other.
 
-    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Random
+    The corruption becomes the group, and ``<corruption>/<severity>/`` comes before the key. Where
+    there are several severities, the group is ``<corruption>/<severity>``. Random
     numbers depend on the seed, the corruption, the severity and the key alone, not on the order in
-    which images are read, nor on the process. Needs the extra ``corruptions``.
+    which images are read, nor on the process. Needs the extra ``corruptions``, with ``"cifar"`` for
+    frost and spatter alone.
 
     Parameters
     ----------
     dataset : Dataset
         Of PIL images, at least 32 x 32 pixels.
     corruptions : str or sequence of str
-        "val", "test" or "all" for those of `SETS`, or names.
-    severity : int
+        "val", "test", "all" or "standard" for those of `SETS`, or names.
+    severity : int or sequence of int
         1 to 5.
     seed : int
         Another one gives other noise.
@@ -60,6 +72,8 @@ def corrupt(
         First resize the shorter side to 256 / 224 of this, and cut a square of this side from the
         middle. Corruptions are defined in pixels, and ImageNet-C's are of squares of 224. None
         corrupts images at their own size.
+    constants : {"imagenet", "cifar"}
+        Whose severities. CIFAR-10-C has weaker ones of its own, for images of 32 x 32 pixels.
 
     Examples
     --------
@@ -74,22 +88,51 @@ def corrupt(
         check_choice("corruptions", name, SETS["all"])
     if not names:
         raise LamettaError("corruptions must not be empty, got none")
-    check_choice("severity", severity, range(1, 6))
+    levels = (severity,) if isinstance(severity, int) else tuple(severity)
+    for level in levels:
+        check_choice("severity", level, range(1, 6))
+    if not levels:
+        raise LamettaError("severity must not be empty, got none")
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
+    check_choice("constants", constants, CONSTANTS)
     # Now, not when the first image is read.
-    check_package("imagecorruptions", extra("corruptions"), "a corruption")
+    for module, install in packages(names, constants).items():
+        check_package(module, install, "a corruption")
+    domains = [(name, level) for name in names for level in levels]
+    groups = names if len(levels) == 1 else [f"{name}/{level}" for name, level in domains]
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=_Corrupted(dataset.samples, dataset.keys, tuple(names), severity, seed, size),
-        labels=np.tile(dataset.labels, len(names)),
-        keys=tuple(f"{name}/{severity}/{key}" for name in names for key in dataset.keys),
-        groups=np.repeat(np.array(names), len(dataset)),
+        samples=_Corrupted(dataset.samples, dataset.keys, tuple(domains), seed, size, constants),
+        labels=np.tile(dataset.labels, len(domains)),
+        keys=tuple(f"{name}/{level}/{key}" for name, level in domains for key in dataset.keys),
+        groups=np.repeat(np.array(groups), len(dataset)),
     )
 
 
-def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: int = 0) -> "Image":
+def packages(corruptions: Sequence[str], constants: str = "imagenet") -> dict[str, str]:
+    """The modules that these corruptions import, and what pip installs for each.
+
+    Examples
+    --------
+    >>> packages(["fog"], "cifar")
+    {'scipy': 'scipy'}
+    """
+    found = {"scipy": "scipy"} if constants == "cifar" and corruptions else {}
+    if needs_package(corruptions) or (constants == "imagenet" and corruptions):
+        found["imagecorruptions"] = extra("corruptions")
+    return found
+
+
+def corrupt_image(
+    image: "Image",
+    corruption: str,
+    *,
+    severity: int = 5,
+    seed: int = 0,
+    constants: str = "imagenet",
+) -> "Image":
     """Corrupt one image.
 
     Parameters
@@ -102,6 +145,8 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
         1 to 5.
     seed : int
         From 0 to 2**32 - 1; the same seed gives the same image.
+    constants : {"imagenet", "cifar"}
+        As for `corrupt`.
 
     Returns
     -------
@@ -116,9 +161,12 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
     """
     check_choice("corruption", corruption, SETS["all"])
     check_choice("severity", severity, range(1, 6))
+    check_choice("constants", constants, CONSTANTS)
     if not 0 <= seed < 2**32:
         raise LamettaError(f"seed must lie in 0..2**32 - 1, got {seed}")
     pixels = np.array(_upright(image))
+    if constants == "cifar":
+        return _to_image(corrupt_pixels(pixels, corruption, severity, seed))
     height, width, _ = pixels.shape
     if min(height, width) < _LEAST:
         raise LamettaError(
@@ -132,31 +180,32 @@ def corrupt_image(image: "Image", corruption: str, *, severity: int = 5, seed: i
         if corruption != "spatter":
             raise
         # No drop fell on a small image, and 0 was divided by 0: the image stays as it is.
-    corrupted: Image = _pillow("Image").fromarray(pixels)
-    return corrupted
+    return _to_image(pixels)
 
 
 @dataclass(frozen=True)
 class _Corrupted:
     samples: Samples
     keys: tuple[str, ...]
-    corruptions: tuple[str, ...]
-    severity: int
+    domains: tuple[tuple[str, int], ...]  # corruptions and their severities
     seed: int
     size: int | None
+    constants: str
 
     def __len__(self) -> int:
-        return len(self.samples) * len(self.corruptions)
+        return len(self.samples) * len(self.domains)
 
     def __getitem__(self, i: int, /) -> "Image":
         which, sample = divmod(i, len(self.samples))
-        corruption, key = self.corruptions[which], self.keys[sample]
-        text = f"{self.seed}/{corruption}/{self.severity}/{key}"
+        (corruption, severity), key = self.domains[which], self.keys[sample]
+        text = f"{self.seed}/{corruption}/{severity}/{key}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
         image = self.samples[sample]
         try:
             image = image if self.size is None else _square(image, self.size)
-            return corrupt_image(image, corruption, severity=self.severity, seed=seed)
+            return corrupt_image(
+                image, corruption, severity=severity, seed=seed, constants=self.constants
+            )
         except LamettaError as error:
             raise LamettaError(f"dataset cannot be corrupted at {key}: {error}") from error
 
@@ -165,7 +214,9 @@ class _Corrupted:
         if versions is None:
             return None
         how = f"{self.seed} {self.size}"
-        return tuple(f"{version} {how}" for _ in self.corruptions for version in versions)
+        if self.constants != "imagenet":  # banks from before this option keep their rows
+            how += f" {self.constants}"
+        return tuple(f"{version} {how}" for _ in self.domains for version in versions)
 
 
 def _upright(image: "Image") -> "Image":
@@ -174,6 +225,11 @@ def _upright(image: "Image") -> "Image":
         raise LamettaError(f"image must be a PIL image, got {type(image).__name__}")
     upright: Image = _pillow("ImageOps").exif_transpose(image)
     return upright.convert("RGB")
+
+
+def _to_image(pixels: NDArray[np.uint8]) -> "Image":
+    image: Image = _pillow("Image").fromarray(pixels)
+    return image
 
 
 def _square(image: "Image", side: int) -> "Image":

@@ -1,4 +1,4 @@
-"""Orders of domains, one a group: mixed, gradual, recurring."""
+"""Orders of domains, one a group: mixed, gradual, recurring, severities up and down."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -15,6 +15,7 @@ from lametta.stream._groups import (
     needed_groups,
     rank_in_group,
 )
+from lametta.types import LamettaError
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,53 @@ class recurring:  # noqa: N801
         rank = rank_in_group(codes, self.shuffle_inside, rng)
         visit = rank * self.rounds // np.bincount(codes)[codes]
         return np.lexsort((rank, group_rank[codes], visit))
+
+
+@dataclass(frozen=True)
+class severity_ramp:  # noqa: N801
+    """One corruption after another, from its least severity up to its worst and down again.
+
+    Groups are named ``<corruption>/<severity>``. Of severities 1 to 5 the stream has 1, 2, 3, 4, 5,
+    4, 3, 2, 1, the gradual change of Wang et al. (CVPR 2022); all samples of a severity come each
+    time, so that all but the worst come twice. Corruptions come in the order of the data set.
+
+    Parameters
+    ----------
+    shuffle_inside : bool
+        Shuffle the samples of a severity, anew each time.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> domains = np.array(["fog/1", "fog/2", "fog/3", "snow/1", "snow/2"])
+    >>> domains[Scenario(severity_ramp())([0] * 5, domains).index].tolist()
+    ['fog/1', 'fog/2', 'fog/3', 'fog/2', 'fog/1', 'snow/1', 'snow/2', 'snow/1']
+    """
+
+    _: KW_ONLY
+    shuffle_inside: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("shuffle_inside", self.shuffle_inside)
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
+        codes, names = factorize(needed_groups("severity_ramp", groups))
+        ramps: dict[str, list[tuple[int, int]]] = {}
+        for code, name in enumerate(names):
+            corruption, _, severity = str(name).rpartition("/")
+            if not corruption or not severity.isdecimal():
+                raise LamettaError(
+                    "groups must be <corruption>/<severity> for the order 'severity_ramp', "
+                    f"got {str(name)!r}"
+                )
+            ramps.setdefault(corruption, []).append((int(severity), code))
+        visits = []
+        for ramp in ramps.values():
+            up = [code for _, code in sorted(ramp)]
+            for code in (*up, *up[-2::-1]):
+                own = np.flatnonzero(codes == code)
+                visits.append(own[permutation(rng, len(own))] if self.shuffle_inside else own)
+        return np.concatenate(visits)
 
 
 def _arrivals(times: Floats, codes: Index, rank: Index) -> Index:

@@ -25,6 +25,9 @@ from lametta.stream._groups import (
     needed_groups,
     rank_in_group,
 )
+from lametta.types import LamettaError
+
+_MOST_DRAWS = 1000  # of a stream that is drawn again until it fits
 
 Arrival: TypeAlias = Index | Mapping[str, Index] | Sequence[tuple[str, Index]]
 """The positions of one stream, of streams side by side, or of streams one after another."""
@@ -191,37 +194,113 @@ class dirichlet:  # noqa: N801
             group, _ = factorize(needed_groups("dirichlet", groups))
         slots = self.slots or min(len(names), 100)
         urn, _ = factorize(group * len(names) + classes)
-        slot = group * slots + self._slots(urn, slots, rng)
+        slot = group * slots + _polya_slots(urn, slots, self.gamma, rng)
         burst, bursts = factorize(slot * len(names) + classes)
         burst_rank = permutation(rng, len(bursts))[burst] if self.bursts else np.zeros_like(burst)
         return np.lexsort((permutation(rng, len(labels)), burst_rank, slot))
 
-    def _slots(self, codes: Index, n_slots: int, rng: Rng) -> Index:
-        """The slot of each sample, by Polya's urn, one for each class.
 
-        The i-th sample of a class takes a random slot with probability gamma / (gamma + i /
-        n_slots), and otherwise the slot of a random earlier one. The distribution is the same as if
-        shares were drawn first, without gamma variates, whose logarithms differ between machines.
-        """
-        grouped, begin, sizes = group_index(codes)
-        start = np.repeat(begin, sizes)
-        rank = np.arange(len(codes)) - start
-        any_slot = below(rng, np.full(len(codes), n_slots))
-        fresh = uniform(rng, len(codes)) < self.gamma / (self.gamma + rank / n_slots)
-        earlier = start + below(rng, np.maximum(rank, 1))
-        origin = np.where(fresh, np.arange(len(codes)), earlier)
-        while np.any(origin != origin[origin]):
-            origin = origin[origin]
-        slot = np.empty_like(grouped)
-        slot[grouped] = any_slot[origin]
+@dataclass(frozen=True)
+class balanced_dirichlet:  # noqa: N801
+    """Each class spread unevenly over time slots of about equal size, by NOTE's generator.
+
+    As `dirichlet`, but a slot that holds its part of the samples is closed to further classes, and
+    all is drawn again until each slot has at least ``least`` samples (Gong et al., NeurIPS 2022).
+    Inside a slot the classes come one after another, in random order. Where there are not as many
+    samples as the slots need at least, no draw can end this, which is an error; so is a data set
+    for which 1000 draws do not.
+
+    Parameters
+    ----------
+    gamma : float
+        As in `dirichlet`.
+    slots : int, optional
+        How many; by default as many as there are classes.
+    least : int
+        The fewest samples of a slot.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 4)
+    >>> labels[Scenario(balanced_dirichlet(0.1, least=3))(labels).index]
+    array([2, 2, 2, 2, 0, 0, 0, 0, 1, 1, 1, 1])
+    >>> Scenario(balanced_dirichlet(0.1))(labels)
+    Traceback (most recent call last):
+    lametta.types.LamettaError: labels must have at least 10 samples for each of 3 slots of the
+    order 'balanced_dirichlet', got 12 samples
+    """
+
+    gamma: float = 0.1
+    slots: int | None = None
+    _: KW_ONLY
+    least: int = 10
+
+    def __post_init__(self) -> None:
+        check_number("gamma", self.gamma, above=0)
+        if self.slots is not None:
+            check_count("slots", self.slots)
+        check_count("least", self.least)
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
+        classes, names = factorize(labels)
+        slots, n = self.slots or len(names), len(labels)
+        if n < slots * self.least:
+            raise LamettaError(
+                f"labels must have at least {self.least} samples for each of {slots} slots of the "
+                f"order 'balanced_dirichlet', got {n} samples"
+            )
+        for _ in range(_MOST_DRAWS):
+            slot = self._draw(classes, slots, rng)
+            if np.bincount(slot, minlength=slots).min() >= self.least:
+                break
+        else:
+            raise LamettaError(
+                f"labels must fill {slots} slots of the order 'balanced_dirichlet' with at least "
+                f"{self.least} samples each, got {n} samples, for which {_MOST_DRAWS} draws did not"
+            )
+        burst, bursts = factorize(slot * len(names) + classes)
+        return np.lexsort((permutation(rng, n), permutation(rng, len(bursts))[burst], slot))
+
+    def _draw(self, classes: Index, slots: int, rng: Rng) -> Index:
+        """A slot for each sample. Shares of the open slots, renormalized, are Dirichlet too."""
+        slot, held = np.empty_like(classes), np.zeros(slots, np.int64)
+        grouped, begin, _ = group_index(classes)
+        for own in np.split(grouped, begin[1:]):
+            still_open = np.flatnonzero(held * slots < len(classes))
+            drawn = _polya_slots(np.zeros(len(own), np.int64), len(still_open), self.gamma, rng)
+            slot[own] = still_open[drawn]
+            held += np.bincount(slot[own], minlength=slots)
         return slot
 
 
+def _polya_slots(codes: Index, n_slots: int, gamma: float, rng: Rng) -> Index:
+    """The slot of each sample, by Polya's urn, one for each class.
+
+    The i-th sample of a class takes a random slot with probability gamma / (gamma + i / n_slots),
+    and otherwise the slot of a random earlier one. The distribution is the same as if shares were
+    drawn first, without gamma variates, whose logarithms differ between machines.
+    """
+    grouped, begin, sizes = group_index(codes)
+    start = np.repeat(begin, sizes)
+    rank = np.arange(len(codes)) - start
+    any_slot = below(rng, np.full(len(codes), n_slots))
+    fresh = uniform(rng, len(codes)) < gamma / (gamma + rank / n_slots)
+    earlier = start + below(rng, np.maximum(rank, 1))
+    origin = np.where(fresh, np.arange(len(codes)), earlier)
+    while np.any(origin != origin[origin]):
+        origin = origin[origin]
+    slot = np.empty_like(grouped)
+    slot[grouped] = any_slot[origin]
+    return slot
+
+
 _NAMES = (
-    *("iid", "recorded", "by_class", "by_group", "dirichlet"),
-    *("markov", "label_shift"),
+    *("iid", "recorded", "by_class", "by_group", "dirichlet", "balanced_dirichlet"),
+    *("markov", "label_shift", "imbalanced"),
     *("interleaved", "alone", "tracks", "few_classes"),
-    *("mixed", "gradual", "recurring"),
+    *("mixed", "gradual", "recurring", "severity_ramp"),
+    *("each_group", "repeated"),
 )
 ORDERS: FactoryRegistry[Order] = FactoryRegistry(
     "order",

@@ -1,4 +1,4 @@
-"""Online label shift: class shares that change over time."""
+"""Online label shift: class shares that change over time, one class that prevails at a time."""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from lametta._checks import check_choice, check_number
-from lametta.stream._draws import Floats, Groups, Index, Rng, permutation, uniform
-from lametta.stream._groups import check_count, factorize
+from lametta.stream._draws import Floats, Groups, Index, Rng, below, permutation, uniform
+from lametta.stream._groups import check_count, factorize, group_index
 
 _SHAPES = ("monotone", "square", "sinusoidal", "bernoulli")
 
@@ -87,3 +87,49 @@ class label_shift:  # noqa: N801 - read as a value: order=label_shift()
         if self.shape == "sinusoidal":
             return 0.5 + 0.5 * np.sin(2 * np.pi * (time % period) / period)
         return (np.cumsum(uniform(rng, n) < 1 / period) % 2).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class imbalanced:  # noqa: N801
+    """One class prevails at a time, in random order: samples are drawn with replacement.
+
+    The imbalanced label shifts of SAR (Niu et al., ICLR 2023). While a class prevails, it is
+    ``ratio`` times as likely as each of the others. The class of each sample is drawn first, and
+    then one of its samples, so that some samples come often and others never.
+
+    Parameters
+    ----------
+    ratio : float
+        From 1, where all classes are alike and the stream is i.i.d., to the 500,000 that stand for
+        infinity.
+    draws : int
+        How many samples come while a class prevails.
+
+    Examples
+    --------
+    >>> from lametta.stream import Scenario
+    >>> labels = np.repeat([0, 1, 2], 4)
+    >>> labels[Scenario(imbalanced(1000, draws=4))(labels).index]
+    array([2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0])
+    """
+
+    ratio: float = 500_000
+    _: KW_ONLY
+    draws: int = 100
+
+    def __post_init__(self) -> None:
+        check_number("ratio", self.ratio, 1, 1e9)
+        check_count("draws", self.draws)
+
+    def __call__(self, labels: Index, groups: Groups | None, rng: Rng, /) -> Index:
+        codes, names = factorize(labels)
+        grouped, begin, sizes = group_index(codes)
+        n = len(names) * self.draws
+        prevailing = np.repeat(permutation(rng, len(names)), self.draws)
+        # Weights are ratio and K - 1 times 1.
+        other = uniform(rng, n) * (self.ratio + len(names) - 1) < len(names) - 1
+        another = below(rng, np.full(n, max(len(names) - 1, 1)))
+        another += another >= prevailing
+        drawn = np.where(other, another, prevailing)
+        positions: Index = grouped[begin[drawn] + below(rng, sizes[drawn])]
+        return positions

@@ -27,6 +27,10 @@ ROOT = Path(__file__).parents[3]
 
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
 PROTOCOL = ["paper", "released", "cifar10", "imagenet_small", "demo", "demo_full"]  # the paper's
+FIELD = [  # protocols of the field
+    *("continual", "gradual", "mixed", "correlated", "ptta"),
+    *("recurring", "unitta", "stata", "wild", "label_shift"),
+]
 
 
 @cache
@@ -40,7 +44,7 @@ def shipped(request):
 
 
 def test_there_are_these_experiments():
-    assert [*sorted(PROTOCOL), "streams"] == NAMES
+    assert sorted([*PROTOCOL, *FIELD, "streams"]) == NAMES
     assert bundled("demo").parent == (ROOT / "experiments").resolve()
     with pytest.raises(LamettaError, match="name must be one of .*did you mean 'paper'"):
         bundled("papers")
@@ -66,6 +70,16 @@ def test_their_cells_are_those_of_old_results(shipped):
         "paper": (12178, "1aed47fe2b01c2fa"),
         "released": (9165, "35aface7a07c9ddd"),
         "streams": (9861, "ac569093a7e354da"),
+        "continual": (90, "f80bc78c53821f13"),
+        "gradual": (90, "5661888d24b6e646"),
+        "mixed": (90, "81921804e18e3245"),
+        "correlated": (125, "13fe8d5f91cc48cd"),
+        "ptta": (90, "c2f29d4e47fde72d"),
+        "recurring": (80, "22172cbb2cdaaceb"),
+        "unitta": (1152, "0be20d0c5544e7a2"),
+        "stata": (7524, "d0828da34c972b85"),
+        "wild": (399, "1d11fb475081ef55"),
+        "label_shift": (440, "16d47c3238fded62"),
     }[shipped.name]
 
 

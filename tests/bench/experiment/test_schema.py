@@ -26,7 +26,7 @@ from tests.bench.tiny import TINY, selected, tiny, write
         ({"name": 3}, "name: must be a valid string, got 3"),
         ({"name": "../up"}, "name: must be letters, digits, dots, - and _, got '../up'"),
         ({"models__a/b": {"zoo": EMBEDDED}}, 'models."a/b": must be letters, .*, got \'a/b\''),
-        ({"modls": {}}, "modls: must be one of name, title, models, .*; did you mean 'models'"),
+        ({"modls": {}}, "modls: must be one of name, title, .*models, .*; did you mean 'models'"),
         ({"models": None}, "models: must be given, got none"),
         ({"models": {}}, "models: must not be empty, got {}"),
         ({"models__net": "digits"}, "models.net: must be a table, got 'digits'"),

@@ -7,7 +7,7 @@ from PIL import Image
 
 from lametta.data.classes.imagenet import IMAGENET, VID
 from lametta.data.classes.wordnet import c16
-from lametta.data.corruption import TEST, VALIDATION
+from lametta.data.corruption import STANDARD, TEST, VALIDATION
 from lametta.data.readers.folders import image_folder, video_folder
 from lametta.data.readers.imagenet import imagenet_c, imagenet_c16, imagenet_v2, imagenet_val
 from lametta.data.readers.tao import tao_lasot
@@ -177,6 +177,28 @@ def plant_videos(root):
             ("swan/b/10.jpg", 1, "swan/b"),
         ],
     )
+
+
+def plant_cifar(root):
+    """Two test images of CIFAR-10 and CIFAR-100 and of their corrupted versions."""
+    pixels = bytes(3 * 32 * 32)
+    for folder, file, labels in (
+        ("cifar-10-batches-bin", "test_batch.bin", 1),
+        ("cifar-100-binary", "test.bin", 2),
+    ):
+        (root / folder).mkdir(parents=True)
+        (root / folder / file).write_bytes(2 * (bytes(labels) + pixels))
+    (root / "cifar-100-binary/fine_label_names.txt").write_text("apple\n")
+    for name in ("CIFAR-10-C", "CIFAR-100-C"):
+        (root / name).mkdir()
+        np.save(root / name / "labels.npy", np.zeros(10, np.uint8))
+        for corruption in STANDARD:
+            np.save(root / name / f"{corruption}.npy", np.zeros((10, 32, 32, 3), np.uint8))
+
+
+def plant_renditions(root):
+    for folder in ("imagenet-r", "imagenet-a", "sketch"):
+        plant(root, f"{folder}/n01443537/1.jpg")
 
 
 PLANTS = {

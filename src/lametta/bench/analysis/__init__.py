@@ -3,6 +3,7 @@
 A frame has one row for each cell, that is for each run of a method over a stream.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -207,6 +208,66 @@ def risk(
     )
     averages = means(runs, by, ["gain", "tail_accuracy", *changes])
     return streams.join(averages, on=list(by), maintain_order="left")
+
+
+def at_stream_speed(
+    frame: pl.DataFrame, source: str = "Source", *, eta: float = 1.0
+) -> pl.DataFrame:
+    """The accuracy of timed cells on a stream that does not wait (Alfarra et al., ICML 2024).
+
+    A batch arrives every ``1 / eta`` times the source's time for one. A method that is still busy
+    misses it, and the source answers in its place: one that takes c times as long answers every
+    c-th batch, rounded up. Times are the means that were measured, of the network's pass and the
+    method's own. What a method would have answered is what it did answer in the run, in which it
+    missed nothing: for one that learns from batch to batch that is an approximation, as if it had
+    seen those that it misses.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row for each cell. Those that replayed stored outputs are left out, and so are those on
+        whose stream the source was not timed.
+    source : str
+        The baseline, on each stream.
+    eta : float
+        How fast the stream is: at 1 the source just keeps up, at 0.5 batches come half as often.
+
+    Returns
+    -------
+    DataFrame
+        The timed rows with ``misses``, the share of the batches that the source answers, and
+        ``speed_accuracy``.
+
+    Examples
+    --------
+    >>> cells = {"method": ["Source", "TENT"], "step_time": [0.1, 0.25], "forward_time": [0.1, 0.1]}
+    >>> cells |= {"step_n": [[2, 2, 2, 2]] * 2, "step_hits": [[1, 1, 1, 1], [2, 2, 2, 1]]}
+    >>> same = {"model": "net", "scenario": "video", "seed": 0, "batch_size": 2}
+    >>> frame = pl.DataFrame(cells).with_columns(**{name: pl.lit(x) for name, x in same.items()})
+    >>> at_stream_speed(frame).select("misses", "speed_accuracy").rows()
+    [(0.0, 0.5), (0.5, 0.625)]
+    """
+    require(frame, *STREAM, "method", "step_time", "forward_time", "step_n", "step_hits")
+    if not eta > 0:
+        raise LamettaError(f"eta must be > 0, got {eta}")
+    timed = frame.filter(pl.col("forward_time").is_not_null(), pl.col("step_time").is_not_null())
+    own = timed.filter(method=source).unique(STREAM, maintain_order=True)
+    own = own.select(*STREAM, _time="step_time", _hits="step_hits")
+    rows = timed.join(own, on=STREAM, maintain_order="left")
+    misses, accuracy = [], []
+    for row in rows.iter_rows(named=True):
+        slower = eta * row["step_time"] / row["_time"]
+        every = max(1, math.ceil(slower - 1e-9))  # the source itself takes exactly as long
+        n, hits, others = (row[name] for name in ("step_n", "step_hits", "_hits"))
+        right = [
+            h if i % every == 0 else o for i, (h, o) in enumerate(zip(hits, others, strict=True))
+        ]
+        misses.append(1 - len(range(0, len(n), every)) / len(n))
+        accuracy.append(sum(right) / sum(n))
+    return rows.drop("_time", "_hits").with_columns(
+        misses=pl.Series(misses, dtype=pl.Float64()),
+        speed_accuracy=pl.Series(accuracy, dtype=pl.Float64()),
+    )
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:

@@ -87,6 +87,7 @@ class Experiment(StrictModel):
 
     name: _FileName
     title: str = ""
+    citation: str = ""  # of the protocol, for its card
     models: Annotated[dict[_FileName, ModelSpec], Field(min_length=1)]
     datasets: Annotated[dict[_FileName, DatasetSpec], Field(min_length=1)]
     scenarios: Annotated[dict[str, ScenarioSpec], Field(min_length=1)]

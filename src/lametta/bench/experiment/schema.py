@@ -22,14 +22,14 @@ from lametta.bench.experiment.errors import StrictModel, expected, json_value, n
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
-from lametta.data.corruption import SETS
+from lametta.data.corruption import CONSTANTS, SETS
 from lametta.networks import EMBEDDED, NETWORKS, find
 from lametta.stream import Scenario
 from lametta.types import LamettaError
 
 # Shown in tables and figures; no result depends on it.
 _SHOWN = {"label", "title", "architecture", "training", "figure"}
-_CORRUPTIONS = {"validation": SETS["val"], "test": SETS["test"], "all": SETS["all"]}
+_CORRUPTIONS = {"validation": SETS["val"]} | {name: SETS[name] for name in SETS if name != "val"}
 
 # TOML has lists, which strict fields would not take as tuples.
 _List = Field(strict=False, min_length=1)
@@ -98,6 +98,7 @@ def _check_groups(classes: dict[str, list[int]]) -> dict[str, list[int]]:
 _Part = Annotated[tuple[int, int], Field(strict=False), BeforeValidator(_check_part)]
 _Corruption = Annotated[str, one_of(SETS["all"])]
 _Corruptions = Annotated[tuple[_Corruption, ...], _List, unique, BeforeValidator(_spell_out)]
+_Severity = Annotated[int, Field(ge=1, le=5)]
 _Numbered = BeforeValidator(
     lambda x: {str(i): item for i, item in enumerate(x)} if isinstance(x, list) else x
 )
@@ -125,7 +126,8 @@ class DatasetSpec(_Spec):
     part: _Part | None = None
     most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
-    severity: Annotated[int, Field(ge=1, le=5)] = 5
+    severity: _Severity | Annotated[tuple[_Severity, ...], _List, unique] = 5
+    constants: Annotated[str, one_of(CONSTANTS)] = "imagenet"
     classes: _Groups | None = None
     targets: _Names | None = None
     pooling: Annotated[str, one_of(("mean", "sum", "max"))] = "mean"
@@ -134,6 +136,8 @@ class DatasetSpec(_Spec):
     def _severity_is_of_corruptions(self) -> Self:
         if self.severity != 5 and self.corruptions is None:
             raise LamettaError(f"severity must come with corruptions, got {self.severity} alone")
+        if self.constants != "imagenet" and self.corruptions is None:
+            raise LamettaError(f"constants must come with corruptions, got {self.constants} alone")
         if self.targets is not None and self.classes is not None:
             raise LamettaError("targets must not be given together with classes, got both")
         return self

@@ -22,7 +22,7 @@ from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
 from lametta.bench.tables.cost import costs, traits
-from lametta.bench.tables.experiment import datasets, describe, ours_and_papers, selected
+from lametta.bench.tables.experiment import card, datasets, describe, ours_and_papers, selected
 from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
 from lametta.registry import import_object
@@ -31,7 +31,7 @@ from lametta.types import Array, LamettaError
 # The names of sections, tables and figures that belong to no study.
 _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
-    *("risk", "spread", "methods"),
+    *("risk", "spread", "methods", "card"),
 }
 _APPROXIMATE = (
     "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
@@ -182,6 +182,9 @@ def sections(results: Results) -> Iterator[Section]:
     note = f"Classes and groups are not known for {unknown}, whose banks are not here"
     shown = (datasets(counts),)
     yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
+    file = results.folder / "card.json"
+    if file.exists():  # results from before there were cards have none
+        yield Section("card", "Protocol card", tables=(card(read_json(file)),))
 
 
 def report_context(results: Results) -> ReportContext:
@@ -219,7 +222,7 @@ def _study(results: Results, name: str, context: ReportContext, names: set[str])
                 own = _take(f"{file}_{figure.name}", names) if drawn else file
                 drawn.append(replace(figure, name=own))
         if view.timed and drawn:
-            shown.append(replace(costs(rows), name=file))
+            shown.append(replace(costs(rows, results.source), name=file))
         if view.columns:
             with _noted(notes):
                 table = _accuracies(view, view.columns, rows, results.source)

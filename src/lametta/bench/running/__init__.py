@@ -29,6 +29,7 @@ from lametta.bench.analysis.selection import read_selection, select, write_selec
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, canonical
 from lametta.bench.experiment.references import check_selected
+from lametta.bench.running.card import protocol_card
 from lametta.bench.running.cell import measure_peak, run_cell
 from lametta.bench.running.inputs import check_inputs
 from lametta.bench.running.workspace import Workspace
@@ -128,8 +129,13 @@ def _run(workspace: Workspace, backend: Backend, report: OnProgress) -> list[Cel
     failed = _phase("validation", workspace, validation, backend, report)
     if failed:
         return failed  # a choice by an incomplete validation would not be fair
-    cells = experiment.test_cells(_selected(workspace, validation))
-    check_inputs(workspace, _missing(folder, cells))
+    selected = _selected(workspace, validation)
+    cells = experiment.test_cells(selected)
+    missing = _missing(folder, cells)
+    check_inputs(workspace, missing)
+    if missing or not (folder / "card.json").exists():
+        card = protocol_card(workspace, [*cells, *validation] if cells else validation, selected)
+        _write_json(folder / "card.json", card)
     return _phase("test", workspace, cells, backend, report)
 
 

@@ -20,6 +20,7 @@ from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
 from lametta.bench.running.scores import StreamingMetrics
 from lametta.bench.running.workspace import Workspace
+from lametta.correctors.base import has_use_for_prototypes
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
 from lametta.stream import Stream
@@ -98,8 +99,8 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
-        replay = _Replay(bank.prototypes)
-        yield Setup(replay, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
+        model = _Replay(_copied(bank.prototypes) if _uses_prototypes(cell.kind) else None)
+        yield Setup(model, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
@@ -124,11 +125,27 @@ class _Replay:
         return output
 
 
+def _uses_prototypes(kind: str) -> bool:
+    return any(has_use_for_prototypes(part.factory) for part in find(kind).components)
+
+
+def _copied(prototypes: Prototypes | None) -> Prototypes | None:
+    """Arrays of their own: those of a bank lead to its file, and so to the labels."""
+    if prototypes is None:
+        return None
+    bias = None if prototypes.bias is None else np.array(prototypes.bias)
+    return Prototypes(np.array(prototypes.weight), bias)
+
+
 class _Timed:
     """A model with a clock that starts when it is called, and times the call."""
 
     def __init__(self, model: "Classifier") -> None:
-        self.model, self.prototypes = model, model.prototypes
+        self.model = model
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        return self.model.prototypes
 
     def __call__(self, x: Array, /) -> Output:
         from lametta.torch.profiling import StepTimer

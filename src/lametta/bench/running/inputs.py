@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lametta import networks
-from lametta._checks import extra
 from lametta._files import PathLike
 from lametta.bench.experiment import Cell, Experiment
 from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
 from lametta.bench.running.workspace import Workspace, as_specified
 from lametta.data import catalog
+from lametta.data.corruption import packages
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
 from lametta.methods import find, is_builtin
 from lametta.registry import import_object
@@ -22,6 +22,7 @@ THIRD_PARTY = "its code is not run before the experiment is"
 """Why something is not known before a run."""
 
 _NO_PIXELS = "it augments images in color, and how they become the network's inputs is not known"
+_WHEELS = {"imagecorruptions": "imagecorruptions-imaug"}  # those that are not called as imported
 _FAMILIES = ("embedded", "folder", "videos")  # readers of our own that take a path, or need none
 
 
@@ -174,8 +175,9 @@ def _packages(
 ) -> Iterator[Requirement]:
     datasets = list(datasets)
     wanted = {"torch": ("torch", "torch")}  # modules, their wheels, and what pip installs
-    if any(spec.corruptions for spec in datasets):
-        wanted["imagecorruptions"] = ("imagecorruptions-imaug", extra("corruptions"))
+    for spec in datasets:
+        for module, install in packages(spec.corruptions or (), spec.constants).items():
+            wanted[module] = (_WHEELS.get(module, module), install)
     if any(spec.reader.startswith("embedded:") for spec in datasets):
         wanted["sklearn"] = ("scikit-learn", "scikit-learn")
     for network in (networks.find(spec.zoo) for spec in models):

@@ -228,7 +228,7 @@ def as_specified(name: str, spec: DatasetSpec, data: Dataset) -> Dataset:
         draws = [hashlib.sha256(key.encode()).digest() for key in data.keys]
         data = data.take(sorted(sorted(range(len(data)), key=draws.__getitem__)[: spec.most]))
     if spec.corruptions is not None:
-        data = corrupt(data, spec.corruptions, severity=spec.severity)
+        data = corrupt(data, spec.corruptions, severity=spec.severity, constants=spec.constants)
     if spec.classes is not None:
         data = data.relabeled(spec.classes)
     if spec.targets is not None:

@@ -108,6 +108,54 @@ def datasets(counts: pl.DataFrame) -> Table:
     return Table("datasets", "Data sets, with counts of what was read", header, rows, counts)
 
 
+def card(content: Mapping[str, Any]) -> Table:
+    """The protocol card of a run: all that has to be equal before numbers can be compared.
+
+    Parameters
+    ----------
+    content : mapping
+        As `lametta.bench.running.card.protocol_card` gives it.
+
+    Examples
+    --------
+    >>> net = {"network": "embedded:digits", "weights": "its own", "weights_sha256": "5f1c" * 16}
+    >>> content = {"models": {"net": net | {"preprocessing": None}}, "batch_sizes": [64]}
+    >>> print(card(content).markdown())
+    | what | which |
+    |---|---|
+    | network net | embedded:digits; weights its own, SHA-256 5f1c5f1c5f1c5f1c; pixels as they are |
+    | batch size | 64 |
+    """
+    lines: list[tuple[str, str]] = []
+    if content.get("citation"):
+        lines.append(("protocol", content["citation"]))
+    for name, model in content.get("models", {}).items():
+        pixels = model["preprocessing"]
+        shown = "pixels as they are" if pixels is None else format_params(pixels)
+        weights = f"weights {model['weights']}, SHA-256 {model['weights_sha256'][:16]}"
+        lines.append((f"network {name}", f"{model['network']}; {weights}; {shown}"))
+    for name, data in content.get("datasets", {}).items():
+        counts = sorted(set(data["images_a_domain"].values()))
+        each = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+        domains = f"{data['domains']} domain{'s' * (data['domains'] > 1)}"
+        lines.append((f"data set {name}", f"{data['reader']}; {domains} of {each} images"))
+    for name, scenario in content.get("scenarios", {}).items():
+        order = format_params(scenario["order"])
+        text = f"{scenario['dataset']}; {order}; {scenario['samples']:,} samples"
+        lines.append((f"stream {name}", f"{text}; reset: {scenario['resets']}"))
+    for key, label in (("batch_sizes", "batch size"), ("seeds", "seeds")):
+        if key in content:
+            lines.append((label, ", ".join(map(str, content[key]))))
+    for name, method in content.get("methods", {}).items():
+        answers = f"; answers {method['answers']} its update" if method["answers"] else ""
+        text = f"{method['kind']}: {format_params(method['params'])}{answers}"
+        lines.append((f"method {name}", f"{text}; tuned on {method['tuned_on']}"))
+    lines += [(key, content[key]) for key in ("metric", "interval") if key in content]
+    rows = [[Entry(what), Entry(which)] for what, which in lines]
+    data = pl.DataFrame(lines, {"what": pl.String(), "which": pl.String()}, orient="row")
+    return Table("card", "Protocol card", ["what", "which"], rows, data)
+
+
 def describe(spec: DatasetSpec) -> str:
     """What a data set is made of, in words.
 

@@ -1,4 +1,4 @@
-"""ImageNet's validation images, ImageNet-C, C16 and V2."""
+"""ImageNet's validation images, ImageNet-C, C16, V2, R, A and Sketch."""
 
 import csv
 import hashlib
@@ -54,6 +54,17 @@ C = {split: Layout((f"imagenet_c/{split}", "imagenet_c"), SETS[split]) for split
 V2 = {
     subset: Layout((f"imagenet_v2/imagenetv2-{subset}-format-val",))
     for subset in ("matched-frequency", "threshold0.7", "top-images")
+}
+
+RENDITIONS = {
+    "imagenet_r": Layout(("imagenet-r",)),
+    "imagenet_a": Layout(("imagenet-a",)),
+    "imagenet_sketch": Layout(("sketch", "imagenet-sketch")),
+}
+_RENDITIONS = {  # what each is, and its counts as published
+    "imagenet_r": ("renditions of 200 of the 1000 classes", {"images": 30_000, "classes": 200}),
+    "imagenet_a": ("hard photographs of 200 classes", {"images": 7_500, "classes": 200}),
+    "imagenet_sketch": ("sketches of the 1000 classes", {"images": 50_889, "classes": 1000}),
 }
 
 _PER_CLASS = 50  # images of the validation set
@@ -180,6 +191,39 @@ def imagenet_v2(root: PathLike, *, subset: str = "matched-frequency") -> Dataset
     return _compared(replace(data, classes=IMAGENET), _V2_IMAGES)
 
 
+def imagenet_renditions(root: PathLike, *, name: str) -> Dataset:
+    """ImageNet-R, ImageNet-A or ImageNet-Sketch, ``<folder>/<synset>/<image>``.
+
+    The classes are those whose folders are there, in the order of ImageNet's 1000, and the class
+    map leads there from the 1000: a network is asked to choose among these classes alone, as those
+    who published R and A do.
+
+    Parameters
+    ----------
+    root : path
+        The data root, with ``imagenet-r``, ``imagenet-a`` or ``sketch``.
+    name : {"imagenet_r", "imagenet_a", "imagenet_sketch"}
+        Which.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     folder = Path(root, "imagenet-r/n01443537")
+    ...     folder.mkdir(parents=True)
+    ...     (folder / "art_0.jpg").touch()
+    ...     data = imagenet_renditions(root, name="imagenet_r")
+    >>> data.classes, data.labels, data.class_map.groups
+    (('n01443537',), array([0]), ((1,),))
+    """
+    check_choice("name", name, RENDITIONS)
+    data = image_folder(RENDITIONS[name].find(root), classes="synset", name=name)
+    there = sorted({int(label) for label in data.labels})
+    data = data.relabeled({IMAGENET[i]: [i] for i in there})
+    found = {"images": len(data), "classes": len(there)}
+    return replace(data, differs=compare_counts(found, _RENDITIONS[name][1]))
+
+
 _C = "<corruption>/<severity>/<synset>/*.JPEG"
 
 ENTRIES = {
@@ -214,6 +258,16 @@ ENTRIES = {
         V2["matched-frequency"],
         _V2_IMAGES,
     ),
+    **{
+        name: Entry(
+            f"ImageNet-{name.removeprefix('imagenet_').capitalize()}, {summary}",
+            f"{RENDITIONS[name].places[0]}/<synset>/<image>",
+            partial(imagenet_renditions, name=name),
+            RENDITIONS[name],
+            published["images"],
+        )
+        for name, (summary, published) in _RENDITIONS.items()
+    },
 }
 
 
