@@ -34,10 +34,10 @@ def by_classes(state: State) -> bool:
     return bool(state["order"][:2].max() > 0)
 
 
-def against_classes(state: State) -> bool:
-    """Whether looks spoke against classes, and none for them since."""
+def against_classes(c: Constants, state: State) -> bool:
+    """Whether looks spoke against classes, more than for them."""
     quick, patient, _ = state["order"].tolist()
-    return bool(patient <= 0 > quick)
+    return bool(patient <= 0 and quick < c.quick_start)
 
 
 def found(c: Constants, state: State) -> float:
