@@ -5,7 +5,8 @@ be chosen; ``--half reported`` the other one: other networks, images and corrupt
 networks are made in FOLDER once. One core takes some minutes for either.
 
 A stream is one network, one order, one seed. Each is run one by one, in batches of 16 and of 64,
-beside the network's own answers. ``--constants`` halves and doubles each constant of Prudent's.
+beside the network's own answers. ``--constants`` halves and doubles each constant of Prudent's, on
+every third stream in batches of 16, and stores the table of docs/safe.md.
 ``--csv`` keeps a row a run; the table has the mean over streams and batch sizes, and the worst.
 """
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 import lametta
 from lametta.bench.running.scores import StreamingMetrics
-from lametta.correctors.prudent.constants import CONSTANTS
+from lametta.correctors.prudent.constants import CONSTANTS, Constants
 from lametta.data import Bank, corrupt, load
 from lametta.data.dataset import Dataset, arrays
 from lametta.stream import (
@@ -41,6 +42,8 @@ from lametta.stream import (
 
 Index = NDArray[np.intp]
 
+TABLES = Path(__file__).parents[1] / "docs" / "tables"
+
 NETWORKS = {
     **{f"lite{i}": f"efficientnet_lite{i}" for i in range(3)},
     **{name: f"embedded:{name}" for name in ("digits", "digits_mixup", "digits_resnet")},
@@ -55,8 +58,13 @@ WEIGHTS = {
     "resnet26_gn": "resnet26_gn.npz",
 }
 VIDEOS = {
-    **{"blackswan": 100, "bmx-trees": 671, "cows": 345, "drift-straight": 751},
-    **{"horsejump-high": 339, "kite-surf": 978, "scooter-black": 670},
+    "blackswan": 100,
+    "bmx-trees": 671,
+    "cows": 345,
+    "drift-straight": 751,
+    "horsejump-high": 339,
+    "kite-surf": 978,
+    "scooter-black": 670,
 }
 FAMILIES = {
     "i.i.d., Zipf": "no order",
@@ -392,9 +400,7 @@ def joined(network: str, videos: Bank, photos: Bank, seed: int) -> Run:
         rows += [(videos, clean[videos.groups[clean] == g]), (photos, own[30 * i : 30 * i + 30])]
     features, probs, labels = (
         np.concatenate(x)
-        for x in zip(
-            *((b.features[i], _probs(b, i), b.labels[i]) for b, i in rows), strict=True
-        )
+        for x in zip(*((b.features[i], _probs(b, i), b.labels[i]) for b, i in rows), strict=True)
     )
     return Run("videos and photographs", network, features, probs, labels)
 
@@ -478,7 +484,8 @@ def study(
 
 def summary(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Each family: streams, mean and worst gain, what is added to ECE, NLL and confidence."""
-    table = [["streams", "number", "mean", "worst", "ECE, mean", "worst", "NLL", "surer, not better"]]
+    head = "streams,runs,mean,worst,ECE added,ECE at worst,NLL added,surer where not better"
+    table = [head.split(",")]
     for family in FAMILIES:
         own = [row for row in rows if row["family"] == family]
         if own:
@@ -492,6 +499,39 @@ def summary(rows: list[dict[str, Any]]) -> list[list[str]]:
     return table
 
 
+def vary(banks: Banks) -> list[list[str]]:
+    """Gains with each constant halved and doubled, by kind of stream."""
+    kinds = list(dict.fromkeys(FAMILIES.values()))
+    table = [["constant", *(f"{kind}: {x}" for kind in kinds for x in ("mean", "worst"))]]
+    streams = list(runs(banks, range(1)))[::3]
+
+    def add(title: str, constants: Constants) -> None:
+        class Varied(lametta.Prudent):
+            pass
+
+        Varied.constants = constants
+        rows = [(FAMILIES[run.family], measured(run, Varied(), 16)["accuracy"]) for run in streams]
+        gains = [[gain for kind, gain in rows if kind == one] for one in kinds]
+        cells = [f"{x:+.1f}" for own in gains for x in (np.mean(own), min(own))]
+        table.append([title, *cells])
+        print(*table[-1], sep="  ", flush=True)
+
+    add("as they are", CONSTANTS)
+    for one in fields(Constants):
+        value = getattr(CONSTANTS, one.name)
+        if isinstance(value, int | float):
+            for times in (0.5, 2):
+                varied = type(value)(value * times)
+                add(f"{one.name} = {varied:g}", replace(CONSTANTS, **{one.name: varied}))
+    return table
+
+
+def write(path: Path, rows: list[list[str]]) -> None:
+    """Write a table as .csv."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -500,19 +540,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--store", action="store_true", help="the table, in docs/tables")
     parser.add_argument("--constants", action="store_true")
     options = parser.parse_args()
     banks = Banks(options.folder, options.data, options.half)
+    if options.constants:
+        write(TABLES / "constants.csv", vary(banks))
+        return
     begun = time.perf_counter()
     rows = study(banks, range(options.seeds), tuple(options.batches), lametta.Prudent)
-    for line in summary(rows):
-        print(f"{line[0]:<26}" + "".join(f"{cell:>10}" for cell in line[1:]))
+    table = summary(rows)
+    for line in table:
+        print(f"{line[0]:<26}" + "".join(f"{cell:>12}" for cell in line[1:]))
     print(f"{len(rows)} runs, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
     if options.csv:
-        with options.csv.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
+        write(options.csv, [list(rows[0]), *([*row.values()] for row in rows)])
+    if options.store:
+        write(TABLES / f"promise_{options.half}.csv", table)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
         ("extract.py", "to the larger"),
         ("imports.py", "import lametta"),
         ("many.py", "recall"),
-        ("streams.py", "state of Prudent: 259 kB"),
+        ("streams.py", "state of Prudent: 254 kB"),
     ],
 )
 def test_benchmarks_run(name, shows):

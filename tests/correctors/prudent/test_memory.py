@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 import lametta
 from lametta import LamettaError, Memory, Prudent, methods
 from lametta.correctors import Average, Majority, Product, advance
-from lametta.correctors.prudent import experts, scenes
+from lametta.correctors.prudent import experts, order, scenes
 from lametta.correctors.prudent.constants import CONSTANTS
 from lametta.stream import Scenario, tracks
 from lametta.testing import yield_checks
@@ -135,8 +135,9 @@ def heard_of(features, rows, novelty):
                 step = z * (r_o - part * r_f) / np.sqrt(1 + part**2 - 2 * part * c)
                 patient = np.clip(patient + u * min(step, 2), -8, 1)
             else:
-                quick = max(quick - u / 8, 0) if quick > 0 else quick
-                patient = max(patient - u / 2, 0) if patient > 0 else patient
+                shares = np.unique(rows[kept].argmax(axis=1), return_counts=True)[1] / len(kept)
+                fade = u / 2 * (1 / (shares**2).sum() - 1)
+                quick, patient = (max(x - fade, min(x, 0)) for x in (quick, patient))
         heard.append(max(quick, patient) > 0)
     return np.array(heard)
 
@@ -572,3 +573,14 @@ def test_tracks_of_real_images(name, length, is_right):
         assert right["memory"] > max(right["average"], right["product"]) - 0.7
     else:  # confident and wrong: all lose, and memory the least
         assert right["memory"] > max(right["average"], right["product"])
+
+
+def test_a_run_is_over_where_many_classes_show_no_order():
+    rng = np.random.default_rng(0)
+    x, labels = unit(rng.normal(size=(128, 24))), rng.integers(6, size=128)
+    for classes, falls in ((labels, True), (np.zeros(128, int), False)):
+        state = order.init_state(CONSTANTS)
+        state["order"][:2] = 1, 1
+        order.look(CONSTANTS, state, x @ x.T, softmax(4 * np.eye(6)[classes]), 1 / 8)
+        assert (state["order"][:2] < 0.8).all() == falls
+        assert (state["order"][:2] == 1).all() != falls

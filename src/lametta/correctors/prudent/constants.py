@@ -40,8 +40,7 @@ class Constants:
     patient_ratio: float = 0.55  # outputs in order, over features: classes .7 on, most domains .5
     patient_step: float = 2.0  # deviations that one look may speak for it
     count_limits: tuple[float, float] = (-8.0, 1.0)
-    quick_fade: float = 1 / 8  # where a window shows no order, an open count fades
-    patient_fade: float = 1 / 2
+    fade: float = 0.5  # of an open count where a window shows no order, by class beyond the first
 
     # Experts.
     memory: float = 8.0  # samples that an expert's memory reaches back
