@@ -6,7 +6,7 @@ networks are made in FOLDER once. One core takes some minutes for either.
 
 A stream is one network, one order, one seed. Each is run one by one, in batches of 16 and of 64,
 beside the network's own answers. ``--constants`` halves and doubles each constant of Prudent's, on
-every third stream in batches of 16, and stores the table of docs/safe.md.
+every fifth stream in batches of 16, and stores the table of docs/safe.md.
 ``--csv`` keeps a row a run; the table has the mean over streams and batch sizes, and the worst.
 """
 
@@ -503,7 +503,7 @@ def vary(banks: Banks) -> list[list[str]]:
     """Gains with each constant halved and doubled, by kind of stream."""
     kinds = list(dict.fromkeys(FAMILIES.values()))
     table = [["constant", *(f"{kind}: {x}" for kind in kinds for x in ("mean", "worst"))]]
-    streams = list(runs(banks, range(1)))[::3]
+    streams = list(runs(banks, range(1)))[::5]
 
     def add(title: str, constants: Constants) -> None:
         class Varied(lametta.Prudent):
@@ -521,7 +521,8 @@ def vary(banks: Banks) -> list[list[str]]:
         value = getattr(CONSTANTS, one.name)
         if isinstance(value, int | float):
             for times in (0.5, 2):
-                varied = type(value)(value * times)
+                most = 0.95 if 0 < value < 1 < 2 * value else np.inf  # a share stays one
+                varied = type(value)(min(value * times, most))
                 add(f"{one.name} = {varied:g}", replace(CONSTANTS, **{one.name: varied}))
     return table
 

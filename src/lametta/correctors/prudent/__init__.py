@@ -23,8 +23,8 @@ class Prudent(StatefulCorrector):
     1. *Scenes*: near-copies of the sample before, as frames of a video are, are averaged and count
        once; a scene is no surer than the share of its frames that voted for its answer.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
-       likelihood on the samples so far, with the source among the candidates (`Memory`); heard
-       while classes make the order of the stream, and neither domains nor a camera that films.
+       likelihood so far, with the source among the candidates (`Memory`); heard while classes make
+       the order of the stream, and neither domains nor a video.
     3. *Label prior*: a constant prior over the classes, of which some may be absent, from groups of
        near-copies; accepted where the network's labels agree with its neighbors', and better so.
     4. *Domains*: where something else than classes makes the order, the moving mean of log q is
@@ -47,7 +47,7 @@ class Prudent(StatefulCorrector):
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
-    (nats over the source, a sample), ``order`` (who makes it: 1 classes, -1 others, 0 none).
+    (nats over the source, a sample), ``order`` (of classes 1, of others -1, none 0).
 
     Examples
     --------
