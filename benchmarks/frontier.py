@@ -1,4 +1,4 @@
-"""Draw what was tried for Prudent, gain against the worst stream: ``python benchmarks/frontier.py``.
+"""Draw what was tried for Prudent, gain against worst stream: ``python benchmarks/frontier.py``.
 
 ``results/frontier.csv`` has mean gains over the streams of domains and of classes of
 ``promise.py``'s chosen half (CIFAR-10 and digits, one seed, batches of 16), and the worst of them.

@@ -133,7 +133,8 @@ def other_images(root: Path) -> Dataset:
 
 
 def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    return image.reshape(8, 4, 8, 4, 3).mean(axis=(1, 3)).ravel()
+    coarse: NDArray[np.float64] = image.reshape(8, 4, 8, 4, 3).mean(axis=(1, 3)).ravel()
+    return coarse
 
 
 HALVES = {
@@ -180,7 +181,7 @@ class Banks:
         self.folder, self.root, self.name, self.half = folder, root, half, HALVES[half]
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, network: str, kind: str) -> Bank:
+    def get(self, network: str, kind: str) -> Any:
         """The bank of a network for "cifar", "digits", "photos", "hopeless", "videos", "pans"."""
         file = self.folder / f"{self.name}-{kind}-{network}.safetensors"
         if not file.exists():
@@ -227,7 +228,7 @@ class Banks:
 
 
 @cache
-def _opened(file: Path) -> Bank:
+def _opened(file: Path) -> Any:
     return Bank.open(file)
 
 
@@ -239,7 +240,7 @@ def _corrupted(data: Dataset, domains: dict[str, int]) -> list[Dataset]:
     return [corrupt(data, [name], severity=level) for name, level in domains.items()]
 
 
-def _filmed(videos: Dataset, corrupted: Dataset) -> Dataset:
+def _filmed(videos: Any, corrupted: Any) -> Any:
     """Corrupted frames, which are groups by corruption and video."""
     groups = [f"{b}/{a}" for a, b in zip(videos.groups, corrupted.groups, strict=True)]
     return replace(corrupted, groups=np.array(groups))
@@ -258,7 +259,7 @@ def _pans(photos: Dataset) -> Dataset:
                    keys=tuple(f"{g}/{j}" for j, g in enumerate(groups)))  # fmt: skip
 
 
-def _together(parts: list[Dataset]) -> Dataset:
+def _together(parts: list[Any]) -> Any:
     """Data sets of the same classes, one after the other."""
     samples = [one for part in parts for one in part.samples]
     keys = [f"{i}/{key}" for i, part in enumerate(parts) for key in part.keys]
@@ -308,7 +309,7 @@ def runs(banks: Banks, seeds: range) -> Iterator[Run]:
             yield from stored_runs(name, bank, seed)
 
 
-def stored_runs(name: str, bank: Bank, seed: int) -> Iterator[Run]:
+def stored_runs(name: str, bank: Any, seed: int) -> Iterator[Run]:
     """Streams of a bank in one domain, two hundred samples a class at most."""
     labels = np.asarray(bank.labels).astype(int)
     own = np.concatenate([np.flatnonzero(labels == k)[:200] for k in np.unique(labels)])
@@ -322,7 +323,7 @@ def stored_runs(name: str, bank: Bank, seed: int) -> Iterator[Run]:
             yield _run(family, f"{name} {title}", bank, _ordered(order, own, seed, labels))
 
 
-def image_runs(network: str, bank: Bank, seed: int, long: bool) -> Iterator[Run]:
+def image_runs(network: str, bank: Any, seed: int, long: bool) -> Iterator[Run]:
     """Streams of one domain, and of all domains."""
     labels = np.asarray(bank.labels)
     for group in _groups(bank):
@@ -359,7 +360,7 @@ def image_runs(network: str, bank: Bank, seed: int, long: bool) -> Iterator[Run]
     yield _run("domains after runs", network, bank, index, begin=sum(map(len, sorted_parts[:half])))
 
 
-def domain_runs(network: str, bank: Bank, seed: int) -> Iterator[Run]:
+def domain_runs(network: str, bank: Any, seed: int) -> Iterator[Run]:
     """One domain after another, i.i.d. inside."""
     groups = np.asarray(bank.groups)
     for size in (50, 150, 300):
@@ -373,7 +374,7 @@ def domain_runs(network: str, bank: Bank, seed: int) -> Iterator[Run]:
         yield _run(family, network, bank, index)
 
 
-def video_runs(network: str, kind: str, bank: Bank, seed: int) -> Iterator[Run]:
+def video_runs(network: str, kind: str, bank: Any, seed: int) -> Iterator[Run]:
     """Videos, each corruption a set: alone, in order, shuffled."""
     domains = np.array([g.rpartition("/")[0] for g in bank.groups])
     rng = np.random.default_rng(seed)
@@ -390,7 +391,7 @@ def video_runs(network: str, kind: str, bank: Bank, seed: int) -> Iterator[Run]:
         yield _run(shuffled, name, bank, rng.permutation(index))
 
 
-def joined(network: str, videos: Bank, photos: Bank, seed: int) -> Run:
+def joined(network: str, videos: Any, photos: Any, seed: int) -> Run:
     """Each clean video, and thirty photographs after it."""
     clean = np.flatnonzero(["/" not in g for g in videos.groups])
     rng = np.random.default_rng(seed)
@@ -405,7 +406,7 @@ def joined(network: str, videos: Bank, photos: Bank, seed: int) -> Run:
     return Run("videos and photographs", network, features, probs, labels)
 
 
-def _groups(bank: Bank) -> list[str]:
+def _groups(bank: Any) -> list[str]:
     return list(dict.fromkeys(np.asarray(bank.groups).tolist()))
 
 
@@ -415,7 +416,7 @@ def _ordered(order: Any, own: Index, seed: int, labels: Any = None) -> Index:
     return found
 
 
-def _parts(bank: Bank, seed: int, order: Any, size: int) -> list[Index]:
+def _parts(bank: Any, seed: int, order: Any, size: int) -> list[Index]:
     """A part of each domain, the domains in random order."""
     rng, labels = np.random.default_rng(seed), np.asarray(bank.labels)
     parts = []
@@ -425,7 +426,7 @@ def _parts(bank: Bank, seed: int, order: Any, size: int) -> list[Index]:
     return parts
 
 
-def _probs(bank: Bank, index: Index) -> NDArray[np.float32]:
+def _probs(bank: Any, index: Index) -> NDArray[np.float32]:
     logits = np.asarray(bank.logits[index], np.float32)
     e = np.exp(logits - logits.max(axis=1, keepdims=True))
     found: NDArray[np.float32] = e / e.sum(axis=1, keepdims=True)
@@ -433,7 +434,7 @@ def _probs(bank: Bank, index: Index) -> NDArray[np.float32]:
 
 
 def _run(
-    family: str, name: str, bank: Bank, index: Index, starts: tuple[int, ...] = (0,), begin: int = 0
+    family: str, name: str, bank: Any, index: Index, starts: tuple[int, ...] = (0,), begin: int = 0
 ) -> Run:
     """A stream; what comes before ``begin`` is seen and not scored."""
     labels = np.asarray(bank.labels)[index].copy()
@@ -522,8 +523,9 @@ def vary(banks: Banks) -> list[list[str]]:
         if isinstance(value, int | float):
             for times in (0.5, 2):
                 most = 0.95 if 0 < value < 1 < 2 * value else np.inf  # a share stays one
-                varied = type(value)(min(value * times, most))
-                add(f"{one.name} = {varied:g}", replace(CONSTANTS, **{one.name: varied}))
+                varied: Any = type(value)(min(value * times, most))
+                changed: dict[str, Any] = {one.name: varied}
+                add(f"{one.name} = {varied:g}", replace(CONSTANTS, **changed))
     return table
 
 

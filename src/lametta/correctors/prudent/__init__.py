@@ -47,7 +47,7 @@ class Prudent(StatefulCorrector):
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
-    (nats over the source, a sample), ``order`` (of classes 1, of others -1, none 0).
+    (nats over the source, a sample), ``order`` (classes 1, others -1, none 0).
 
     Examples
     --------
