@@ -71,6 +71,7 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
         ("imports.py", "import lametta"),
         ("many.py", "recall"),
         ("streams.py", "state of Prudent: "),
+        ("promise.py", "domains that come again"),
     ],
 )
 def test_benchmarks_run(name, shows, tmp_path):

@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 import lametta
 from lametta import LamettaError, Memory, Prudent, methods
 from lametta.correctors import Average, Majority, Product, advance
-from lametta.correctors.prudent import experts, scenes
+from lametta.correctors.prudent import experts, order, scenes
 from lametta.correctors.prudent.constants import CONSTANTS
 from lametta.stream import Scenario, tracks
 from lametta.testing import yield_checks
@@ -65,7 +65,7 @@ def novelty_of(features):
         if m > 1:
             cosines = x[i - m : i] @ x[i]
             ratio = 0.6 * m if cosines[-1] >= cosines.max() else 0.4 * m / (m - 1)
-            log_odds = np.clip(log_odds + np.log(ratio), -6, 6)
+            log_odds = np.clip(log_odds + np.log(ratio), -12, 12)
         near = (0.1 + 0.8 / (1 + np.exp(-log_odds))) * np.mean(usual)
         found.append(share(x[i], x[i - 1], near))
         usuals.append(np.mean(usual))
@@ -89,7 +89,7 @@ def scenes_of(features, probs, novelty, usual):
         part = weights / weights.sum()
         mean = 0.6 * part @ probs[: i + 1] + 0.4 * probs[i]
         best = mean.argmax()
-        sharp = mean ** ((1 + varied) ** 0.2)
+        sharp = mean ** ((1 + varied) ** 0.1)
         sharp /= sharp.sum()
         voted = 0.6 * part @ votes[: i + 1, best] + 0.4 * votes[i, best]
         gap = (voted - mean[best]) * varied / (1 + varied)
@@ -120,7 +120,7 @@ def order_of(x, rows):
 def heard_of(features, rows, novelty):
     """Whether the memory is heard at each sample: the counts of `order`, look by look."""
     x, kept, pending, since, heard = unit(features), [], 0.0, 0.0, []
-    quick, patient = 1 / 8, -2.0
+    quick, patient = -0.5, -2.0
     for i, v in enumerate(novelty):
         pending, since = pending + v, since + v
         if pending > 1 - 1e-9:
@@ -135,8 +135,9 @@ def heard_of(features, rows, novelty):
                 step = z * (r_o - part * r_f) / np.sqrt(1 + part**2 - 2 * part * c)
                 patient = np.clip(patient + u * min(step, 2), -8, 1)
             else:
-                quick = max(quick - u / 8, 0) if quick > 0 else quick
-                patient = max(patient - u / 2, 0) if patient > 0 else patient
+                shares = np.unique(rows[kept].argmax(axis=1), return_counts=True)[1] / len(kept)
+                fade = u / 2 * (1 / (shares**2).sum() - 1)
+                quick, patient = (max(x - fade, min(x, 0)) for x in (quick, patient))
         heard.append(max(quick, patient) > 0)
     return np.array(heard)
 
@@ -288,8 +289,8 @@ def test_evidence_one_by_one(copies):
     found = play(Memory(), features, probs)
     assert np.abs(found - expected).max() < 1e-3
     assert np.abs(expected - probs).max() > 0.1
-    assert heard.any()
-    assert copies == 1 or not heard.all()
+    assert heard.any() == (copies == 1)  # what a camera films is left to the scenes
+    assert not heard.all()
 
 
 def test_a_track_is_the_product_of_its_scenes():
@@ -424,7 +425,7 @@ def test_streams_may_be_long():
     features, probs = stream(64, seed=1)
     corrector.correct(features, probs)
     state = corrector.state_dict()
-    many = 1e6 / state["counts"][1]
+    many = 512 / state["counts"][1]
     flat = np.float32(3 / 5)
     state["marginals"] = (state["marginals"] - flat) * np.float32(many) + flat
     state["counts"][1] *= many
@@ -432,7 +433,7 @@ def test_streams_may_be_long():
     for _ in range(3):
         info = corrector.correct(features, probs).info
         state = corrector.state_dict()
-        assert state["counts"][1] < 1e6
+        assert state["counts"][1] <= 512
         total = state["marginals"][0].sum(axis=1, dtype=np.float64)
         assert np.allclose(total, state["counts"][1] + 3, rtol=1e-3)
     assert np.isfinite(info["evidence"])
@@ -572,3 +573,14 @@ def test_tracks_of_real_images(name, length, is_right):
         assert right["memory"] > max(right["average"], right["product"]) - 0.7
     else:  # confident and wrong: all lose, and memory the least
         assert right["memory"] > max(right["average"], right["product"])
+
+
+def test_a_run_is_over_where_many_classes_show_no_order():
+    rng = np.random.default_rng(0)
+    x, labels = unit(rng.normal(size=(128, 24))), rng.integers(6, size=128)
+    for classes, falls in ((labels, True), (np.zeros(128, int), False)):
+        state = order.init_state(CONSTANTS)
+        state["order"][:2] = 1, 1
+        order.look(CONSTANTS, state, x @ x.T, softmax(4 * np.eye(6)[classes]), 1 / 8)
+        assert (state["order"][:2] < 0.8).all() == falls
+        assert (state["order"][:2] == 1).all() != falls

@@ -19,24 +19,20 @@ from lametta.correctors.prudent.invariants import INVARIANTS
 class Prudent(StatefulCorrector):
     """The corrector to switch on where nobody knows what a stream is like; nothing to tune.
 
-    It works one sample at a time or in batches, and combines five parts. Each has weight only as
-    far as the stream itself speaks for it:
+    It works one by one or in batches. The first of five parts is always at work, the others have
+    weight only as far as the stream itself speaks for them:
 
     1. *Scenes*: near-copies of the sample before, as frames of a video are, are averaged and count
        once; a scene is no surer than the share of its frames that voted for its answer.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
-       likelihood on the samples so far, with the source among the candidates (`Memory`). It is
-       heard only while classes make the order of the stream, and neither domains nor a camera that
-       films: while outputs are in order as much as features are.
+       likelihood so far, with the source among the candidates (`Memory`); heard while classes make
+       the order of the stream, and neither domains nor a video.
     3. *Label prior*: a constant prior over the classes, of which some may be absent, from groups of
-       near-copies that count once each; accepted only where the network's labels agree with its
-       neighbors', and better with the prior than without.
+       near-copies; accepted where the network's labels agree with its neighbors', and better so.
     4. *Domains*: where something else than classes makes the order, the moving mean of log q is
        taken off (NEO's recentering), if neighbors' labels agree about as well afterwards.
-    5. *Neighbors*: in a batch, LAME on top of the rest, as far as parts 2 and 3 trust the source
-       less and the batch shows few classes: where part 3 is accepted, or by the evidence of part 2
-       on this batch, in full from a nat a sample. So inside a batch answers also depend on later
-       samples; one by one they do not.
+    5. *Neighbors*: in a batch, LAME on top of parts 2 and 3, as far as these trust the source less
+       and the batch shows few classes. So inside a batch answers depend on later samples, too.
 
     What is guaranteed: while it is heard, part 2 is a mixture in the sense of prediction with
     expert advice. Let E be its log evidence over the source's, in nats, over n new samples of any
@@ -45,18 +41,15 @@ class Prudent(StatefulCorrector):
 
         E >= -0.106 - 0.0003 n,        E >= E_m - log 20 - 0.0503 n.
 
-    The constants are the weights at the start, to which they return where it falls silent, and
-    0.0003 the rate at which they do so anyway. This bounds how well rows of the *network* are
-    predicted, not accuracy. The tests that let parts 2 to 4 speak are not bounded, nor is part 5:
-    docs/safe.md has what they gain and lose. Where errors persist as truths do, as in a video that
-    is wrong from end to end, averaging makes them firm.
+    The constants are the weights at the start, and the rate at which weights return to them. This
+    bounds how well the *network's* rows are predicted, not accuracy, nor the tests that let parts 2
+    to 5 speak: docs/safe.md has what they gain and lose.
 
     Bounded memory: 254 kB a stream at 1000 classes and 256 features or more.
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
-    (nats over the source, a sample); and ``order``, what makes that of the stream: 1 its classes,
-    -1 something else, as where one domain follows another, 0 nothing.
+    (nats over the source, a sample), ``order`` (classes 1, others -1, none 0).
 
     Examples
     --------
@@ -69,7 +62,7 @@ class Prudent(StatefulCorrector):
     >>> prudent = Prudent()
     >>> rows = [prudent.correct(x[None], q[None]).probs[0] for x, q in zip(features, probs)]
     >>> float((probs.argmax(1) == labels).mean()), float((np.argmax(rows, 1) == labels).mean())
-    (0.775, 0.855)
+    (0.775, 0.85)
     """
 
     causal: ClassVar[bool] = False
@@ -103,7 +96,7 @@ class Prudent(StatefulCorrector):
         )
         trust = 1 - source
         centered = domains.recenter(c, state, novelty, rows)
-        if domains.is_heard(state) and not accepted:
+        if domains.is_heard(c, state) and not accepted:
             out, trust = centered, np.ones_like(trust)
         if accepted:  # a near-copy of what is known is no evidence of a class
             usual = float(state["median_distance"][0])
@@ -126,7 +119,7 @@ class Prudent(StatefulCorrector):
         sketches, classes, probs = window.in_order(state)
         cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
         order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
-        if order.against_classes(state):
+        if order.against_classes(c, state):
             domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):
             experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))

@@ -14,14 +14,14 @@ class Constants:
     recent: int = 8
     video_share: float = 0.6  # of frames whose nearest is the one before; log odds use it
     video_start: float = -2.0  # log odds of a video at first: most streams are none
-    video_limit: float = 6.0  # log odds at most, either way, so that they can soon change
+    video_limit: float = 12.0  # log odds at most, either way: fifteen frames that say no end it
     # A near-copy is closer than this share of the usual distance; the second is added in a video.
     near: float = 0.1
     near_in_video: float = 0.8
     edge: float = 4.0  # the power that makes the edge between near-copy and new sharp
     scene_length: float = 50.0  # frames: a scene forgets, since a camera moves on
     own_share: float = 0.4  # of a frame's own row beside its scene's: a scene may be wrong
-    sharpening: float = 0.2  # n frames that differ weigh as n ** 0.2 independent samples
+    sharpening: float = 0.1  # n frames that differ weigh as n ** 0.1 independent samples
     sketch_width: int = 256  # columns of a sketch of the features; distances are off by percents
     reference_interval: int = 16  # samples from one reference sketch to the next
     references: int = 20  # for the usual distance; the last four are too recent to compare with
@@ -35,13 +35,12 @@ class Constants:
     # Order: what makes it, classes or something else that features show.
     order_reach: float = 8.0  # samples: how near in time two samples are, exp(-gap / reach)
     order_deviations: float = 5.0  # from here on a stream has an order; chance gave 4.2 at most
-    quick_start: float = 1 / 8  # of the quick count: heard until something speaks against it
+    quick_start: float = -0.5  # of the quick count: one look beyond chance does not open it
     patient_start: float = -2.0  # of the patient count: it takes several looks that agree
     patient_ratio: float = 0.55  # outputs in order, over features: classes .7 on, most domains .5
     patient_step: float = 2.0  # deviations that one look may speak for it
     count_limits: tuple[float, float] = (-8.0, 1.0)
-    quick_fade: float = 1 / 8  # where a window shows no order, an open count fades
-    patient_fade: float = 1 / 2
+    fade: float = 0.5  # of an open count where a window shows no order, by class beyond the first
 
     # Experts.
     memory: float = 8.0  # samples that an expert's memory reaches back
@@ -49,6 +48,7 @@ class Constants:
     prior_weight: float = 0.1  # of both experts before the first sample; the source has the rest
     switch_rate: float = 3e-4  # of a fixed share: what of the weights returns to these, a sample
     pseudo_count: float = 3.0  # samples that the uniform start of a marginal counts as
+    base_memory: float = 512.0  # samples after which a marginal is halved: domains change
 
     # Label prior.
     link: float = 0.4  # of the median distance: below it two samples are copies of one thing

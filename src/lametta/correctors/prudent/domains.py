@@ -53,9 +53,9 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats) -> None:
     state["domain"][1] += c.domain_step * (change + c.domain_slack - state["domain"][1])
 
 
-def is_heard(state: State) -> bool:
+def is_heard(c: Constants, state: State) -> bool:
     """Whether to recenter."""
-    return order.against_classes(state) and bool(state["domain"][1] > 0)
+    return order.against_classes(c, state) and bool(state["domain"][1] > 0)
 
 
 def _share(c: Constants, count: float) -> float:

@@ -21,8 +21,6 @@ from lametta._arrays import Floats
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
 
-_HALVE_AT = 1e6  # samples after which a mean is halved, since sums of float32 stop growing
-
 
 def init_state(c: Constants, k: int) -> State:
     """The state before the first sample."""
@@ -92,7 +90,7 @@ def _pass(c: Constants, state: State, new: float, heard: bool) -> None:
     marginal += share * state["pending_rows"]
     state["counts"][0] = (size + new * pending) * fade
     state["counts"][1 + kind] += new * pending
-    if state["counts"][1 + kind] > _HALVE_AT:
+    if state["counts"][1 + kind] > c.base_memory:
         state["counts"][1 + kind] /= 2
         marginal /= 2
         marginal += np.float32(c.pseudo_count / 2 / marginal.shape[1])

@@ -8,8 +8,9 @@ have mean 0 and deviation sqrt(2) / (n - 1), whatever the network's bias.
 A run of one class shows in outputs about as much as in features; a change of domain shows in
 features first. Two counts add up over looks, in deviations, and the memory is heard where either is
 positive: a *quick* one of the partial correlation of time and outputs given features, and a
-*patient* one that asks whether outputs are .65 times as much in order as features, of which one
+*patient* one that asks whether outputs are .55 times as much in order as features, of which one
 look counts for little. So long runs of one class are seen, and one border of domains is not enough.
+Where a window of many classes shows no order, a run is over, and both fall.
 """
 
 import math
@@ -34,10 +35,10 @@ def by_classes(state: State) -> bool:
     return bool(state["order"][:2].max() > 0)
 
 
-def against_classes(state: State) -> bool:
-    """Whether looks spoke against classes, and none for them since."""
+def against_classes(c: Constants, state: State) -> bool:
+    """Whether looks spoke against classes, more than for them."""
     quick, patient, _ = state["order"].tolist()
-    return bool(patient <= 0 > quick)
+    return bool(patient <= 0 and quick < c.quick_start)
 
 
 def found(c: Constants, state: State) -> float:
@@ -80,9 +81,10 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
         spread = math.sqrt(max(1 + ratio**2 - 2 * ratio * both, 1e-6))
         step = min(z * (r_o - ratio * r_f) / spread, c.patient_step)
         patient = min(max(patient + share * step, low), high)
-    else:
-        quick = max(quick - share * c.quick_fade, 0.0) if quick > 0 else quick
-        patient = max(patient - share * c.patient_fade, 0.0) if patient > 0 else patient
+    else:  # of one class a window has no order, of many it would have
+        shares = np.bincount(rows.argmax(axis=1)) / n
+        fade = share * c.fade * (1 / float(np.vecdot(shares, shares)) - 1)
+        quick, patient = (x if x <= 0 else max(x - fade, 0.0) for x in (quick, patient))
     state["order"][:] = quick, patient, deviations
 
 

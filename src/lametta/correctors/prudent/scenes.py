@@ -97,7 +97,7 @@ def _scene_row(
 ) -> Floats:
     """The scene's answer to a frame, sharper than the mean row only as far as frames vote for it.
 
-    With x the variation of its rows, a scene is as sure as (1 + x) ** 0.2 independent samples, so
+    With x the variation of its rows, a scene is as sure as (1 + x) ** 0.1 independent samples, so
     that identical frames tell nothing; and no surer than the share h of its frames that voted so.
     """
     total, votes, anchor = state["scene_probs"], state["scene_votes"], state["scene_sketch"]
