@@ -36,14 +36,17 @@ def main() -> None:
     url = parser.parse_args().url
     rng = random.Random(0)
     right = {"source_label": 0, "label": 0}
-    for frame in range(100):
+    n = 200
+    for frame in range(n):
         for camera, label in (("door", frame // 25), ("yard", 9 - frame // 50)):
             features = [(i % 10 == label) + 0.5 * rng.gauss(0, 1) for i in range(20)]
             logits = [1.5 * features[i] + rng.gauss(0, 1) for i in range(10)]
             answer = ask(url, camera, features, logits)
             for name in right:
                 right[name] += answer[name] == label
-    print(f"right before {right['source_label'] / 200:.0%}, after {right['label'] / 200:.0%}")
+    print(
+        f"right before {right['source_label'] / (2 * n):.0%}, after {right['label'] / (2 * n):.0%}"
+    )
 
 
 if __name__ == "__main__":

@@ -84,10 +84,7 @@ class Prudent(StatefulCorrector):
         c = self.constants
         novelty, rows, sketches = scenes.observe(c, state, features, probs)
         nearest = _nearest(state["window"], sketches)
-        window.add(state, novelty, sketches, rows)
-        fitted = window.should_look(c, state)
-        if fitted:
-            self._look(state)
+        fitted = self._watch(state, novelty, sketches, rows)
         accepted = bool(state["accepted"])
         read = label_prior.reweight(state, rows, fitted) if accepted else rows
         heard = _is_heard(state)
@@ -112,6 +109,21 @@ class Prudent(StatefulCorrector):
         out /= out.sum(axis=1, keepdims=True)
         info = {"trust": trusted, "absent": trusted * accepted, "evidence": evidence}
         return out, {**info, "novelty": sum(novelty) / len(probs), "order": order.found(c, state)}
+
+    def _watch(self, state: State, novelty: list[float], sketches: Floats, rows: Floats) -> bool:
+        """Take samples into the window, and look at it where it is time; whether that was done.
+
+        Half a window at a time: classes that change where a large batch begins are not to be gone
+        from the window when it is looked at.
+        """
+        c, fitted = self.constants, False
+        for i in range(0, len(rows), c.window // 2):
+            part = slice(i, i + c.window // 2)
+            window.add(state, novelty[part], sketches[part], rows[part])
+            if window.should_look(c, state):
+                self._look(state)
+                fitted = True
+        return fitted
 
     def _look(self, state: State) -> None:
         """Look at the window: what makes its order, and whether classes are absent."""
