@@ -19,7 +19,7 @@ class SAR(GradientMethod):
     """SAR: take the entropy's gradient where it is highest nearby, and begin anew on a collapse.
 
     Of the entropies h, those below E = margin ln K are kept; with g the gradient of their mean, the
-    parameters climb to theta + rho g / |g|, where those whose entropy is still below E give the
+    parameters climb to theta + ``rho g / |g|``, where those whose entropy is still below E give the
     gradient of the step, which is taken from theta. Where a moving average of that loss falls below
     ``reset_below``, the network goes back to the source. The host waits for the device once a
     batch, to see what is kept and whether to begin anew.

@@ -21,7 +21,7 @@ class SoTTA(NOTE):
 
     Answers as `NOTE` does, by running statistics, from before an update. An update lowers the mean
     entropy of the memory where it is highest nearby: with g its gradient, by that at
-    theta + rho g / |g|. Both passes move the running statistics. No sample in the memory, no
+    theta + ``rho g / |g|``. Both passes move the running statistics. No sample in the memory, no
     update. The host waits for the device once a part, to see who enters the memory.
 
     Parameters
