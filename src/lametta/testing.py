@@ -209,7 +209,7 @@ def check_reset_is_exact(method: Method, stream: Sequence[Batch]) -> None:
     fresh, method = clone(method), clone(method)
     expected = _run_stream(method, stream)
     method.reset()
-    # Too short a stream may leave no trace in answers, as long as an adapter's corrector keeps still.
+    # A short stream may leave no trace in answers, while an adapter's corrector keeps still.
     held: Any = getattr(method, "corrector", None)
     if hasattr(held, "state_dict"):
         first: Any = getattr(fresh, "corrector", None)
