@@ -19,7 +19,7 @@ class StatA(BatchCorrector):
     """StatA: cluster a batch by Gaussians of the classes, which stay near the prototypes.
 
     With y the model's probabilities, f and the prototypes t_k of length 1, and W the cosines of
-    each sample's ``neighbors`` nearest, these take turns, from z = y, mu = t and S = S_0 on:
+    each sample's ``neighbors`` nearest, these take turns, from z = y, mu = t and S = S_0 on::
 
         log z_ik = lambda_y log y_ik + log N(f_i; mu_k, S_k) / 50
                    + lambda_w ((W + W^T) z)_ik / (2 neighbors) + const,

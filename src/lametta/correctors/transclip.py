@@ -17,7 +17,7 @@ class TransCLIP(BatchCorrector):
 
     With y the model's probabilities, f of length 1, and W the cosines of each sample's
     ``neighbors`` nearest, these take turns, from z = y, mu_k = the prototype of length 1 and the
-    variance 1/d on:
+    variance 1/d on::
 
         log z_ik = lambda_y log y_ik + log N(f_i; mu_k, s) / 50
                    + lambda_w ((W + W^T) z)_ik / (2 neighbors) + const,
