@@ -327,3 +327,18 @@ def test_real_networks_one_by_one(name, order, least):
     features, probs, labels = bank(name)
     own = Scenario(order, seed=0, limit=1500)(labels).index
     assert gain(Prudent(), features[own], probs[own], labels[own]) > least
+
+
+def test_classes_that_change_where_a_large_batch_begins_are_seen():
+    """The window is smaller than the batch, and would have forgotten the change at its end."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12) % 4, 200)
+    features = np.eye(4, 16)[labels] + 0.4 * rng.normal(size=(len(labels), 16))
+    scores = np.exp(2 * features[:, :4] + rng.normal(size=(len(labels), 4)))
+    probs = scores / scores.sum(axis=1, keepdims=True)
+    prudent = Prudent()
+    trust = [
+        prudent.correct(features[i : i + 200], probs[i : i + 200]).info["trust"]
+        for i in range(0, len(labels), 200)
+    ]
+    assert max(trust) > 0.1
