@@ -1,8 +1,9 @@
-"""Print the tables of docs/safe.md and draw its figures, from results of experiments/streams.toml.
+"""Store the tables of the streams experiment in docs/tables, and draw its figures.
 
-python scripts/draw_streams.py results/streams
+python scripts/draw_streams.py results/streams; python scripts/tables.py
 """
 
+import csv
 import sys
 from pathlib import Path
 
@@ -14,12 +15,15 @@ from drawing import save
 from lametta.bench import read_cells
 from lametta.bench.analysis import gains
 
-HALVES = {
-    "reported": ["lite1", "lite2", "resnet32", "resnet44"],
-    "chosen": ["lite0", "resnet20", "resnet56"],
-}
-UNORDERED = "_iid|_zipf|_tail"
+STORED = Path(__file__).parents[1] / "docs" / "tables"
+CHOSEN = ["lite0", "resnet20", "resnet56"]
+REPORTED = ["lite1", "lite2", "resnet32", "resnet44"]
 STREAM = ["model", "scenario", "seed", "batch_size"]
+UNORDERED = pl.col("scenario").str.contains("_iid|_zipf|_tail")
+# The fifteen orders and priors of either half; domains in sequence have a study of their own.
+IMAGES = pl.col("scenario").str.contains("_[ab]_") & ~pl.col("scenario").str.contains(
+    "hopeless|domains|gradual|recurring|few"
+)
 KINDS = {
     "b_iid": "clean,\nshuffled",
     "b_markov": "clean,\nin runs",
@@ -28,106 +32,152 @@ KINDS = {
     "c_b_continual": "corruptions\nin turn, runs",
     "c_b_by_class": "corrupted,\nby class",
 }
-SETS = {"cifar": "CIFAR-10: all 10 classes occur", "photos": "photographs: 10 of 1000 classes"}
+SETS = {
+    "cifar": "all classes occur (CIFAR-10)",
+    "photos": "ten of a thousand occur (ImageNet's photographs)",
+}
 SHOWN = [
     *("AdaBN", "TENT", "SHOT-IM", "Label shift", "OATTA"),
     *("Smoothing", "Memory (track)", "LAME", "Prudent"),
 ]
+VIDEO = ["Prudent", "Smoothing", "Average", "Label shift (smoothed)", "Windowed LAME"]
+KERNELS = {
+    "LAME": "kNN",
+    "LAME (rbf)": "rbf",
+    "LAME (rbf, row sums 5)": "rbf, rows scaled to 5",
+    "LAME (linear)": "linear",
+}
+BATCHES = {1: "one by one", 16: "batches of 16", 64: "batches of 64"}
 
 
 def main(folder: Path) -> None:
-    """Print all tables, and draw the figure."""
+    """Store all tables, and draw the figures."""
     cells = gains(read_cells(folder)).with_columns(pl.col("gain", "accuracy", "ece") * 100)
     source = cells.filter(pl.col("method") == "Source")
     source = source.select(*STREAM, source="accuracy", source_nll="nll", source_ece="ece")
     cells = cells.join(source, on=STREAM).with_columns(
         nll=pl.col("nll") - pl.col("source_nll"), ece=pl.col("ece") - pl.col("source_ece")
     )
-    images = cells.filter(~pl.col("scenario").str.contains("video|tracks|kernel"))
-    for half, models in HALVES.items():
-        table(f"{half} half, images", by_batch(of(images, models)))
-        table(f"{half} half, by data", by_data(of(images, models)))
-        videos = of(cells, models).filter(pl.col("batch_size") == 1)
-        for name in ("videos", "videos_alone"):
-            table(f"{half} half, {name}", by_method(videos.filter(pl.col("scenario") == name)))
-    reported = of(images, HALVES["reported"])
-    table("all methods, batches of 64", by_method(reported.filter(pl.col("batch_size") == 64)))
-    worst = reported.filter(pl.col("method") == "Prudent")
-    worst = worst.group_by("scenario", "model", "batch_size").agg(pl.col("gain").mean())
-    table("Prudent's worst streams", worst.sort("gain").head(6))
-    for name in ("tracks_5", "tracks_20"):
-        table(name, by_method(cells.filter(pl.col("scenario") == name)))
-    kernel = cells.filter(pl.col("scenario").str.contains("kernel"))
-    kernel = kernel.group_by("scenario", "method", "batch_size").agg(pl.col("accuracy").mean())
-    table("scale of the kernel", kernel.pivot("batch_size", values="accuracy").sort("scenario"))
-    draw(reported)
-    draw_kinds(reported.filter(pl.col("batch_size") == 64))
+    images = cells.filter(IMAGES & pl.col("model").is_in(REPORTED))
+    store("streams_data", by_data(images))
+    store("streams_batches", by_batch(images))
+    store("streams_methods", by_method(images.filter(pl.col("batch_size") == 64)))
+    store("streams_videos", of_videos(cells.filter(pl.col("batch_size") == 1)))
+    store("streams_tracks", of_tracks(cells))
+    store("streams_kernels", of_kernels(cells))
+    draw(images)
+    draw_kinds(images.filter(pl.col("batch_size") == 64))
 
 
-def of(cells: pl.DataFrame, models: list[str]) -> pl.DataFrame:
-    """The cells of these networks."""
-    return cells.filter(pl.col("model").is_in(models))
+def store(name: str, rows: list[list[str]]) -> None:
+    """Write a table, its titles first, and print it."""
+    with (STORED / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    print(f"\n{name}", *(" | ".join(row) for row in rows), sep="\n")
 
 
-def by_batch(cells: pl.DataFrame) -> pl.DataFrame:
-    """LAME and Prudent at each batch size; a stream is a scenario of a network, over its seeds."""
-    unordered = pl.col("scenario").str.contains(UNORDERED)
-    streams = cells.filter(pl.col("method").is_in(["LAME", "Prudent"]))
-    streams = streams.group_by("method", "batch_size", "model", "scenario").agg(
-        pl.col("gain", "nll", "ece").mean(), lowest=pl.col("gain").min()
-    )
-    return (
-        streams.group_by("batch_size", "method")
-        .agg(
-            mean=pl.col("gain").mean(),
-            worst_stream=pl.col("gain").min(),
-            worst_run=pl.col("lowest").min(),
-            unordered=pl.col("gain").filter(unordered).mean(),
-            correlated=pl.col("gain").filter(~unordered).mean(),
-            nll=pl.col("nll").filter(~unordered).mean(),
-            ece=pl.col("ece").filter(~unordered).mean(),
-        )
-        .sort("batch_size", "method")
-    )
+def signed(value: float, digits: int = 1) -> str:
+    """A difference, with its sign."""
+    return f"{value:+.{digits}f}"
 
 
-def by_data(cells: pl.DataFrame) -> pl.DataFrame:
-    """The same means, apart for data of which all classes occur and of which few do."""
-    data = pl.col("scenario").str.extract("^([a-z]+)").replace_strict(SETS)
-    return (
-        cells.filter(pl.col("method").is_in(["LAME", "Prudent"]))
-        .group_by("model", "scenario", "method", "batch_size", data=data)
-        .agg(pl.col("gain").mean())
-        .group_by("data", "batch_size", "method")
-        .agg(mean=pl.col("gain").mean(), worst_stream=pl.col("gain").min(), streams=pl.len())
-        .sort("data", "batch_size", "method")
-    )
+def over_seeds(cells: pl.DataFrame) -> pl.DataFrame:
+    """The mean gain of each stream: one scenario of one network, over its seeds."""
+    return cells.group_by("method", "batch_size", "model", "scenario").agg(pl.col("gain").mean())
 
 
-def by_method(cells: pl.DataFrame) -> pl.DataFrame:
+def of(cells: pl.DataFrame, method: str, batch_size: int) -> pl.DataFrame:
+    """The cells of a method at a batch size."""
+    return cells.filter(method=method, batch_size=batch_size)
+
+
+def by_data(cells: pl.DataFrame) -> list[list[str]]:
+    """Mean gains, apart for data of which all classes occur and of which few do."""
+    streams = over_seeds(cells)
+    columns = {
+        "Prudent, one by one": ("Prudent", 1),
+        "in batches of 64": ("Prudent", 64),
+        "LAME, in batches of 64": ("LAME", 64),
+    }
+    rows = [["", *columns]]
+    for data, title in SETS.items():
+        part = streams.filter(pl.col("scenario").str.starts_with(data))
+        rows.append([title, *(signed(of(part, *at)["gain"].mean()) for at in columns.values())])
+    lowest = (signed(of(streams, *at)["gain"].min()) for at in columns.values())
+    return [*rows, ["the worst of all streams", *lowest]]
+
+
+def by_batch(cells: pl.DataFrame) -> list[list[str]]:
+    """LAME and Prudent at each batch size."""
+    titles = ["LAME, mean", "worst stream", "Prudent, mean", "worst stream of Prudent"]
+    rows = [["", *titles, "shuffled", "correlated", "NLL, correlated", "ECE, correlated"]]
+    streams = over_seeds(cells)
+    for size, title in BATCHES.items():
+        row = [title]
+        for method in ("LAME", "Prudent"):
+            found = of(streams, method, size)["gain"]
+            row += [signed(found.mean()), signed(found.min())]
+        prudent = of(cells, "Prudent", size)
+        correlated = prudent.filter(~UNORDERED)
+        row += [signed(part["gain"].mean()) for part in (prudent.filter(UNORDERED), correlated)]
+        rows.append([*row, signed(correlated["nll"].mean(), 2), signed(correlated["ece"].mean())])
+    return rows
+
+
+def by_method(cells: pl.DataFrame) -> list[list[str]]:
     """Every method: mean and worst gain over runs, changes of NLL and ECE."""
-    return (
-        cells.group_by("method")
-        .agg(
-            source=pl.col("source").mean(),
-            gain=pl.col("gain").mean(),
-            worst=pl.col("gain").min(),
-            nll=pl.col("nll").mean(),
-            ece=pl.col("ece").mean(),
-            runs=pl.len(),
-        )
+    found = (
+        cells.filter(pl.col("method") != "Source")
+        .group_by("method")
+        .agg(pl.col("gain", "nll", "ece").mean(), worst=pl.col("gain").min(), runs=pl.len())
         .sort("gain", descending=True)
     )
+    rows = [["method", "runs", "mean gain", "worst run", "NLL", "ECE"]]
+    for row in found.iter_rows(named=True):
+        shown = (signed(row["gain"]), signed(row["worst"]), signed(row["nll"], 2))
+        rows.append([row["method"], str(row["runs"]), *shown, signed(row["ece"])])
+    return rows
 
 
-def table(title: str, frame: pl.DataFrame) -> None:
-    """Print a frame as Markdown."""
-    print(f"\n## {title}\n")
-    print("| " + " | ".join(frame.columns) + " |")
-    print("|" + "---|" * frame.width)
-    for row in frame.iter_rows():
-        shown = (f"{x:.2f}" if isinstance(x, float) else str(x) for x in row)
-        print("| " + " | ".join(shown) + " |")
+def of_videos(cells: pl.DataFrame) -> list[list[str]]:
+    """Gains on videos, frame by frame."""
+    rows = [["", "source", *VIDEO]]
+    for scenario, title in {
+        "videos": "seven videos in order (five orders)",
+        "videos_alone": "a video at a time",
+    }.items():
+        for models, half in ((CHOSEN, "EN-Lite0, chosen half"), (REPORTED, "EN-Lite1 and 2")):
+            part = cells.filter(pl.col("model").is_in(models) & (pl.col("scenario") == scenario))
+            shown = (signed(part.filter(method=method)["gain"].mean()) for method in VIDEO)
+            rows.append([f"{title}, {half}", f"{part['source'].mean():.1f}", *shown])
+    return rows
+
+
+def of_tracks(cells: pl.DataFrame) -> list[list[str]]:
+    """Gains on tracks of one object."""
+    methods = ["Memory (track)", "Majority", "Product", "Average", "Prudent"]
+    rows = [["", *methods]]
+    for scenario, title in {
+        "tracks_5": "five CIFAR-10 images a track",
+        "tracks_20": "twenty photographs a track",
+    }.items():
+        part = cells.filter(pl.col("scenario") == scenario)
+        rows.append([title, *(signed(part.filter(method=m)["gain"].mean()) for m in methods)])
+    return rows
+
+
+def of_kernels(cells: pl.DataFrame) -> list[list[str]]:
+    """Accuracy of LAME's kernels by batch size, shuffled and by class."""
+    orders = {"kernel_iid": "i.i.d.", "kernel_by_class": "by class"}
+    titles = [f"{kernel}, {order}" for order in orders.values() for kernel in KERNELS.values()]
+    rows = [["batch size", *titles]]
+    for size in (16, 64, 256):
+        part = cells.filter(pl.col("batch_size") == size)
+        found = (
+            part.filter(scenario=s, method=m)["accuracy"].mean() for s in orders for m in KERNELS
+        )
+        rows.append([str(size), *(f"{value:.1f}" for value in found)])
+    return rows
 
 
 def draw(cells: pl.DataFrame) -> None:
@@ -140,7 +190,7 @@ def draw(cells: pl.DataFrame) -> None:
             .agg(pl.col("gain").mean())
             .pivot("method", values="gain")
         )
-        unordered = wide["scenario"].str.contains(UNORDERED)
+        unordered = wide.select(UNORDERED).to_series()
         for kind, marker in ((unordered, "o"), (~unordered, "^")):
             part = wide.filter(kind)
             label = "no order" if marker == "o" else "correlated"
