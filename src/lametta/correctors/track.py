@@ -18,8 +18,8 @@ from lametta.correctors.base import (
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged
-_POWER = 1 / 3  # n samples of a track are as good as n ** (1 / 3) independent ones
-_VIDEO_POWER = 0.15  # and n frames of a video as n ** 0.15
+_DOUBT = 0.2  # from this resemblance on, answers are no surer than votes let them be
+_POWER = 0.4  # samples that differ x times are as good as (1 + x) ** 0.4 independent ones
 
 
 @dataclass
@@ -32,16 +32,20 @@ class Track(StatefulCorrector):
     and joined:
 
         n <- d n + 1,        L <- d L + log q,        A <- d A + q,
-        log z = n ** ((1 - w) / 3 + 0.15 w) ((1 - w) L / n + w log(A / n)) + constant.
+        log z(c) = c ((1 - w) L / n + w log(A / n)) + constant.
 
     How much more a row resembles the one before than earlier ones says which of the two a stream
     is. Let r be the square root of q, p that of the row before, m the mean of those before p:
 
         w = min(1, a / 0.3),        a = max(0, sum of r.p - r.m) / (1 + sum of 1 - r.m),
 
-    which is about 0 for photographs in any order and 0.5 in videos. The first answer is the
-    source's. The power keeps answers from being as sure as if samples were independent. Features
-    are not used.
+    which is about 0 for photographs in any order and 0.5 in videos. The class of the answer is that
+    of z(1). How sure it is has two limits. Near-copies tell nothing new: with x the variation of
+    rows, x <- d (x + min(1, |q - q before| / (2 max q))), the answer is at most as sure as
+    z((1 + x)^0.4). And frames share their errors: with h the share of votes for the answer's class,
+    as forgetful as the sums, a video's answer is at most max(0, 2 h - 1) of the way from z(1) to
+    certainty. A stream between both, a from 0 to 0.2, has the second limit in part. The first
+    answer is the source's. Features are not used.
 
     Parameters
     ----------
@@ -51,7 +55,8 @@ class Track(StatefulCorrector):
 
     Notes
     -----
-    A stream's state is four rows of numbers: 32 kB at 1000 classes.
+    A stream's state is five rows of numbers: 40 kB at 1000 classes. A video whose frames agree on
+    a wrong class makes its answers too sure: nothing in a track shows it.
 
     Examples
     --------
@@ -70,30 +75,46 @@ class Track(StatefulCorrector):
         check_number("memory", self.memory, 1)
 
     def init_state(self, d: int, k: int) -> State:
-        rows = {name: filled(k) for name in ("logs", "total", "before", "past")}
-        return {**rows, "count": np.zeros(()), "seen": np.zeros(()), "resembles": np.zeros(2)}
+        rows = {name: filled(k) for name in ("logs", "total", "votes", "before", "past")}
+        numbers = {name: np.zeros(()) for name in ("count", "varied", "seen")}
+        return {**rows, **numbers, "resembles": np.zeros(2)}
 
     def invariants(self) -> Mapping[str, Invariant]:
         return {
             "logs": within(-(2.0**53)),
             "total": within(0),
+            "votes": within(0),
             "before": within(0, 1.01),
             "past": within(0) & _PAST,
             "count": within(0, 1.01 * self.memory),
+            "varied": within(0, 1.01 * self.memory),
             "seen": within(0),
             "resembles": _RESEMBLES,
         }
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
-        logs, total, count = state["logs"], state["total"], state["count"]
+        logs, total, votes, count = (state[x] for x in ("logs", "total", "votes", "count"))
         row = np.maximum(q.astype(float), _TINY)
-        for kept, new in ((logs, np.log(row)), (total, row), (count, 1)):
+        change = float(abs(row - state["before"] ** 2).sum() / (2 * row.max()))
+        change = min(change, 1.0) if state["seen"] else 0.0
+        state["varied"] += change
+        for kept in (logs, total, votes, count, state["varied"]):
             kept *= 1 - 1 / self.memory
-            kept += new
-        w = min(_resemblance(state, np.sqrt(row)) / _VIDEO, 1.0)
-        power = (1 - w) * _POWER + w * _VIDEO_POWER
-        z = count**power * ((1 - w) * logs / count + w * np.log(total / count))
-        return normalized(np.exp(z - z.max()))
+        logs += np.log(row)
+        total += row
+        count += 1
+        votes[row.argmax()] += 1
+        resemblance = _resemblance(state, np.sqrt(row))
+        w, doubt = min(resemblance / _VIDEO, 1.0), min(resemblance / _DOUBT, 1.0)
+        u = (1 - w) * logs / count + w * np.log(total / count)
+        u -= u.max()
+        k = int(u.argmax())
+        mean = normalized(np.exp(u))
+        sharp = normalized(np.exp((1 + state["varied"]) ** _POWER * u))
+        most = max(2 * float(votes[k] / count) - 1, 0.0) * (1 - mean[k])
+        share = 1 - doubt * (1 - min(most / max(sharp[k] - mean[k], _TINY), 1.0))
+        mean += share * (sharp - mean)
+        return mean
 
 
 # A row has length 1 as a square root: the sum of those before the last one is no longer than them.
