@@ -104,7 +104,7 @@ def test_scenes_by_definition(library: Library, copies, link):
     for i, row in enumerate(marks):
         company = [*np.flatnonzero(row), i]
         for j in company[:-1]:
-            expected[i, j] = 1 / sum(distance[l, j] <= reach for l in company)
+            expected[i, j] = 1 / sum(distance[other, j] <= reach for other in company)
     found = library.numpy(lametta.scenes(4, link=link)(library.array(x)))
     assert np.allclose(found, expected, atol=1e-6)
     assert (found == marks).all() == (copies == 1 and link == 0.01)

@@ -35,6 +35,7 @@ class Trusting(StatefulCorrector):
         weight[()] = odds / (1 + odds)
         weight += 3e-4 * (0.1 - weight)
         state["past"], state["length"] = (
-            (state[name] + new) * np.exp(-1 / 8) for name, new in (("past", posterior), ("length", 1))
+            (state[name] + new) * np.exp(-1 / 8)
+            for name, new in (("past", posterior), ("length", 1))
         )
         return q + weight * (posterior - q)
