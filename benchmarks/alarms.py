@@ -94,6 +94,8 @@ def main() -> None:
                 )
     lines = []
     for kind in dict.fromkeys(KINDS.values()):
+        if not counts["prudent", kind, "streams"]:
+            continue
         cells = {"": kind, "streams": str(counts["prudent", kind, "streams"])}
         for title in CORRECTORS:
             right, false = counts[title, kind, "right"], counts[title, kind, "false"]
