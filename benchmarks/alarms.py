@@ -60,7 +60,8 @@ def alarms_of(run: Run, corrector: Corrector) -> Iterator[tuple[str, float]]:
     """Each alarm, and what the corrector gains meanwhile, in points."""
     for start, end in zip(run.starts, (*run.starts[1:], len(run.labels)), strict=True):
         corrector.reset()
-        alarms, rows, on = Alarms(), [], {}
+        alarms, rows = Alarms(), []
+        on: dict[tuple[str, float], list[int]] = {}
         for i in range(start, end, SIZE):
             x, q = run.features[i : min(i + SIZE, end)], run.probs[i : min(i + SIZE, end)]
             found = corrector.correct(x, q)

@@ -28,8 +28,9 @@ import numpy as np
 
 import promise
 import store
-from lametta import LAME, Windowed, scenes
+from lametta import LAME, Windowed
 from lametta._arrays import from_top_k, softmax
+from lametta.affinity import scenes
 from lametta.correctors import Average, Majority, Memory, Product, Track
 from lametta.data.bank.bank import read_arrays
 from lametta.data.classes.imagenet import IMAGENET
@@ -188,7 +189,7 @@ def sure(folder: Path, root: Path) -> Iterator[dict[str, str]]:
     for order in ("videos alone", "videos in order", "frames shuffled"):
         for title, (corrector, size) in {"source": (None, 0), **ON_VIDEO}.items():
             if title != "Track" or order == "videos alone":  # of one object
-                cells = {}
+                cells: dict[str, str] = {}
                 for half, own in found.items():
                     clean = half == "chosen"  # the clean videos are in both
                     runs = [

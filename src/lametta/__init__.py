@@ -11,7 +11,7 @@ if _TYPE_CHECKING:
     from lametta import testing
     from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
     from lametta.adapters import Corrected, Source
-    from lametta.affinity import knn, linear, rbf, scenes
+    from lametta.affinity import knn, linear, rbf
     from lametta.classmap import ClassMap
     from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
     from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
@@ -41,7 +41,6 @@ __all__ = [
     "lame_streams",
     "linear",
     "rbf",
-    "scenes",
     "testing",
 ]
 
