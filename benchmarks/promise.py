@@ -455,11 +455,11 @@ def measured(run: Run, corrector: Any, batch: int) -> dict[str, float]:
         for i in range(start, end, batch):
             part = slice(i, min(i + batch, end))
             rows.append(corrector.correct(run.features[part], run.probs[part]).probs)
-    after, before = _scores(np.concatenate(rows), run.labels), _scores(run.probs, run.labels)
+    after, before = scores(np.concatenate(rows), run.labels), scores(run.probs, run.labels)
     return {"source": before["accuracy"], **{x: after[x] - before[x] for x in after}}
 
 
-def _scores(probs: NDArray[Any], labels: Index) -> dict[str, float]:
+def scores(probs: NDArray[Any], labels: Index) -> dict[str, float]:
     probs, labels = probs[labels >= 0], labels[labels >= 0]
     metrics = StreamingMetrics(probs.shape[1])
     metrics.update(probs, labels)

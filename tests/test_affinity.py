@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import lametta
 from lametta import LamettaError, _neighbors
-from lametta.affinity import Neighbors, knn
+from lametta.affinity import Neighbors, knn, scenes
 from tests.conftest import Library, knn_matrix, make_batch
 
 # JAX compiles every operation for every shape: 20 samples, where the size does not matter.
@@ -91,6 +91,43 @@ def test_scale_of_features_plays_no_part(library: Library, affinity, scale):
     assert np.allclose(w, scaled, atol=2e-5)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("link", [0.01, 0.8])
+def test_scenes_by_definition(library: Library, copies, link):
+    x = np.repeat(features_of(20 // copies), copies, axis=0)
+    x += np.random.default_rng(1).normal(size=x.shape) / 50
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    distance = 1 - unit @ unit.T
+    reach = link * np.median(distance[np.triu_indices(len(x), 1)])
+    marks = knn_matrix(x, 4)
+    expected = np.zeros_like(marks)
+    for i, row in enumerate(marks):
+        company = [*np.flatnonzero(row), i]
+        for j in company[:-1]:
+            expected[i, j] = 1 / sum(distance[other, j] <= reach for other in company)
+    found = library.numpy(scenes(4, link=link)(library.array(x)))
+    assert np.allclose(found, expected, atol=1e-6)
+    assert (found == marks).all() == (copies == 1 and link == 0.01)
+
+
+def test_scenes_of_one_thing_pull_as_one_neighbor_does(library: Library):
+    w = library.numpy(scenes(3)(library.array(np.ones((6, 4)))))
+    assert np.allclose(w.sum(axis=1), 3 / 4)
+    for n in (0, 1):
+        assert not library.numpy(scenes()(library.array(np.ones((n, 4))))).any()
+
+
+@pytest.mark.parametrize("n", [2, 8, 64])
+def test_identical_frames_make_no_frame_certain(n):
+    features, probs = np.ones((n, 4)), np.array([[0.6, 0.4]] * n)
+    plain, once = (
+        lametta.LAME(affinity).correct(features, probs).probs[:, 0].max()
+        for affinity in (lametta.knn(5), scenes(5))
+    )
+    assert once < 0.7
+    assert n == 2 or plain > 0.9
+
+
 def test_rbf_by_definition(library: Library):
     x = features_of()
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -168,6 +205,8 @@ def test_neighbors_multiply_like_the_matrix(library: Library):
             lambda: lametta.knn(direction="reverse", symmetric=True),
             "symmetric must be False where direction is 'reverse', got True",
         ),
+        (lambda: scenes(0), "k must be an integer >= 1, got 0"),
+        (lambda: scenes(link=0), "link must be a finite number > 0, got 0"),
         (lambda: lametta.rbf(-1), "k must be an integer >= 1, got -1"),
         (lambda: lametta.rbf(row_sum=0.0), "row_sum must be a finite number > 0, got 0.0"),
         (lambda: lametta.linear(row_sum=float("nan")), "row_sum must be .* got nan"),

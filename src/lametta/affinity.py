@@ -1,4 +1,4 @@
-"""Affinities: weights W [N, N] between the samples of a batch (kNN, RBF, linear).
+"""Affinities: weights W [N, N] between the samples of a batch (kNN, scenes, RBF, linear).
 
 An affinity is a callable ``affinity(features) -> W [N, N]``; anything that fits may be given to
 `lametta.lame`. Ours scale features to length 1 themselves.
@@ -25,6 +25,8 @@ from lametta._checks import check_choice, check_flag, check_integer, check_numbe
 from lametta._neighbors import approximately_nearest, nearest
 from lametta.registry import GROUPS, FactoryRegistry
 from lametta.types import Array, LamettaError
+
+_ROUNDING = 1e-5  # of 1 - cosine: what is as near is the same
 
 
 class Affinity(Protocol):
@@ -154,6 +156,63 @@ class knn:  # noqa: N801 - read as a verb: affinity=knn(5)
 
 
 @dataclass(frozen=True)
+class scenes:  # noqa: N801
+    """The k nearest neighbors, of which near-copies together weigh as much as one: for video.
+
+    All neighbors of a frame are pictures of one scene, and say the same thing k times: `knn` makes
+    the frame nearly certain of its own errors. Here each neighbor j of sample i weighs 1 over the
+    number of near-copies that j has among the neighbors of i and i itself, j counted:
+
+        W_ij = 1 / |{l in N(i) or l = i: 1 - cos(x_l, x_j) <= link median}|    for j in N(i),
+
+    where the median is that of the distance 1 - cos over all pairs of the batch. Where no samples
+    are near-copies this is `knn`.
+
+    Parameters
+    ----------
+    k : int
+        How many neighbors; a batch of N samples has at most N - 1.
+    link : float
+        How near a near-copy is, as a share of the median distance.
+
+    Examples
+    --------
+    Two pictures of one thing, and one of another:
+
+    >>> import numpy as np
+    >>> features = np.array([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]])
+    >>> scenes(2)(features)
+    array([[0. , 0.5, 1. ],
+           [0.5, 0. , 1. ],
+           [0.5, 0.5, 0. ]])
+    """
+
+    k: int = 5
+    _: KW_ONLY
+    link: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k, 1)
+        check_number("link", self.link, above=0)
+
+    def __call__(self, features: Array, /) -> Array:
+        xp, x = _unit(features)
+        n = x.shape[0]
+        marks = Neighbors(nearest(xp, x, self.k)).dense(x.dtype)
+        if n < 2:
+            return xp.astype(marks, features.dtype)
+        eye = xp.eye(n, dtype=x.dtype, device=device(x))
+        distance = (1 - matmul(xp, x, x.T)) * (1 - eye)
+        # Sorted, the n zeros of the diagonal and then each pair twice, but for rounding.
+        ordered = xp.sort(xp.reshape(distance, (-1,)))
+        middle = n + n * (n - 1) // 2
+        median = (ordered[middle - 1] + ordered[middle]) / 2
+        near = distance <= xp.clip(self.link * median, min=_ROUNDING)
+        copies = matmul(xp, marks + eye, xp.astype(near, x.dtype))
+        return xp.astype(marks / xp.clip(copies, min=1), features.dtype)
+
+
+@dataclass(frozen=True)
 class rbf:  # noqa: N801
     """A Gaussian of the distance, as wide as the mean distance to the k-th neighbor.
 
@@ -245,6 +304,7 @@ AFFINITIES: FactoryRegistry[Affinity] = FactoryRegistry(
     "affinity",
     {
         "knn": knn,
+        "scenes": scenes,
         "rbf": rbf,
         "linear": linear,
     },

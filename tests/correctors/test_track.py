@@ -21,12 +21,15 @@ def test_equation(memory, stay):
         near = [roots[j] @ roots[j - 1] for j in range(2, i + 1)]
         a = max(0, np.sum(near) - np.sum(usual)) / (1 + np.sum(np.subtract(1, usual)))
         weights.append(min(1, a / 0.3))
+        v = min(1, a / 0.1)
         fade = (1 - 1 / memory) ** np.arange(i, -1, -1)
         n = fade.sum()
         product, mean = fade @ np.log(probs[: i + 1]) / n, np.log(fade @ probs[: i + 1] / n)
         z = (1 - weights[-1]) * product + weights[-1] * mean
-        power = (1 - weights[-1]) / 3 + 0.15 * weights[-1]
-        assert np.allclose(row, softmax(n**power * z[None])[0], atol=1e-12)
+        change = np.abs(np.diff(probs[: i + 1], axis=0)).sum(axis=1) / 2 / probs[1 : i + 1].max(1)
+        x = fade[:-1] @ np.minimum(change, 1)
+        power = (1 - v) / 3 + 0.12 * v
+        assert np.allclose(row, softmax(min(n, 1 + 10 * x) ** power * z[None])[0], atol=1e-12)
     assert weights[-1] == 1 if stay == 5 else weights[-1] < 0.5
 
 
@@ -37,9 +40,15 @@ def test_the_first_answer_and_those_without_memory_are_the_source():
 
 
 def test_a_class_that_was_ruled_out_once_comes_back():
-    probs = np.array([[1.0, 0.0], *[[0.1, 0.9]] * 30])
-    assert Track().correct(np.ones((31, 1)), probs).probs[:, 1].argmax() == 30
-    assert Track().correct(np.ones((31, 1)), probs).probs[-1, 1] > 0.8
+    probs = np.array([[1.0, 0.0], *[[0.05, 0.95], [0.15, 0.85]] * 15])
+    found = Track().correct(np.ones((31, 1)), probs).probs[:, 1]
+    assert (np.diff(found[:6]) > 0).all()
+    assert found[5:].min() > 0.8
+
+
+def test_near_copies_make_no_answer_surer():
+    q = np.random.default_rng(0).dirichlet(np.ones(5))
+    assert np.allclose(Track().correct(np.ones((40, 1)), np.tile(q, (40, 1))).probs, q)
 
 
 def test_by_name():

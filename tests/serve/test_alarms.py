@@ -1,9 +1,11 @@
 """Alarms on real networks' features: they come where corrections harm, and nowhere else."""
 
 import copy
+import json
 import tracemalloc
+import urllib.request
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -16,8 +18,12 @@ from lametta.serve.monitoring.alarms import ALARMS, Alarms
 from lametta.torch.digits import digits_net
 from tests.conftest import shared, softmax
 from tests.integrations.exported import export_lite0
+from tests.serve.client import Client
+from tests.serve.server import serving
+from tests.serve.trusting import Trusting
 
 NETWORK, CORRECTOR, DOMAINS, NOT_HELPING = ALARMS
+_TRUSTING = "python:tests.serve.trusting:Trusting"
 
 
 @cache
@@ -142,35 +148,6 @@ def test_labels_that_neighbors_do_not_share_are_seen():
     numbers = found[NOT_HELPING].numbers
     assert numbers["agreement"] < -0.1
     assert numbers["own"] > 0  # this the network would let pass
-
-
-class Trusting:
-    """A memory that asks not what makes the order: what `Prudent` was before it did.
-
-    Its part 2 alone, with the expert that reads the fourth root of q, which did nearly all of the
-    harm. On the streams of domains below it gives the labels of that `Prudent` to 90 to 99 % of
-    the samples.
-    """
-
-    def __init__(self):
-        self.weight, self.length, self.count, self.past, self.sums = 0.1, 0.0, 3.0, 0.0, 0.0
-
-    def correct(self, features, probs):
-        rows = [self._answer(q.astype(float)) for q in probs]
-        return Prediction(np.stack(rows), features, {"trust": self.weight})
-
-    def _answer(self, q):
-        flat = q**0.25 / (q**0.25).sum()
-        self.sums, self.count = self.sums + flat, self.count + 1
-        mean = (self.sums + 3 / len(q)) / self.count
-        posterior = (self.past + mean) / (self.length + 1) * flat / mean
-        odds = self.weight / (1 - self.weight) * posterior.sum() * np.exp(-0.05)
-        posterior /= posterior.sum()
-        weight = odds / (1 + odds)
-        self.weight = weight + 3e-4 * (0.1 - weight)
-        self.past = (self.past + posterior) * np.exp(-1 / 8)
-        self.length = (self.length + 1) * np.exp(-1 / 8)
-        return q + weight * (posterior - q)
 
 
 @cache
@@ -471,3 +448,41 @@ def test_sizes_may_change_and_features_may_be_missing():
             0.0, "camera", np.full((20, d), 1e300), np.eye(k)[[0] * 20], np.eye(k)[[1] * 20]
         )
     assert alarms.current(0.0) == []
+
+
+def _get(server, path):
+    with urllib.request.urlopen(f"{server.url}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.slow(3)
+def test_the_server_raises_it_for_one_model_and_not_for_the_other():
+    """`lametta serve` with both on the domains of digits; each sees a stream of its own."""
+    features, probs, labels = _digit_domains("digits")
+    correctors = {"prudent": "prudent", "trusting": f"trusting={_TRUSTING}"}
+    answers, began, orders = {name: [] for name in correctors}, {}, set()
+    with serving(*chain(*(("--corrector", one) for one in correctors.values()))) as server:
+        client = Client(server.port)
+        for i, (x, q) in enumerate(_batches(features, probs.astype(np.float32), 16)):
+            for name, rows in answers.items():
+                rows.append(client.infer(x, q, f"{name}'s camera", model=name).probs)
+            if i % 4 == 0:
+                for model in json.loads(_get(server, "/status.json"))["models"]:
+                    orders |= {(model["name"], one["order"]) for one in model["streams"]}
+                    for alarm in model["alarms"]:
+                        if not began:
+                            metrics = _get(server, "/metrics").splitlines()
+                        began.setdefault((model["name"], alarm["name"]), (16 * i, alarm))
+    client.close()
+    rows = {name: np.concatenate(parts) for name, parts in answers.items()}
+    assert _first_loss(probs, rows["prudent"], labels) is None
+    start = _first_loss(probs, rows["trusting"], labels)
+    ((name, (since, alarm)),) = began.items()
+    assert name == ("trusting", DOMAINS)
+    assert start < since < start + 300
+    assert alarm["streams"] == ["trusting's camera"]
+    assert alarm["numbers"]["order"] < 0
+    assert orders >= {("prudent", "domains"), ("trusting", "domains")}
+    assert [line for line in metrics if line.startswith("lametta_alarm") and " 1" in line] == [
+        f'lametta_alarm{{alarm="{DOMAINS}",model="trusting"}} 1.0'
+    ]

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lametta import LAME, Prediction, Prudent
 from lametta.serve.monitoring import Monitor
-from lametta.serve.monitoring.alarms import ALARMS, ORDERS
+from lametta.serve.monitoring.alarms import ALARMS
+from lametta.serve.monitoring.windows import ORDERS
 from tests.conftest import make_batch
 
 

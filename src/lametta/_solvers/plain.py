@@ -5,7 +5,7 @@ from typing import TypeGuard
 
 from lametta._arrays import log, matmul, namespace, softmax, widen
 from lametta._solvers.problem import Problem, Solution, checked_probs
-from lametta.affinity import Affinity, Neighbors, knn, linear, rbf
+from lametta.affinity import Affinity, Neighbors, knn, linear, rbf, scenes
 from lametta.types import Array, LamettaError
 
 # Updates between two convergence checks: a check makes the host wait for the device.
@@ -69,7 +69,7 @@ def _weights(problem: Problem, x: Array, q: Array) -> "Array | Neighbors":
         raise LamettaError(
             f"affinity(features) must have shape [N, N] = {(n, n)}, got {tuple(w.shape)}"
         )
-    is_builtin = isinstance(affinity, knn | rbf | linear)
+    is_builtin = isinstance(affinity, knn | scenes | rbf | linear)
     if problem.tol > 0 and not is_builtin and not bool(xp.all(xp.isfinite(w))):
         raise LamettaError("affinity(features) must be finite, got NaN or infinity")
     return xp.astype(w, q.dtype) * problem.weight

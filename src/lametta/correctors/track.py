@@ -18,8 +18,10 @@ from lametta.correctors.base import (
 
 _TINY = 1e-9  # what a probability of 0 counts as, so that one sample cannot rule out a class
 _VIDEO = 0.3  # from this resemblance of neighbors on, rows are only averaged
+_DOUBT = 0.1  # and from this on they count as frames of a video
 _POWER = 1 / 3  # n samples of a track are as good as n ** (1 / 3) independent ones
-_VIDEO_POWER = 0.15  # and n frames of a video as n ** 0.15
+_VIDEO_POWER = 0.12  # and n frames of a video as n ** 0.12
+_NEWS = 10.0  # rows that differ x times are 1 + 10 x samples at most
 
 
 @dataclass
@@ -32,16 +34,21 @@ class Track(StatefulCorrector):
     and joined:
 
         n <- d n + 1,        L <- d L + log q,        A <- d A + q,
-        log z = n ** ((1 - w) / 3 + 0.15 w) ((1 - w) L / n + w log(A / n)) + constant.
+        log z = m^((1 - v) / 3 + 0.12 v) ((1 - w) L / n + w log(A / n)) + constant.
 
     How much more a row resembles the one before than earlier ones says which of the two a stream
-    is. Let r be the square root of q, p that of the row before, m the mean of those before p:
+    is. Let r be the square root of q, p that of the row before, s the mean of those before p:
 
-        w = min(1, a / 0.3),        a = max(0, sum of r.p - r.m) / (1 + sum of 1 - r.m),
+        w = min(1, a / 0.3),        a = max(0, sum of r.p - r.s) / (1 + sum of 1 - r.s),
 
-    which is about 0 for photographs in any order and 0.5 in videos. The first answer is the
-    source's. The power keeps answers from being as sure as if samples were independent. Features
-    are not used.
+    which is about 0 for photographs in any order and 0.5 in videos. The power keeps answers from
+    being as sure as if samples were independent. Frames share their errors, and weigh less as soon
+    as there is a sign of them: v = min(1, a / 0.1). Near-copies say nothing new, and m = 1 where
+    all rows are the same: m = min(n, 1 + 10 x), with the variation of rows
+
+        x <- d (x + min(1, |q - q before| / (2 max q))).
+
+    The first answer is the source's. Features are not used.
 
     Parameters
     ----------
@@ -51,7 +58,8 @@ class Track(StatefulCorrector):
 
     Notes
     -----
-    A stream's state is four rows of numbers: 32 kB at 1000 classes.
+    A stream's state is four rows of numbers: 32 kB at 1000 classes. A video whose frames agree on
+    a wrong class makes its answers too sure: nothing in a track shows it.
 
     Examples
     --------
@@ -60,8 +68,8 @@ class Track(StatefulCorrector):
     >>> Track().correct(np.ones((4, 1)), probs).probs.round(2)
     array([[0.9 , 0.1 ],
            [0.61, 0.39],
-           [0.41, 0.59],
-           [0.33, 0.67]])
+           [0.42, 0.58],
+           [0.34, 0.66]])
     """
 
     memory: float = 20.0
@@ -71,7 +79,8 @@ class Track(StatefulCorrector):
 
     def init_state(self, d: int, k: int) -> State:
         rows = {name: filled(k) for name in ("logs", "total", "before", "past")}
-        return {**rows, "count": np.zeros(()), "seen": np.zeros(()), "resembles": np.zeros(2)}
+        numbers = {name: np.zeros(()) for name in ("count", "varied", "seen")}
+        return {**rows, **numbers, "resembles": np.zeros(2)}
 
     def invariants(self) -> Mapping[str, Invariant]:
         return {
@@ -80,19 +89,25 @@ class Track(StatefulCorrector):
             "before": within(0, 1.01),
             "past": within(0) & _PAST,
             "count": within(0, 1.01 * self.memory),
+            "varied": within(0, 1.01 * self.memory),
             "seen": within(0),
             "resembles": _RESEMBLES,
         }
 
     def update_one(self, state: State, x: Floats, q: Floats) -> Floats:
-        logs, total, count = state["logs"], state["total"], state["count"]
+        logs, total, count, varied = (state[x] for x in ("logs", "total", "count", "varied"))
         row = np.maximum(q.astype(float), _TINY)
-        for kept, new in ((logs, np.log(row)), (total, row), (count, 1)):
+        if state["seen"]:
+            change = float(abs(row - state["before"] ** 2).sum() / (2 * row.max()))
+            varied += min(change, 1.0)
+        for kept, new in ((logs, np.log(row)), (total, row), (count, 1), (varied, 0)):
             kept *= 1 - 1 / self.memory
             kept += new
-        w = min(_resemblance(state, np.sqrt(row)) / _VIDEO, 1.0)
-        power = (1 - w) * _POWER + w * _VIDEO_POWER
-        z = count**power * ((1 - w) * logs / count + w * np.log(total / count))
+        resemblance = _resemblance(state, np.sqrt(row))
+        w, v = min(resemblance / _VIDEO, 1.0), min(resemblance / _DOUBT, 1.0)
+        power = (1 - v) * _POWER + v * _VIDEO_POWER
+        news = min(float(count), 1 + _NEWS * float(varied))
+        z = news**power * ((1 - w) * logs / count + w * np.log(total / count))
         return normalized(np.exp(z - z.max()))
 
 

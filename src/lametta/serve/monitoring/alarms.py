@@ -3,9 +3,8 @@
 Each stream has a window of its last 128 samples: sketches of their features, their outputs, and
 their labels by the network and as corrected. Every 16 samples a look at it asks three questions.
 
-*Do classes make the order of the stream?* As in `lametta.correctors.prudent.order`, which explains
-it: a run of one class shows in outputs about as much as in features, a change of domain shows in
-features first. Looks add up in a count: above 0 classes make the order, below 0 something else.
+*Do classes make the order of the stream?* By a count of `lametta.serve.monitoring.windows`: above 0
+they do, below 0 something else does.
 
 *Do the labels of neighbors in feature space agree?* By agreement beyond chance A = (a - h) /
 (1 - h), where a is the share of neighbors with a sample's own label and h the share of all pairs
@@ -40,33 +39,25 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats, count_sketch, finite_products
+from lametta._arrays import Floats, finite_products
+from lametta.serve.monitoring.windows import ORDERS, WINDOW, Window, fold, sketch
 
 ALARMS = ("network_collapse", "corrector_collapse", "domain_order", "not_helping")
-ORDERS = ("classes", "domains", "none")
-"""What makes the order of a stream: its classes, something else, or it has none."""
 
 _STREAMS = 256  # that are watched: 35 kB each
 _ROOM = 60.0  # seconds after which a silent stream makes room for another
 _QUIET = 600.0  # seconds after which a stream's alarm is over
 _NAMED = 5  # streams that an alarm names
 
-_WINDOW, _INTERVAL, _LEAST = 128, 16, 48  # samples: kept, between two looks, for the first
+_INTERVAL, _LEAST = 16, 48  # samples: between two looks, and for the first
 _TOGETHER = 16  # answers that are taken in together
-_WIDTH = 64  # numbers that are kept of features, and of outputs
 _AGAIN = 2  # looks in a row that say the same begin an alarm
 _OVER = 8  # looks in a row that do not end it: a window
-
-_REACH = 8  # samples: how near in time two samples are, exp(-gap / reach)
-_DEVIATIONS = 5.0  # from here on a window has an order; chance gave 4.2 at most
-_RATIO = 0.65  # outputs in order, over features: classes .73 on, most domains .6
-_FADE = 1 / 8  # of the count, with each window without order
 
 _NEIGHBORS = 5
 _ENOUGH = 512  # samples of a stream from which no order found means that there is none
@@ -205,8 +196,8 @@ class Alarms:
             return
         state.last, state.given = now, order
         before, after = labels or (source.argmax(axis=1), probs.argmax(axis=1))
-        found = np.array([before, after], np.int32)[:, -_WINDOW:]
-        answer = _Answer(now, state, features[-_WINDOW:], source[-_WINDOW:], found)
+        found = np.array([before, after], np.int32)[:, -WINDOW:]
+        answer = _Answer(now, state, features[-WINDOW:], source[-WINDOW:], found)
         if self._queue and not answer.is_like(self._queue[0]):
             self._take_in()
         self._queue.append(answer)
@@ -230,7 +221,7 @@ class Alarms:
         tops, probs = source[np.arange(n), labels]
         nats = np.log((probs + _TINY) / (self._mean[labels[1]] + _TINY))
         numbers = np.stack([tops, lengths, np.clip(nats, -3, 3)])
-        outputs, start = _fold(source), 0
+        outputs, start = fold(source), 0
         for answer in answers:
             part = slice(start, start + len(answer.source))
             answer.state.add(rows[part], outputs[part], labels[:, part], numbers[:, part])
@@ -309,70 +300,21 @@ class Alarms:
         return {name: counts[name] for name in ORDERS}
 
 
-class _Stream:
-    """What is watched of one stream: its last samples, and what looks at them found."""
+class _Stream(Window):
+    """What is watched of one stream."""
 
     def __init__(self) -> None:
-        self.rows = np.empty((0, 0), np.float16)  # of features, sketched, of length one
-        self.outputs = np.empty((0, 0), np.float16)
-        self.labels = np.zeros((2, _WINDOW), np.int32)  # the network's, and corrected
-        # The network's confidence, lengths of features, and nats for the corrected labels.
-        self.numbers = np.zeros((3, _WINDOW), np.float32)
-        self.count = self.new = 0  # samples, and those since the last look
-        self.order = self.deviations = 0.0  # for classes or against them; of the last look's order
-        self.given: float | None = None
+        super().__init__()
+        self.given: float | None = None  # what the corrector finds that makes the order
         self.last = 0.0
         self.network, self.corrector = Switch(), Switch()
-
-    def add(
-        self, rows: Floats, outputs: Floats, labels: NDArray[np.int32], numbers: Floats
-    ) -> None:
-        """Keep samples, a window of them at most."""
-        if self.rows.shape[1:] != rows.shape[1:] or self.outputs.shape[1:] != outputs.shape[1:]:
-            self.count = self.new = 0  # another network
-            self.rows = np.zeros((_WINDOW, rows.shape[1]), np.float16)
-            self.outputs = np.zeros((_WINDOW, outputs.shape[1]), np.float16)
-        n, start = len(rows), self.count % _WINDOW
-        self.count, self.new = self.count + n, self.new + n
-        places: slice | NDArray[np.intp] = slice(start, start + n)
-        if start + n > _WINDOW:
-            places = np.arange(start, start + n) % _WINDOW
-        self.rows[places], self.outputs[places] = rows, outputs
-        self.labels[:, places], self.numbers[:, places] = labels, numbers
-
-    def in_order(self) -> tuple[Floats, Floats, NDArray[np.int32], Floats]:
-        """The window in the order of time."""
-        places = np.arange(max(self.count - _WINDOW, 0), self.count) % _WINDOW
-        rows, outputs = (x[places].astype(np.float32) for x in (self.rows, self.outputs))
-        return rows, outputs, self.labels[:, places], self.numbers[:, places]
-
-    def look_at_order(self, cosines: Floats, outputs: Floats) -> None:
-        """Count what speaks for classes as what makes the order, or against them."""
-        n = len(outputs)
-        share, self.new = min(self.new / n, 1.0), 0
-        near, features = _nearness(n), _centered(cosines)
-        with np.errstate(invalid="ignore"):
-            alike = _centered(outputs @ (outputs / np.maximum(outputs.mean(axis=0), 1e-6)).T)
-        r_f, r_o, both = (
-            float(np.vdot(x, y)) for x, y in ((near, features), (near, alike), (features, alike))
-        )
-        z = (n - 1) / math.sqrt(2)
-        self.deviations = z * max(r_f, r_o)
-        if self.deviations > _DEVIATIONS:
-            ratio = min(both, _RATIO)
-            spread = math.sqrt(max(1 + ratio**2 - 2 * ratio * both, 1e-6))
-            self.order = max(min(self.order + share * z * (r_o - ratio * r_f) / spread, 1), -1)
-        elif self.order > 0:
-            self.order = max(self.order - share * _FADE, 0.0)
 
     @property
     def found(self) -> str:
         """What makes the order: as the corrector says, or else by the last look."""
-        if self.given is not None:
-            return ORDERS[0] if self.given > 0 else ORDERS[1] if self.given < 0 else ORDERS[2]
-        if self.deviations <= _DEVIATIONS:
-            return ORDERS[2]
-        return ORDERS[0] if self.order > 0 else ORDERS[1]
+        if self.given is None:
+            return super().found
+        return ORDERS[0] if self.given > 0 else ORDERS[1] if self.given < 0 else ORDERS[2]
 
 
 class _Answer(NamedTuple):
@@ -455,43 +397,3 @@ def _agreement(labels: NDArray[np.int32], near: NDArray[np.intp], chance: float)
     """How much more often than by chance neighbors have a sample's label, 1 at most."""
     same = float(np.count_nonzero(labels[near] == labels[:, None])) / near.size
     return (same - chance) / max(1 - chance, 0.1)
-
-
-@cache
-def _nearness(n: int) -> Floats:
-    """How near samples are in time."""
-    return _centered(np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n))) / _REACH))
-
-
-def _centered(matrix: Floats) -> Floats:
-    """A symmetric matrix without its diagonal, centered both ways, of norm one."""
-    n = len(matrix)
-    matrix = matrix.astype(np.float32)
-    np.fill_diagonal(matrix, (matrix.sum() - np.trace(matrix)) / (n * (n - 1)))
-    means = matrix.mean(axis=0)
-    matrix -= means + (means - means.mean())[:, None]
-    matrix /= max(float(np.linalg.norm(matrix)), 1e-30)
-    return matrix
-
-
-def _fold(probs: Floats) -> Floats:
-    """Roots of probabilities [N, K], of unit sum; many classes share 64 columns."""
-    n, k = probs.shape
-    if k > _WIDTH:
-        padded = np.zeros((n, -(-k // _WIDTH) * _WIDTH), np.float32)
-        padded[:, :k] = probs
-        probs = padded.reshape(n, -1, _WIDTH).sum(axis=1)
-    roots: Floats = np.sqrt(probs, dtype=np.float32)
-    roots /= roots.sum(axis=1, keepdims=True)
-    return roots
-
-
-def sketch(x: Floats) -> tuple[Floats, Floats]:
-    """Rows of unit length with about the cosines of features [N, d]; their lengths before that."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows: Floats = count_sketch(x.astype(np.float32), _WIDTH)
-        lengths: Floats = np.sqrt(np.vecdot(rows, rows))
-    fine = (lengths > 0) & (lengths < math.inf)
-    if not fine.all():  # zero, or beyond what float32 holds: like nothing
-        rows[~fine], lengths[~fine] = 0, 1
-    return rows / lengths[:, None], lengths * fine
