@@ -48,7 +48,7 @@ RULES: dict[str, Corrector | None] = {
     "track": Track(),
 }
 USUAL = ("first", "majority", "average")  # what people do now
-# Constants of `Track` and `scenes` were chosen on the first, with the clean videos.
+# The constant of `scenes` was chosen on the first, with the clean videos; `Track`'s on all of them.
 CORRUPTIONS = {
     "chosen": {"gaussian_noise": 3, "motion_blur": 3, "fog": 3},
     "others": {"shot_noise": 3, "defocus_blur": 3},
