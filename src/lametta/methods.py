@@ -184,8 +184,7 @@ def as_corrector(
     lametta.types.LamettaError: corrector must see outputs alone, got 'tent', which needs a model
     """
     if isinstance(given, str):
-        made = find(given, argument).correctors(options or {}, argument)
-        return made[0] if len(made) == 1 else Chain(tuple(made))
+        return find(given, argument).corrector(options or {}, argument)
     check_can_correct(given, argument)
     if isinstance(given, Streams):
         raise LamettaError(
@@ -439,6 +438,11 @@ class Method:
                 f"{argument} must see outputs alone, got {self.name!r}, which needs a model"
             )
         return [part.make(given) for part, given in self.split_params(params)]
+
+    def corrector(self, params: Mapping[str, object], argument: str = "method") -> Corrector:
+        """Make one corrector of all; for methods of outputs alone."""
+        made = self.correctors(params, argument)
+        return made[0] if len(made) == 1 else Chain(tuple(made))
 
     def build(self, model: Model | Adapter, params: Mapping[str, object]) -> Adapter:
         """Make the adapter on a model.

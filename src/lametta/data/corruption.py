@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -84,15 +84,9 @@ def corrupt(
     (('fog/5/0', 'snow/5/0'), (48, 32), 'snow')
     """
     names = SETS.get(corruptions, (corruptions,)) if isinstance(corruptions, str) else corruptions
-    for name in names:
-        check_choice("corruptions", name, SETS["all"])
-    if not names:
-        raise LamettaError("corruptions must not be empty, got none")
+    _check_each("corruptions", names, SETS["all"])
     levels = (severity,) if isinstance(severity, int) else tuple(severity)
-    for level in levels:
-        check_choice("severity", level, range(1, 6))
-    if not levels:
-        raise LamettaError("severity must not be empty, got none")
+    _check_each("severity", levels, range(1, 6))
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
     check_choice("constants", constants, CONSTANTS)
@@ -109,6 +103,13 @@ def corrupt(
         keys=tuple(f"{name}/{level}/{key}" for name, level in domains for key in dataset.keys),
         groups=np.repeat(np.array(groups), len(dataset)),
     )
+
+
+def _check_each(name: str, given: Collection[object], known: Collection[object]) -> None:
+    for value in given:
+        check_choice(name, value, known)
+    if not given:
+        raise LamettaError(f"{name} must not be empty, got none")
 
 
 def packages(corruptions: Sequence[str], constants: str = "imagenet") -> dict[str, str]:

@@ -291,19 +291,8 @@ _CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear", "score")
 
 def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     """Find the head of a network, as `lametta.torch.Classifier` describes it."""
-    if isinstance(head, nn.Module):
-        if all(head is not module for module in net.modules()):
-            raise LamettaError(f"head must be a module of net, got {type(head).__name__}")
-        return head
-    if isinstance(head, str):
-        try:
-            return net.get_submodule(head)
-        except AttributeError:
-            raise LamettaError(
-                f"head must name a module of net, got {head!r}; {_described(net)}"
-            ) from None
     if head is not None:
-        raise LamettaError(f"head must be a module or its name, got {type(head).__name__}")
+        return _given_head(net, head)
     get_classifier = getattr(net, "get_classifier", None)
     found = [get_classifier()] if callable(get_classifier) else []
     found += [getattr(net, name, None) for name in _CONVENTIONAL]
@@ -316,6 +305,21 @@ def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     raise LamettaError(
         f"head must be given for {type(net).__name__}, got none and found none; {_described(net)}"
     )
+
+
+def _given_head(net: nn.Module, head: object) -> nn.Module:
+    if isinstance(head, nn.Module):
+        if all(head is not module for module in net.modules()):
+            raise LamettaError(f"head must be a module of net, got {type(head).__name__}")
+        return head
+    if not isinstance(head, str):
+        raise LamettaError(f"head must be a module or its name, got {type(head).__name__}")
+    try:
+        return net.get_submodule(head)
+    except AttributeError:
+        raise LamettaError(
+            f"head must name a module of net, got {head!r}; {_described(net)}"
+        ) from None
 
 
 _IDLE = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)

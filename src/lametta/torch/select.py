@@ -248,12 +248,9 @@ def _released_halves(net: nn.Module, layers: Sequence[str]) -> list[int | None]:
     last = len(parts) // 2 if lists else len(parts) // 2 - 1
     halves: list[int | None] = []
     for layer in layers:
-        part = next((i for i, part in enumerate(parts) if layer.startswith(f"{part}.")), None)
-        if part is not None:
-            halves.append(int(part > last))
-        else:
-            is_stem = not lists and 1 not in halves
-            halves.append(0 if is_stem else None)
+        stem = None if lists or 1 in halves else 0
+        inside = (int(i > last) for i, part in enumerate(parts) if layer.startswith(f"{part}."))
+        halves.append(next(inside, stem))
     return halves
 
 

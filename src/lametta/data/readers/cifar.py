@@ -96,6 +96,15 @@ def cifar100_test(root: PathLike) -> Dataset:
     return _test_images("cifar100_test", file, images, labels, names)
 
 
+def _check_domains(levels: Sequence[int], corruptions: Sequence[str]) -> None:
+    for severity in levels:
+        check_choice("severities", severity, _SEVERITIES)
+    for corruption in corruptions:
+        check_choice("corruptions", corruption, SETS["all"])
+    if not levels or not corruptions:
+        raise LamettaError("severities and corruptions must not be empty, got no array to read")
+
+
 def cifar_c(
     root: PathLike,
     *,
@@ -133,12 +142,7 @@ def cifar_c(
     """
     check_choice("classes", classes, C)
     levels = (severities,) if isinstance(severities, int) else tuple(severities)
-    for severity in levels:
-        check_choice("severities", severity, _SEVERITIES)
-    for corruption in corruptions:
-        check_choice("corruptions", corruption, SETS["all"])
-    if not levels or not corruptions:
-        raise LamettaError("severities and corruptions must not be empty, got no array to read")
+    _check_domains(levels, corruptions)
     files = tuple(f"{corruption}.npy" for corruption in corruptions)
     folder = replace(C[classes], inside=("labels.npy", *files)).find(root)
     stored = [_open_array(folder / file) for file in ("labels.npy", *files)]
