@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -93,16 +94,30 @@ def corrupt(
     # Now, not when the first image is read.
     for module, install in packages(names, constants).items():
         check_package(module, install, "a corruption")
-    domains = [(name, level) for name in names for level in levels]
-    groups = names if len(levels) == 1 else [f"{name}/{level}" for name, level in domains]
+    domains, groups = name_domains(names, levels)
+    pairs = tuple(product(names, levels))
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=_Corrupted(dataset.samples, dataset.keys, tuple(domains), seed, size, constants),
+        samples=_Corrupted(dataset.samples, dataset.keys, pairs, seed, size, constants),
         labels=np.tile(dataset.labels, len(domains)),
-        keys=tuple(f"{name}/{level}/{key}" for name, level in domains for key in dataset.keys),
+        keys=tuple(f"{domain}/{key}" for domain in domains for key in dataset.keys),
         groups=np.repeat(np.array(groups), len(dataset)),
     )
+
+
+def name_domains(
+    corruptions: Sequence[str], levels: Sequence[int]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """What keys and what groups call each corruption at each severity, in this order.
+
+    Examples
+    --------
+    >>> name_domains(["fog", "snow"], [5])
+    (['fog/5', 'snow/5'], ['fog', 'snow'])
+    """
+    domains = [f"{corruption}/{level}" for corruption in corruptions for level in levels]
+    return domains, domains if len(levels) > 1 else corruptions
 
 
 def _check_each(name: str, given: Collection[object], known: Collection[object]) -> None:

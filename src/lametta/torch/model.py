@@ -388,14 +388,7 @@ def _described(net: nn.Module) -> str:
 def pick_logits(returned: object, output: OutputKey, n: int) -> torch.Tensor:
     """Find the logits [N, K] of n samples in what a network returned."""
     try:
-        if callable(output):
-            found: object = output(returned)
-        elif isinstance(output, int):
-            found = tuple(_parts(returned).values())[output]
-        elif output is not None:
-            found = _parts(returned)[output]
-        else:
-            found = _only_logits(returned)
+        found = _chosen(returned, output)
     except (KeyError, IndexError):
         among = ", ".join(_parts(returned)) or type(returned).__name__
         raise LamettaError(f"output must be one of {among}, got {output!r}") from None
@@ -405,6 +398,14 @@ def pick_logits(returned: object, output: OutputKey, n: int) -> torch.Tensor:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise LamettaError(f"net must return logits [N, K], or say which with output=, got {got}")
     return found
+
+
+def _chosen(returned: object, output: OutputKey) -> object:
+    if callable(output):
+        return output(returned)
+    if isinstance(output, int):
+        return tuple(_parts(returned).values())[output]
+    return _only_logits(returned) if output is None else _parts(returned)[output]
 
 
 def with_logits(returned: Any, logits: torch.Tensor) -> object:

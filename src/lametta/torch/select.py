@@ -195,12 +195,8 @@ def layers_of(net: nn.Module, x: object) -> list[Layer]:
     >>> [layer.place for layer in layers if layer.is_norm][0]
     0.0
     """
-    modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
-    known, order = _orders.get(net, (set[str](), list[str]()))
-    if known != modules.keys():
-        order = _order(net, modules, x)
-        _orders[net] = set(modules), order
-    called = [modules[name] for name in order]
+    modules = _called(net, x)
+    order, called = list(modules), list(modules.values())
     norms = {module for module in called if is_batch_norm(module)}
     norms = norms or {module for module in called if isinstance(module, _OTHER_NORMS)}
     layers, before = [], 0
@@ -213,6 +209,16 @@ def layers_of(net: nn.Module, x: object) -> list[Layer]:
 
 # Names, since the modules would keep their network alive.
 _orders: WeakKeyDictionary[nn.Module, tuple[set[str], list[str]]] = WeakKeyDictionary()
+
+
+def _called(net: nn.Module, x: object) -> dict[str, nn.Module]:
+    """The modules with parameters of their own that a pass calls, in order."""
+    modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
+    known, order = _orders.get(net, (set[str](), list[str]()))
+    if known != modules.keys():
+        order = _order(net, modules, x)
+        _orders[net] = set(modules), order
+    return {name: modules[name] for name in order}
 
 
 def _order(net: nn.Module, modules: dict[str, nn.Module], x: object) -> list[str]:

@@ -56,16 +56,19 @@ def protocol_card(
         "batch_sizes": sorted({cell.batch_size for cell in cells}),
         "seeds": sorted({cell.seed for cell in cells}),
         "methods": {
-            name: {
-                "kind": cell.kind,
-                "params": {key: _as_named(key, value) for key, value in cell.params.items()},
-                "answers": find(cell.kind).answers(cell.params) or "",
-                "tuned_on": _tuned_on(workspace, name, selected),
-            }
+            name: {**_method(cell), "tuned_on": _tuned_on(workspace, name, selected)}
             for name, cell in by_method.items()
         },
         "metric": METRIC,
         "interval": INTERVAL,
+    }
+
+
+def _method(cell: Cell) -> dict[str, object]:
+    return {
+        "kind": cell.kind,
+        "params": {key: _as_named(key, value) for key, value in cell.params.items()},
+        "answers": find(cell.kind).answers(cell.params) or "",
     }
 
 

@@ -30,6 +30,18 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     """Raise unless cells find their data and weights, and networks fit the data and the methods."""
     scenarios, cells = workspace.experiment.scenarios, list(cells)
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
+    _check_files(workspace, pairs)
+    for model, name in pairs:
+        data = workspace.dataset(name)
+        if message := _unlike(data, _count_classes(workspace, model, data)):
+            raise LamettaError(f"datasets.{name} must be labeled as models.{model} is: {message}")
+    for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
+        if message := _lacking(workspace, model, find(kind)):
+            raise LamettaError(f"models.{model} does not fit methods.{name}: {message}")
+
+
+def _check_files(workspace: Workspace, pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise unless the data of these models and data sets can be read, and weights are there."""
     for _, name in pairs:
         try:
             workspace.dataset(name)
@@ -39,13 +51,6 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
         file = workspace.weights(model)
         if file is not None and not file.is_file():
             raise LamettaError(f"models.{model} cannot be loaded: no such file: '{file}'")
-    for model, name in pairs:
-        data = workspace.dataset(name)
-        if message := _unlike(data, _count_classes(workspace, model, data)):
-            raise LamettaError(f"datasets.{name} must be labeled as models.{model} is: {message}")
-    for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
-        if message := _lacking(workspace, model, find(kind)):
-            raise LamettaError(f"models.{model} does not fit methods.{name}: {message}")
 
 
 def _lacking(workspace: Workspace, model: str, method: Method) -> str:

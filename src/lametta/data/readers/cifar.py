@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lametta._checks import check_choice, import_optional, raise_as
 from lametta._files import PathLike
-from lametta.data.corruption import SETS, STANDARD
+from lametta.data.corruption import SETS, STANDARD, name_domains
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import file_version
 from lametta.data.readers.layout import Entry, Layout, compare_counts, read_text
@@ -151,8 +151,7 @@ def cifar_c(
         _check_images(folder / file, images, stored[0])
     rows = np.concatenate([np.arange(n) + n * (severity - 1) for severity in levels])
     names = CIFAR10 if classes == 10 else tuple(map(str, range(classes)))
-    domains = [f"{corruption}/{severity}" for corruption in corruptions for severity in levels]
-    groups = domains if len(levels) > 1 else list(corruptions)
+    domains, groups = name_domains(corruptions, levels)
     data = Dataset(
         f"cifar{classes}_c",
         _Rows(tuple(folder / file for file in files), tuple(stored[1:]), rows),
