@@ -115,7 +115,7 @@ class ClassSmoother:
         given = self._given("probs", detections, PROBS, probs)
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
-        answers = np.empty((0, self.n_classes))
+        answers: NDArray[np.floating] = np.empty((0, self.n_classes))
         if tracks:
             vectors = self._given("features", detections, FEATURES, features)
             rows = self._rows(detections, tracked) if given is None else given[tracked]
