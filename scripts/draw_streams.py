@@ -76,9 +76,16 @@ def store(name: str, rows: list[list[str]]) -> None:
     print(f"\n{name}", *(" | ".join(row) for row in rows), sep="\n")
 
 
-def signed(value: float, digits: int = 1) -> str:
+def signed(value: object, digits: int = 1) -> str:
     """A difference, with its sign."""
-    return f"{value:+.{digits}f}"
+    return f"{as_float(value):+.{digits}f}"
+
+
+def as_float(value: object) -> float:
+    """A mean, which polars gives as a number of any type, or as none of nothing."""
+    if not isinstance(value, float):
+        raise TypeError(f"value must be a float, got {value!r}")
+    return value
 
 
 def over_seeds(cells: pl.DataFrame) -> pl.DataFrame:
@@ -149,7 +156,7 @@ def of_videos(cells: pl.DataFrame) -> list[list[str]]:
         for models, half in ((CHOSEN, "EN-Lite0, chosen half"), (REPORTED, "EN-Lite1 and 2")):
             part = cells.filter(pl.col("model").is_in(models) & (pl.col("scenario") == scenario))
             shown = (signed(part.filter(method=method)["gain"].mean()) for method in VIDEO)
-            rows.append([f"{title}, {half}", f"{part['source'].mean():.1f}", *shown])
+            rows.append([f"{title}, {half}", f"{as_float(part['source'].mean()):.1f}", *shown])
     return rows
 
 
@@ -176,7 +183,7 @@ def of_kernels(cells: pl.DataFrame) -> list[list[str]]:
         found = (
             part.filter(scenario=s, method=m)["accuracy"].mean() for s in orders for m in KERNELS
         )
-        rows.append([str(size), *(f"{value:.1f}" for value in found)])
+        rows.append([str(size), *(f"{as_float(value):.1f}" for value in found)])
     return rows
 
 

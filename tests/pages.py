@@ -7,6 +7,10 @@ Blocks are marked by a comment in the line before them, which no reader sees:
 - ``<!-- stays up -->``: a server, which runs until the page ends.
 
 A block of ``text`` is what the block before it prints. `scripts.tables` has the mark of tables.
+
+Sybil would take the place of `blocks` alone, a dozen lines: it makes a test of each block, while
+those of a page share their state and its servers, and pytest-xdist keeps them in one worker only
+with ``--dist=loadgroup``, which all other tests would pay for.
 """
 
 import contextlib

@@ -72,7 +72,7 @@ expected = wrap(net, "source")(x) ** 3
 found = wrap(net, "sharpen", power=3)(x)
 assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
 assert wrap(net, "lame", affinity="ones", row_sum=1.0)(x).shape == (8, 10)
-for name in ("rpl", "rpl+sharpen"):
+for name in ("rpl", "rpl+sharpen", "dua"):
     assert wrap(net, name)(x).shape == (8, 10)
 for name in ("owl", "tit"):
     Path("data/birds", name).mkdir(parents=True)
@@ -104,7 +104,7 @@ def diffs() -> list[str]:
 
 
 def test_each_addition_is_a_file_or_class_and_one_line():
-    assert len(diffs()) == 6
+    assert len(diffs()) == 7
     for diff in diffs():
         assert diff.count("\n") <= 60
         files = re.findall(r"^\+\+\+ b/(.*)$", diff, flags=re.MULTILINE)
@@ -113,6 +113,14 @@ def test_each_addition_is_a_file_or_class_and_one_line():
             added = [line for line in part.splitlines()[1:] if re.match(r"\+(?!\+\+)", line)]
             if not part.startswith("/dev/null") and "affinity.py" not in part:
                 assert len(added) == 1
+
+
+def test_the_diffs_import_nothing_private_but_checks_of_arguments():
+    added = "\n".join(re.findall(r"^\+(?!\+\+)(.*)$", "".join(diffs()), flags=re.MULTILINE))
+    imports = re.findall(r"^(?:from|import) .*$", added, flags=re.MULTILINE)
+    assert len(imports) > 10
+    private = [line for line in imports if re.search(r"(?:[ .])_(?!checks import)", line)]
+    assert not private
 
 
 def test_what_the_diffs_add_is_everywhere(tmp_path):
@@ -129,7 +137,7 @@ def test_what_the_diffs_add_is_everywhere(tmp_path):
     where, *printed = done.stdout.splitlines()
     assert where == str(tmp_path / "src" / "lametta" / "__init__.py")
     listed = "\n".join(printed[printed.index("list") :])
-    for name in ("sharpen", "power=2.0", "ones", "birds", "rpl"):
+    for name in ("sharpen", "power=2.0", "ones", "birds", "rpl", "dua"):
         assert name in listed
     rows = pl.read_parquet(tmp_path / "results" / "cells" / "*.parquet")
     assert set(rows["method"]) == {"Source", "Sharpen", "Hybrid", "Ones"}

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -429,6 +429,33 @@ def test_a_trait_that_is_a_property_is_asked_of_an_object():
 
 
 PAIR = Pair(memory=False)
+
+
+class Told(Plain):
+    """A stranger's corrector: its traits are set by an option, or when an object is made."""
+
+    ordered = False
+
+    def __init__(self, ordered=True):
+        super().__init__(0)
+        self.ordered, self.causal = ordered, True
+
+
+@dataclass
+class Options(Corrected):
+    """A stranger's adapter, one of whose options is a trait."""
+
+    base: object
+    corrector: object = field(default_factory=Average)
+    stateful: bool = False
+
+
+def test_a_trait_that_is_an_attribute_of_objects_is_asked_of_one():
+    told = methods.find(f"python:{__name__}:Told")
+    assert traits(told) == (True, False, True)
+    assert traits(told, {"ordered": False}) == (False, False, True)
+    adapter = methods.find(f"python:{__name__}:Options")
+    assert [adapter.trait("stateful", given) for given in ({}, {"stateful": True})] == [False, True]
 
 
 def test_an_affinity_is_a_name_a_table_or_one_of_another_package(plug_in):

@@ -221,10 +221,9 @@ def lame_streams(
     _check_streams(xp, features, probs, lengths)
     n_streams, n = features.shape[:2]
     problem = Problem(xp, features, probs, affinity, weight, max_iter, tol)
-    place = {"device": device(probs)}
     if n > 0 and cuda.fits(problem):
         if lengths is not None:
-            lengths = xp.asarray(lengths, dtype=xp.int32, **place)
+            lengths = xp.asarray(lengths, dtype=xp.int32, device=device(probs))
         return LameStreamsResult(*cuda.solve_streams(problem, lengths))
     given = [n] * n_streams if lengths is None else [int(length) for length in lengths]
     results, errors = _solve_each(problem, given)
@@ -232,9 +231,17 @@ def lame_streams(
         raise errors[0]
     for stream, reason in errors.items():
         warnings.warn(f"stream {stream} is left out of this batch: {reason}", stacklevel=2)
+    return _stacked(xp, results, probs, given)
+
+
+def _stacked(
+    xp: ModuleType, results: Sequence[LameResult], probs: Array, lengths: Sequence[int]
+) -> LameStreamsResult:
+    """The results of all streams in arrays, with what only filled them given back."""
+    place = {"device": device(probs)}
     rows = [
         xp.concat([result.probs, probs[stream, length:, :]], axis=0)
-        for stream, (result, length) in enumerate(zip(results, given, strict=True))
+        for stream, (result, length) in enumerate(zip(results, lengths, strict=True))
     ]
     return LameStreamsResult(
         xp.stack(rows),

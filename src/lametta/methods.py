@@ -184,8 +184,7 @@ def as_corrector(
     lametta.types.LamettaError: corrector must see outputs alone, got 'tent', which needs a model
     """
     if isinstance(given, str):
-        made = find(given, argument).correctors(options or {}, argument)
-        return made[0] if len(made) == 1 else Chain(tuple(made))
+        return find(given, argument).corrector(options or {}, argument)
     check_can_correct(given, argument)
     if isinstance(given, Streams):
         raise LamettaError(
@@ -275,16 +274,21 @@ class Component:
         return self.factory(*([] if self.is_corrector else [model]), **self.arguments(given))
 
     def trait(self, name: str, default: bool, given: Mapping[str, object]) -> bool:
-        """What the class says, or an object with these options where the class has a property."""
+        """What an object with these options says; where none can be made, what the class says.
+
+        An adapter is made only where its class leaves it open: by a property, or by an option.
+        """
         found = getattr(self.factory, name, default)
-        if hasattr(found, "__get__"):  # a property itself is always true
+        is_open = hasattr(found, "__get__")  # a property itself is always true
+        if is_open or self.is_corrector or name in self.own:
             try:
-                found = getattr(self.make(given), name)
+                found = getattr(self.make(given), name, default)
             except Exception as error:  # any, of a stranger's code
-                raise LamettaError(
-                    f"{name} must be True or False on the class of {self.name}, got a property of "
-                    f"objects that cannot be made without more: {error}"
-                ) from error
+                if is_open:
+                    raise LamettaError(
+                        f"{name} must be True or False on the class of {self.name}, got a property "
+                        f"of objects that cannot be made without more: {error}"
+                    ) from error
         if found not in (True, False):
             got = type(found).__name__
             raise LamettaError(f"{name} of {self.name} must be True or False, got a {got}")
@@ -352,8 +356,8 @@ class Method:
     def trait(self, name: str, params: Mapping[str, object] | None = None) -> bool:
         """Whether it is ``ordered``, ``stateful`` or ``causal`` with these parameters.
 
-        Most classes say so of all their objects. Those that have a property for it, as what holds
-        other correctors does, are asked by an object.
+        A corrector is asked as it is made with them, since it may be a property, as of what holds
+        other correctors, or an attribute of the object.
         """
         parts = self.split_params(params or {})
         join = all if name == "causal" else any
@@ -434,6 +438,11 @@ class Method:
                 f"{argument} must see outputs alone, got {self.name!r}, which needs a model"
             )
         return [part.make(given) for part, given in self.split_params(params)]
+
+    def corrector(self, params: Mapping[str, object], argument: str = "method") -> Corrector:
+        """Make one corrector of all; for methods of outputs alone."""
+        made = self.correctors(params, argument)
+        return made[0] if len(made) == 1 else Chain(tuple(made))
 
     def build(self, model: Model | Adapter, params: Mapping[str, object]) -> Adapter:
         """Make the adapter on a model.

@@ -110,14 +110,7 @@ def correct(
     Example: lametta correct features.npz -o corrected.npz --method lame --set k=3
     """
     with user_errors():
-        if given.suffix == ".json":
-            raise LamettaError(
-                f"IN must be a .npz or .safetensors file, got {given}: lametta camera-traps "
-                "corrects results in MegaDetector's format"
-            )
-        if batch_size < 0:
-            raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
-        check_target(target, given)
+        _check(given, target, batch_size)
         shortcuts = {"affinity": affinity and affinity.lower(), "k": k, "row_sum": row_sum}
         shortcuts |= {"symmetric": symmetric, "weight": weight, "max_iter": max_iter, "tol": tol}
         shortcuts = {name: value for name, value in shortcuts.items() if value is not None}
@@ -132,9 +125,21 @@ def correct(
         write(target, predictions, corrected, made_by)
     _show(predictions, corrected, steps)
     _show_groups(predictions, corrected)
-    if not found.trait("stateful", params) and (n := sum(step.alone for step in steps)):
-        print_line(_NO_NEIGHBORS.format(n, len(steps), method), err)
+    n_alone = sum(step.alone for step in steps)
+    if n_alone and not found.trait("stateful", params):
+        print_line(_NO_NEIGHBORS.format(n_alone, len(steps), method), err)
     print_line(f"wrote {target}")
+
+
+def _check(given: Path, target: Path, batch_size: int) -> None:
+    if given.suffix == ".json":
+        raise LamettaError(
+            f"IN must be a .npz or .safetensors file, got {given}: lametta camera-traps corrects "
+            "results in MegaDetector's format"
+        )
+    if batch_size < 0:
+        raise LamettaError(f"--batch-size must be >= 0, got {batch_size}")
+    check_target(target, given)
 
 
 def _correct(
@@ -206,20 +211,23 @@ def _show_groups(given: Predictions, after: Floats) -> None:
     if len(groups) < 2:
         return
     scored = given.labels is not None
-    shown: list[list[str | Text]] = []
-    for name, n, changed, scores, gain in groups[:_N_GROUPS]:
-        shown.append([name, f"{n}", f"{changed:.1%}", *(f"{x:.2%}" for x in scores)])
-        if scored:
-            shown[-1].append(Text(f"{gain:+.2f}", "red" if gain < 0 else "green"))
     numbers = ["samples", "changed"] + (["before", "after", "points"] if scored else [])
     columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
     print_line("")
-    show_table(Column("group", overflow="fold"), *columns, rows=shown)
+    show_table(Column("group", overflow="fold"), *columns, rows=map(_row, groups[:_N_GROUPS]))
     if (more := len(groups) - _N_GROUPS) > 0:
         print_line(f"and {more} groups more")
     if scored:
         worse = sum(group.gain < 0 for group in groups)
         print_line(f"{worse} of {len(groups)} groups got worse")
+
+
+def _row(group: _Group) -> list[str | Text]:
+    shown: list[str | Text] = [group.name, f"{group.n}", f"{group.changed:.1%}"]
+    if group.scores:
+        gain = Text(f"{group.gain:+.2f}", "red" if group.gain < 0 else "green")
+        shown += [*(f"{score:.2%}" for score in group.scores), gain]
+    return shown
 
 
 def _groups(given: Predictions, after: Floats) -> Iterator[_Group]:

@@ -1,5 +1,6 @@
 """``lametta map``: the class map of the paper's appendix, for any targets."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -51,13 +52,7 @@ def map_(
         names = target_names(targets)
         with option_names(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]
-            try:
-                classes = ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
-            except LamettaError as error:
-                for choice in choices:
-                    if not choice.covered:
-                        print_line(_explained(choice), err)
-                raise LamettaError(str(error).replace("drop_empty", "--drop-empty")) from None
+            classes = _mapped(choices, names, pooling, drop_empty=drop_empty)
         if output is not None:
             classes.save(output)
     _show(choices, classes)
@@ -68,6 +63,18 @@ def map_(
     print_line(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}")
     if output is not None:
         print_line(f"wrote {output}")
+
+
+def _mapped(
+    choices: Sequence[Choice], names: Sequence[str], pooling: Pooling, *, drop_empty: bool
+) -> ClassMap:
+    try:
+        return ancestral_map(names, pooling=pooling.value, drop_empty=drop_empty)
+    except LamettaError as error:
+        for choice in choices:
+            if not choice.covered:
+                print_line(_explained(choice), err)
+        raise LamettaError(str(error).replace("drop_empty", "--drop-empty")) from None
 
 
 def target_names(targets: str) -> list[str]:

@@ -271,11 +271,19 @@ class StatefulCorrector(HostCorrector):
 
         Nothing is allocated by what the state claims: its arrays are compared with templates.
         """
-        sizes = state.get(_SIZES)
-        if sizes is None or sizes.shape != (2,) or sizes.dtype != np.int64 or sizes.min() < 1:
-            raise LamettaError(
-                f"state['{_SIZES}'] must be the integers d and K, got {sizes!r:.100}"
-            )
+        self._check_arrays(state)
+        with np.errstate(all="ignore"):  # of numbers that are refused
+            for name, invariant in self.invariants().items():
+                if not invariant.holds(state[name], state):
+                    got = state[name]
+                    raise LamettaError(
+                        f"state[{name!r}] must be {invariant.says}, got numbers from "
+                        f"{got.min():g} to {got.max():g}"
+                    )
+
+    def _check_arrays(self, state: State) -> None:
+        """Raise unless names, shapes and types are those of a state, and all numbers finite."""
+        sizes = _sizes_of(state)
         # An array that grows with d or K is as large as they are: beyond the largest that is given,
         # other sizes show as other shapes, without arrays of the sizes that are claimed.
         most = 4096 + max(array.size for array in state.values())
@@ -303,14 +311,14 @@ class StatefulCorrector(HostCorrector):
                 )
             if not np.isfinite(got).all():
                 raise LamettaError(f"state[{name!r}] must be finite, got NaN or infinity")
-        with np.errstate(all="ignore"):  # of numbers that are refused
-            for name, invariant in self.invariants().items():
-                if not invariant.holds(state[name], state):
-                    got = state[name]
-                    raise LamettaError(
-                        f"state[{name!r}] must be {invariant.says}, got numbers from "
-                        f"{got.min():g} to {got.max():g}"
-                    )
+
+
+def _sizes_of(state: State) -> NDArray[np.int64]:
+    """The d and K that a state says it is of."""
+    sizes = state.get(_SIZES)
+    if sizes is None or sizes.shape != (2,) or sizes.dtype != np.int64 or sizes.min() < 1:
+        raise LamettaError(f"state['{_SIZES}'] must be the integers d and K, got {sizes!r:.100}")
+    return sizes
 
 
 Remembering = StatefulCorrector  # its name of before

@@ -116,19 +116,8 @@ class Chain(Composite, Params):
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
         """Continue from what `state_dict` gave; nothing changes if any of it is refused."""
-        if not isinstance(state, Mapping):
-            raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
-        parts: list[dict[str, Array]] = [{} for _ in self.correctors]
-        for key, array in state.items():
-            number, _, name = str(key).partition(".")
-            if not number.isdecimal() or int(number) >= len(parts):
-                raise LamettaError(f"state must have names of {len(parts)} parts, got {key!r}")
-            parts[int(number)][name] = array
-        held = [
-            (one, part)
-            for one, part in zip(self.correctors, parts, strict=True)
-            if isinstance(one, Stateful)
-        ]
+        parts = zip(self.correctors, _parts_of(state, len(self.correctors)), strict=True)
+        held = [(one, part) for one, part in parts if isinstance(one, Stateful)]
         for one, part in held:
             clone(one).load_state_dict(part)
         sizes = {tuple(to_numpy(part["sizes"]).tolist()) for _, part in held if "sizes" in part}
@@ -146,6 +135,19 @@ class Chain(Composite, Params):
     def state_nbytes(self, d: int, k: int) -> int:
         """How many bytes the state of a stream takes, as far as its parts know."""
         return sum(state_nbytes(one, d, k) for one in self.correctors)
+
+
+def _parts_of(state: Mapping[str, Array], n: int) -> list[dict[str, Array]]:
+    """The state of each of n correctors, out of that of their chain."""
+    if not isinstance(state, Mapping):
+        raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
+    parts: list[dict[str, Array]] = [{} for _ in range(n)]
+    for key, array in state.items():
+        number, _, name = str(key).partition(".")
+        if not number.isdecimal() or int(number) >= n:
+            raise LamettaError(f"state must have names of {n} parts, got {key!r}")
+        parts[int(number)][name] = array
+    return parts
 
 
 def _merged(info: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:

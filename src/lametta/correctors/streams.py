@@ -243,18 +243,7 @@ class Streams(Composite, Params):
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
         """Continue from what `state_dict` gave; other streams are forgotten."""
-        if not isinstance(state, Mapping):
-            raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
-        memories: dict[Id, dict[str, Array]] = {}
-        for key, array in state.items():
-            text, _, name = str(key).rpartition("/")
-            try:
-                one = _id(json.loads(text))
-            except ValueError:
-                one = None
-            if one is None:
-                raise LamettaError(f"state must have names id/name, the id in JSON, got {key!r}")
-            memories.setdefault(one, {})[name] = array
+        memories = _by_id(state)
         loaded = {one: self._new() for one in memories}
         for one, own in loaded.items():
             if not isinstance(own.corrector, Stateful):
@@ -354,3 +343,20 @@ def _means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]
     shared = [name for name in infos[0][0] if all(name in info for info, _ in infos)]
     total = sum(n for _, n in infos)
     return {name: sum(float(info[name]) * n for info, n in infos) / total for name in shared}
+
+
+def _by_id(state: Mapping[str, Array]) -> dict[Id, dict[str, Array]]:
+    """The state of each stream, out of that of all."""
+    if not isinstance(state, Mapping):
+        raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
+    memories: dict[Id, dict[str, Array]] = {}
+    for key, array in state.items():
+        text, _, name = str(key).rpartition("/")
+        try:
+            one = _id(json.loads(text))
+        except ValueError:
+            one = None
+        if one is None:
+            raise LamettaError(f"state must have names id/name, the id in JSON, got {key!r}")
+        memories.setdefault(one, {})[name] = array
+    return memories

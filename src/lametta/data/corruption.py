@@ -2,9 +2,10 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -84,31 +85,46 @@ def corrupt(
     (('fog/5/0', 'snow/5/0'), (48, 32), 'snow')
     """
     names = SETS.get(corruptions, (corruptions,)) if isinstance(corruptions, str) else corruptions
-    for name in names:
-        check_choice("corruptions", name, SETS["all"])
-    if not names:
-        raise LamettaError("corruptions must not be empty, got none")
+    _check_each("corruptions", names, SETS["all"])
     levels = (severity,) if isinstance(severity, int) else tuple(severity)
-    for level in levels:
-        check_choice("severity", level, range(1, 6))
-    if not levels:
-        raise LamettaError("severity must not be empty, got none")
+    _check_each("severity", levels, range(1, 6))
     if size is not None and size < _LEAST:
         raise LamettaError(f"size must be at least {_LEAST} pixels, or None, got {size}")
     check_choice("constants", constants, CONSTANTS)
     # Now, not when the first image is read.
     for module, install in packages(names, constants).items():
         check_package(module, install, "a corruption")
-    domains = [(name, level) for name in names for level in levels]
-    groups = names if len(levels) == 1 else [f"{name}/{level}" for name, level in domains]
+    domains, groups = name_domains(names, levels)
+    pairs = tuple(product(names, levels))
     return replace(
         dataset,
         name=f"{dataset.name}_c",
-        samples=_Corrupted(dataset.samples, dataset.keys, tuple(domains), seed, size, constants),
+        samples=_Corrupted(dataset.samples, dataset.keys, pairs, seed, size, constants),
         labels=np.tile(dataset.labels, len(domains)),
-        keys=tuple(f"{name}/{level}/{key}" for name, level in domains for key in dataset.keys),
+        keys=tuple(f"{domain}/{key}" for domain in domains for key in dataset.keys),
         groups=np.repeat(np.array(groups), len(dataset)),
     )
+
+
+def name_domains(
+    corruptions: Sequence[str], levels: Sequence[int]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """What keys and what groups call each corruption at each severity, in this order.
+
+    Examples
+    --------
+    >>> name_domains(["fog", "snow"], [5])
+    (['fog/5', 'snow/5'], ['fog', 'snow'])
+    """
+    domains = [f"{corruption}/{level}" for corruption in corruptions for level in levels]
+    return domains, domains if len(levels) > 1 else corruptions
+
+
+def _check_each(name: str, given: Collection[object], known: Collection[object]) -> None:
+    for value in given:
+        check_choice(name, value, known)
+    if not given:
+        raise LamettaError(f"{name} must not be empty, got none")
 
 
 def packages(corruptions: Sequence[str], constants: str = "imagenet") -> dict[str, str]:

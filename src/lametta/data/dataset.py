@@ -302,9 +302,7 @@ def _match(
         target_of[used] = [names.index(classes[i]) for i in used]
         return target_of
     if n_outputs == len(classes):
-        if (least := class_map.min_classes) > n_outputs:
-            raise LamettaError(f"class_map must map {n_outputs} classes, got {least}")
-        return targets_of(class_map, len(classes))
+        return targets_of(class_map, n_outputs)
     if not named and len(classes) == len(names):
         return np.arange(len(classes))
     raise LamettaError(
@@ -315,6 +313,8 @@ def _match(
 
 def targets_of(class_map: ClassMap, n: int) -> NDArray[np.int64]:
     """The target of each of a model's n classes; -1 for those without one."""
+    if (least := class_map.min_classes) > n:
+        raise LamettaError(f"class_map must map {n} classes, got {least}")
     target_of = np.full(n, -1)
     for target, members in enumerate(class_map.groups):
         target_of[list(members)] = target

@@ -362,12 +362,7 @@ def _as_pipeline(model: object, processor: object) -> "Pipeline":
             f"feature extractor, got {processor!r:.100}"
         )
     if hasattr(model, "get_text_features") and hasattr(model, "get_image_features"):  # as CLIP
-        parts = {name: getattr(processor, name, None) for name in ("image_processor", "tokenizer")}
-        if None in parts.values():
-            raise LamettaError(
-                f"processor must have an image_processor and a tokenizer for {type(model).__name__}"
-                f", got {type(processor).__name__}"
-            )
+        parts = _parts_of(processor, model)
         return hf.ZeroShotImageClassificationPipeline(model=model, device=model.device, **parts)
     name = getattr(model, "main_input_name", None)
     if name not in _INPUTS:
@@ -379,6 +374,17 @@ def _as_pipeline(model: object, processor: object) -> "Pipeline":
     part = getattr(processor, word, processor)  # it may be the tokenizer, say, or have it
     kind = getattr(hf, f"{task.title()}ClassificationPipeline")
     return kind(model=model, device=model.device, **{word: part})
+
+
+def _parts_of(processor: object, model: nn.Module) -> dict[str, object]:
+    """What prepares images and texts for a zero-shot model."""
+    parts = {name: getattr(processor, name, None) for name in ("image_processor", "tokenizer")}
+    if None in parts.values():
+        raise LamettaError(
+            f"processor must have an image_processor and a tokenizer for {type(model).__name__}, "
+            f"got {type(processor).__name__}"
+        )
+    return parts
 
 
 def _check_one_of_many(pipeline: "Pipeline") -> None:

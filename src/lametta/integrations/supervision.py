@@ -115,14 +115,13 @@ class ClassSmoother:
         given = self._given("probs", detections, PROBS, probs)
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
-        answers = np.empty((0, self.n_classes))
+        answers: NDArray[np.floating] = np.empty((0, self.n_classes))
         if tracks:
             vectors = self._given("features", detections, FEATURES, features)
             rows = self._rows(detections, tracked) if given is None else given[tracked]
             seen = rows if vectors is None else vectors[tracked]
-            found = self._streams.correct(seen, rows, tracks)
-            fine = [i for i, track in enumerate(tracks) if track not in found.errors]
-            tracked, answers = tracked[fine], np.asarray(found.probs)[fine]
+            fine, answers = self._answers(seen, rows, tracks)
+            tracked = tracked[fine]
         self._age(tracks)
         return self._corrected(detections, given, tracked, answers)
 
@@ -135,6 +134,14 @@ class ClassSmoother:
     def tracks(self) -> list[int]:
         """The ids of the tracks that are remembered, the least recently seen first."""
         return [int(track) for track in self._streams.ids]
+
+    def _answers(
+        self, features: Array, probs: Array, tracks: list[int]
+    ) -> tuple[list[int], NDArray[np.floating]]:
+        """The places of the tracks that were not refused, and their probabilities."""
+        found = self._streams.correct(features, probs, tracks)
+        fine = [i for i, track in enumerate(tracks) if track not in found.errors]
+        return fine, np.asarray(found.probs)[fine]
 
     def _age(self, tracks: list[int]) -> None:
         """Count a frame, and forget tracks that were missing for too long."""

@@ -106,18 +106,21 @@ class BoundedProtocol(HttpToolsProtocol):
                 rest = memoryview(rest)
             piece, rest = rest[:end], rest[end:]
             self._n_head += len(piece)
-            try:
-                self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade:
-                self._is_deaf = True  # another protocol would follow, which is not spoken here
-            except httptools.HttpParserError as error:
-                too_large = isinstance(error.__context__, _HeadTooLargeError)
-                reason = str(error.__context__) if too_large else "this is no HTTP request"
-                self._refuse(431 if too_large else 400, reason)
+            self._parse(piece)
             if self._n_head >= self.max_head and not self._is_deaf:
                 self._refuse(431, f"the head must have at most {self.max_head} bytes")
             if self._n_head and len(self.headers or ()) > _HEADERS and not self._is_deaf:
                 self._refuse(431, _TOO_MANY)  # of a head, or trailers, that go on
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._is_deaf = True  # another protocol would follow, which is not spoken here
+        except httptools.HttpParserError as error:
+            too_large = isinstance(error.__context__, _HeadTooLargeError)
+            reason = str(error.__context__) if too_large else "this is no HTTP request"
+            self._refuse(431 if too_large else 400, reason)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _PIPELINED:

@@ -1,4 +1,4 @@
-"""What the features of each class are like on the source, as PeTTA compares with them."""
+"""Mean and variance of the source's features, class by class, which PeTTA compares with."""
 
 from collections.abc import Iterable, Mapping
 from os import PathLike

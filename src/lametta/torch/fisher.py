@@ -1,4 +1,4 @@
-"""How much each parameter matters for the source, as EATA has it: a diagonal Fisher matrix.
+"""Diagonal Fisher matrix of the source, as EATA has it: how much each parameter matters.
 
 For each batch of the source, without labels, the gradient of the mean cross-entropy to the classes
 that the network itself predicts; squared, and its mean over batches. As published, that is the

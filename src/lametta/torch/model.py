@@ -291,19 +291,8 @@ _CONVENTIONAL = ("fc", "classifier", "head", "heads", "_fc", "linear", "score")
 
 def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     """Find the head of a network, as `lametta.torch.Classifier` describes it."""
-    if isinstance(head, nn.Module):
-        if all(head is not module for module in net.modules()):
-            raise LamettaError(f"head must be a module of net, got {type(head).__name__}")
-        return head
-    if isinstance(head, str):
-        try:
-            return net.get_submodule(head)
-        except AttributeError:
-            raise LamettaError(
-                f"head must name a module of net, got {head!r}; {_described(net)}"
-            ) from None
     if head is not None:
-        raise LamettaError(f"head must be a module or its name, got {type(head).__name__}")
+        return _given_head(net, head)
     get_classifier = getattr(net, "get_classifier", None)
     found = [get_classifier()] if callable(get_classifier) else []
     found += [getattr(net, name, None) for name in _CONVENTIONAL]
@@ -316,6 +305,21 @@ def find_head(net: nn.Module, head: nn.Module | str | None) -> nn.Module:
     raise LamettaError(
         f"head must be given for {type(net).__name__}, got none and found none; {_described(net)}"
     )
+
+
+def _given_head(net: nn.Module, head: object) -> nn.Module:
+    if isinstance(head, nn.Module):
+        if all(head is not module for module in net.modules()):
+            raise LamettaError(f"head must be a module of net, got {type(head).__name__}")
+        return head
+    if not isinstance(head, str):
+        raise LamettaError(f"head must be a module or its name, got {type(head).__name__}")
+    try:
+        return net.get_submodule(head)
+    except AttributeError:
+        raise LamettaError(
+            f"head must name a module of net, got {head!r}; {_described(net)}"
+        ) from None
 
 
 _IDLE = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
@@ -384,14 +388,7 @@ def _described(net: nn.Module) -> str:
 def pick_logits(returned: object, output: OutputKey, n: int) -> torch.Tensor:
     """Find the logits [N, K] of n samples in what a network returned."""
     try:
-        if callable(output):
-            found: object = output(returned)
-        elif isinstance(output, int):
-            found = tuple(_parts(returned).values())[output]
-        elif output is not None:
-            found = _parts(returned)[output]
-        else:
-            found = _only_logits(returned)
+        found = _chosen(returned, output)
     except (KeyError, IndexError):
         among = ", ".join(_parts(returned)) or type(returned).__name__
         raise LamettaError(f"output must be one of {among}, got {output!r}") from None
@@ -401,6 +398,14 @@ def pick_logits(returned: object, output: OutputKey, n: int) -> torch.Tensor:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise LamettaError(f"net must return logits [N, K], or say which with output=, got {got}")
     return found
+
+
+def _chosen(returned: object, output: OutputKey) -> object:
+    if callable(output):
+        return output(returned)
+    if isinstance(output, int):
+        return tuple(_parts(returned).values())[output]
+    return _only_logits(returned) if output is None else _parts(returned)[output]
 
 
 def with_logits(returned: Any, logits: torch.Tensor) -> object:

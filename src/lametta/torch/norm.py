@@ -1,7 +1,7 @@
 """Batch-normalization layers and their statistics: the source's, the batch's, or others."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Self
 
 import torch
@@ -236,8 +236,21 @@ def batch_statistics(
         norm.training = True
     for norm, _ in others:
         norm.momentum = momentum
-    hooks = [norm.register_forward_pre_hook(_prepare) for norm in norms] if alone else []
-    before = [(x, x.clone()) for norm in norms for x in norm.buffers()] if alone else []
+    try:
+        with _of_one_sample(norms) if alone else nullcontext():
+            yield
+    finally:
+        for norm in norms:
+            norm.training = False
+        for norm, own in others:
+            norm.momentum = own
+
+
+@contextmanager
+def _of_one_sample(norms: Iterable[nn.Module]) -> Iterator[None]:
+    """Let layers take the statistics of one sample's positions, or raise and change nothing."""
+    hooks = [norm.register_forward_pre_hook(_prepare) for norm in norms]
+    before = [(x, x.clone()) for norm in norms for x in norm.buffers()]
     try:
         yield
     except _NoVarianceError:
@@ -247,10 +260,6 @@ def batch_statistics(
     finally:
         for hook in hooks:
             hook.remove()
-        for norm in norms:
-            norm.training = False
-        for norm, own in others:
-            norm.momentum = own
 
 
 def _prepare(norm: nn.Module, args: tuple[torch.Tensor, ...]) -> None:

@@ -195,12 +195,8 @@ def layers_of(net: nn.Module, x: object) -> list[Layer]:
     >>> [layer.place for layer in layers if layer.is_norm][0]
     0.0
     """
-    modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
-    known, order = _orders.get(net, (set[str](), list[str]()))
-    if known != modules.keys():
-        order = _order(net, modules, x)
-        _orders[net] = set(modules), order
-    called = [modules[name] for name in order]
+    modules = _called(net, x)
+    order, called = list(modules), list(modules.values())
     norms = {module for module in called if is_batch_norm(module)}
     norms = norms or {module for module in called if isinstance(module, _OTHER_NORMS)}
     layers, before = [], 0
@@ -213,6 +209,16 @@ def layers_of(net: nn.Module, x: object) -> list[Layer]:
 
 # Names, since the modules would keep their network alive.
 _orders: WeakKeyDictionary[nn.Module, tuple[set[str], list[str]]] = WeakKeyDictionary()
+
+
+def _called(net: nn.Module, x: object) -> dict[str, nn.Module]:
+    """The modules with parameters of their own that a pass calls, in order."""
+    modules = {n: m for n, m in net.named_modules() if any(True for _ in m.parameters(False))}
+    known, order = _orders.get(net, (set[str](), list[str]()))
+    if known != modules.keys():
+        order = _order(net, modules, x)
+        _orders[net] = set(modules), order
+    return {name: modules[name] for name in order}
 
 
 def _order(net: nn.Module, modules: dict[str, nn.Module], x: object) -> list[str]:
@@ -248,12 +254,9 @@ def _released_halves(net: nn.Module, layers: Sequence[str]) -> list[int | None]:
     last = len(parts) // 2 if lists else len(parts) // 2 - 1
     halves: list[int | None] = []
     for layer in layers:
-        part = next((i for i, part in enumerate(parts) if layer.startswith(f"{part}.")), None)
-        if part is not None:
-            halves.append(int(part > last))
-        else:
-            is_stem = not lists and 1 not in halves
-            halves.append(0 if is_stem else None)
+        stem = None if lists or 1 in halves else 0
+        inside = (int(i > last) for i, part in enumerate(parts) if layer.startswith(f"{part}."))
+        halves.append(next(inside, stem))
     return halves
 
 

@@ -27,13 +27,7 @@ def load_weights(net: nn.Module, file: Path | None) -> nn.Module:
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     with reading(file, "weights"):
-        if file.suffix == ".safetensors":
-            stored: object = safetensors_module().load_file(file)
-        elif file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                stored = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        else:
-            stored = _load_tensors(file)
+        stored = _load_tensors(file)
     if isinstance(stored, Mapping):
         stored = stored.get("state_dict", stored)
     if not isinstance(stored, Mapping) or not all(
@@ -46,7 +40,12 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _load_tensors(file: Path) -> object:
-    """What `torch.save` wrote, if it holds tensors and plain values alone."""
+    """What is in a file; of what `torch.save` wrote, tensors and plain values alone."""
+    if file.suffix == ".safetensors":
+        return safetensors_module().load_file(file)
+    if file.suffix == ".npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:  # whose message advises to run the file's code

@@ -11,7 +11,6 @@ from lametta import methods
 from lametta.adapters import Corrected, Source
 from lametta.classmap import ClassMap
 from lametta.correctors import Streams
-from lametta.correctors.chain import Chain
 from lametta.preprocess import Preprocess
 from lametta.torch.model import (
     Classifier,
@@ -219,7 +218,6 @@ def _maker(method: Any, options: dict[str, object]) -> Callable[[Classifier], Ad
     for option, message in found.param_errors(options):
         raise LamettaError(f"{option} {message}".strip())
     if all(part.is_corrector for part in found.components):
-        made = found.correctors(options)  # one of all, for streams to have copies of
-        one = made[0] if len(made) == 1 else Chain(tuple(made))
+        one = found.corrector(options)  # for streams to have copies of
         return lambda model: Corrected(model, one)
     return lambda model: found.build(model, options)

@@ -174,6 +174,9 @@ def _is_deep(content: dict[str, object]) -> bool:
 def to_toml(value: object) -> str:
     """A value of JSON as one of TOML.
 
+    tomli-w would take the place of these lines, and not of `to_key`, which errors need too. It puts
+    tables behind other values, so that options are read, and shown by reports, in another order.
+
     Examples
     --------
     >>> to_toml({"layers": "norm", "lr": 1e-3, "betas": [0.9, 0.99], "nesterov": True})

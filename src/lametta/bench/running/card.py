@@ -1,6 +1,6 @@
 """Protocol card: what has to be equal before two people's numbers can be compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -40,11 +40,7 @@ def protocol_card(
     experiment = workspace.experiment
     scenarios = {cell.scenario: experiment.scenarios[cell.scenario] for cell in cells}
     datasets = dict.fromkeys(spec.dataset for spec in scenarios.values())
-    by_scenario: dict[str, Cell] = {}
-    by_method: dict[str, Cell] = {}
-    for cell in cells:  # the first of each: those of studies, where there are any
-        by_scenario.setdefault(cell.scenario, cell)
-        by_method.setdefault(cell.method, cell)
+    by_scenario, by_method = (_first_by(name, cells) for name in ("scenario", "method"))
     return {
         "experiment": experiment.name,
         "citation": experiment.citation,
@@ -60,17 +56,28 @@ def protocol_card(
         "batch_sizes": sorted({cell.batch_size for cell in cells}),
         "seeds": sorted({cell.seed for cell in cells}),
         "methods": {
-            name: {
-                "kind": cell.kind,
-                "params": {key: _as_named(key, value) for key, value in cell.params.items()},
-                "answers": find(cell.kind).answers(cell.params) or "",
-                "tuned_on": _tuned_on(workspace, name, selected),
-            }
+            name: {**_method(cell), "tuned_on": _tuned_on(workspace, name, selected)}
             for name, cell in by_method.items()
         },
         "metric": METRIC,
         "interval": INTERVAL,
     }
+
+
+def _method(cell: Cell) -> dict[str, object]:
+    return {
+        "kind": cell.kind,
+        "params": {key: _as_named(key, value) for key, value in cell.params.items()},
+        "answers": find(cell.kind).answers(cell.params) or "",
+    }
+
+
+def _first_by(name: str, cells: Iterable[Cell]) -> dict[str, Cell]:
+    """The first cell of each: those of studies, where there are any."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        found.setdefault(getattr(cell, name), cell)
+    return found
 
 
 def _as_named(key: str, value: object) -> object:

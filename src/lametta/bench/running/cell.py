@@ -51,7 +51,7 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     """
     experiment = workspace.experiment
     method = find(cell.kind)
-    shared = method.needs_network or not method.stateful
+    shared = method.needs_network or not method.trait("stateful", cell.params)
     with set_up(workspace, cell) as setup:
         stream, metrics = setup.stream, StreamingMetrics(setup.n_classes)
         make = partial(method.build, setup.model, cell.params)
@@ -63,7 +63,7 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
         "dataset": experiment.scenarios[cell.scenario].dataset,
         "fingerprint": stream.fingerprint,
         **metrics.compute(),
-        "causal": method.causal,
+        "causal": method.trait("causal", cell.params),
         "needs": ", ".join(method.needs),
         "answers": method.answers(cell.params),
         **_summary(steps),

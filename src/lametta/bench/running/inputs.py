@@ -14,7 +14,7 @@ from lametta.bench.running.workspace import Workspace, as_specified
 from lametta.data import catalog
 from lametta.data.corruption import packages
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
-from lametta.methods import find, is_builtin
+from lametta.methods import Method, find, is_builtin
 from lametta.registry import import_object
 from lametta.types import LamettaError
 
@@ -30,6 +30,18 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     """Raise unless cells find their data and weights, and networks fit the data and the methods."""
     scenarios, cells = workspace.experiment.scenarios, list(cells)
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
+    _check_files(workspace, pairs)
+    for model, name in pairs:
+        data = workspace.dataset(name)
+        if message := _unlike(data, _count_classes(workspace, model, data)):
+            raise LamettaError(f"datasets.{name} must be labeled as models.{model} is: {message}")
+    for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
+        if message := _lacking(workspace, model, find(kind)):
+            raise LamettaError(f"models.{model} does not fit methods.{name}: {message}")
+
+
+def _check_files(workspace: Workspace, pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise unless the data of these models and data sets can be read, and weights are there."""
     for _, name in pairs:
         try:
             workspace.dataset(name)
@@ -39,20 +51,15 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
         file = workspace.weights(model)
         if file is not None and not file.is_file():
             raise LamettaError(f"models.{model} cannot be loaded: no such file: '{file}'")
-    for model, name in pairs:
-        data = workspace.dataset(name)
-        if message := _unlike(data, _count_classes(workspace, model, data)):
-            raise LamettaError(f"datasets.{name} must be labeled as models.{model} is: {message}")
-    for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
-        method = find(kind)
-        if method.augments_pixels and workspace.network(model)[1] is None:
-            raise LamettaError(f"models.{model} does not fit methods.{name}: {_NO_PIXELS}")
-        with workspace.classifier(model, None) as network:
-            if "prototypes" in method.needs and network.prototypes is None:
-                raise LamettaError(
-                    f"models.{model} does not fit methods.{name}: it needs prototypes, and the "
-                    "network's head is no linear layer"
-                )
+
+
+def _lacking(workspace: Workspace, model: str, method: Method) -> str:
+    """What a method needs and a network does not have; empty if it has all."""
+    if method.augments_pixels and workspace.network(model)[1] is None:
+        return _NO_PIXELS
+    with workspace.classifier(model, None) as network:
+        lacks = "prototypes" in method.needs and network.prototypes is None
+    return "it needs prototypes, and the network's head is no linear layer" if lacks else ""
 
 
 def _count_classes(workspace: Workspace, model: str, data: Dataset) -> int:
@@ -111,11 +118,16 @@ def find_inputs(
     for name, model in models.items():
         if model.weights is not None:
             needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
-    for name, method, kind in dict.fromkeys((x.model, x.method, x.kind) for x in cells):
-        is_input = models[name].zoo.startswith("embedded:")  # a digit, as it is
-        if is_input and is_builtin(kind) and find(kind).augments_pixels:
-            needs.append(Requirement("pixels", name, False, f"for methods.{method}"))
+    needs += _pixels(models, cells)
     return (*needs, *_packages(models.values(), used.values())), data
+
+
+def _pixels(models: Mapping[str, ModelSpec], cells: Sequence[Cell]) -> Iterator[Requirement]:
+    """The networks without pixels that methods would augment: a digit is the input as it is."""
+    for name, method, kind in dict.fromkeys((x.model, x.method, x.kind) for x in cells):
+        is_input = models[name].zoo.startswith("embedded:")
+        if is_input and is_builtin(kind) and find(kind).augments_pixels:
+            yield Requirement("pixels", name, False, f"for methods.{method}")
 
 
 def _data_sets(

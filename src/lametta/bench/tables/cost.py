@@ -1,5 +1,8 @@
 """Tables of what methods need, and of passes, time and memory of a batch."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import polars as pl
 
 from lametta.bench.analysis import at_stream_speed
@@ -35,31 +38,29 @@ def costs(frame: pl.DataFrame, source: str | None = None) -> Table:
     | TENT | 2.0 | 1.0 | 250.000 | 500.000 | 250.000 |
     """
     timed = frame.filter(pl.col("forward_time").is_not_null())
-    shown = [
-        COLUMNS[name]
-        for name in _SHOWN
-        if name in frame.columns and timed[name].null_count() < len(timed)
-    ]
-    traits = [name for name in _TRAITS if name in frame.columns and any(timed[name])]
+    shown = [COLUMNS[name] for name in _filled(timed, _SHOWN)]
+    traits = _filled(timed, _TRAITS)
     data = timed.group_by("model", "method", maintain_order=True).agg(
         *(pl.col(name).first() for name in traits),
         *(pl.col(column.name).mean() for column in shown),
     )
     fast = _at_speed(timed, source)
-    if fast is not None:
-        data = data.join(fast, on=["model", "method"], how="left", maintain_order="left")
+    at_speed = {name: title for name, title in _AT_SPEED.items() if name in fast}
+    data = data.join(fast, on=["model", "method"], how="left", maintain_order="left")
     several = data["model"].n_unique() > 1
+    texts: dict[str, Callable[[Any], str]] = {
+        **dict.fromkeys(traits, lambda trait: trait or ""),
+        **{column.name: column.text for column in shown},
+        **dict.fromkeys(at_speed, _percent),
+    }
     rows = [
         [
             Entry(f"{row['model']} · {row['method']}" if several else row["method"]),
-            *(Entry(row[name] or "") for name in traits),
-            *(Entry(column.text(row[column.name])) for column in shown),
-            *(Entry(_percent(row[name])) for name in _AT_SPEED if fast is not None),
+            *(Entry(text(row[name])) for name, text in texts.items()),
         ]
         for row in data.iter_rows(named=True)
     ]
-    header = ["method", *traits, *(column.title for column in shown)]
-    header += _AT_SPEED.values() if fast is not None else ()
+    header = ["method", *traits, *(column.title for column in shown), *at_speed.values()]
     return Table("cost", "Cost of a batch", header, rows, data)
 
 
@@ -105,13 +106,18 @@ def traits(frame: pl.DataFrame) -> Table:
     return Table("methods", "What each method needs", header, rows, data, footnote)
 
 
-def _at_speed(timed: pl.DataFrame, source: str | None) -> pl.DataFrame | None:
-    """The means of each model and method; None where the source was not timed."""
-    if source is None or not {"step_time", "step_hits", "step_n"} <= set(timed.columns):
-        return None
-    found = at_stream_speed(timed, source)
+def _filled(frame: pl.DataFrame, names: Iterable[str]) -> list[str]:
+    """The columns that are there, and not empty in all rows."""
+    here = [name for name in names if name in frame.columns]
+    return [name for name in here if any(value not in (None, "") for value in frame[name])]
+
+
+def _at_speed(timed: pl.DataFrame, source: str | None) -> pl.DataFrame:
+    """The means of each model and method; without columns of means where the source has no time."""
+    known = source is not None and {"step_time", "step_hits", "step_n"} <= set(timed.columns)
+    found = at_stream_speed(timed, str(source)) if known else pl.DataFrame()
     if found.is_empty():
-        return None
+        return timed.select("model", "method").unique()
     return found.group_by("model", "method", maintain_order=True).agg(pl.col(*_AT_SPEED).mean())
 
 

@@ -1,7 +1,7 @@
 """Tables of selected configurations, data sets and published numbers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -126,34 +126,65 @@ def card(content: Mapping[str, Any]) -> Table:
     | network net | embedded:digits; weights its own, SHA-256 5f1c5f1c5f1c5f1c; pixels as they are |
     | batch size | 64 |
     """
-    lines: list[tuple[str, str]] = []
-    if content.get("citation"):
-        lines.append(("protocol", content["citation"]))
-    for name, model in content.get("models", {}).items():
-        pixels = model["preprocessing"]
-        shown = "pixels as they are" if pixels is None else format_params(pixels)
-        weights = f"weights {model['weights']}, SHA-256 {model['weights_sha256'][:16]}"
-        lines.append((f"network {name}", f"{model['network']}; {weights}; {shown}"))
-    for name, data in content.get("datasets", {}).items():
-        counts = sorted(set(data["images_a_domain"].values()))
-        each = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
-        domains = f"{data['domains']} domain{'s' * (data['domains'] > 1)}"
-        lines.append((f"data set {name}", f"{data['reader']}; {domains} of {each} images"))
-    for name, scenario in content.get("scenarios", {}).items():
-        order = format_params(scenario["order"])
-        text = f"{scenario['dataset']}; {order}; {scenario['samples']:,} samples"
-        lines.append((f"stream {name}", f"{text}; reset: {scenario['resets']}"))
-    for key, label in (("batch_sizes", "batch size"), ("seeds", "seeds")):
-        if key in content:
-            lines.append((label, ", ".join(map(str, content[key]))))
-    for name, method in content.get("methods", {}).items():
-        answers = f"; answers {method['answers']} its update" if method["answers"] else ""
-        text = f"{method['kind']}: {format_params(method['params'])}{answers}"
-        lines.append((f"method {name}", f"{text}; tuned on {method['tuned_on']}"))
-    lines += [(key, content[key]) for key in ("metric", "interval") if key in content]
+    lines = [
+        (f"{what} {name}".strip(), say(part))
+        for key, (what, say) in _CARD.items()
+        # Of models, data sets and so on there may be several, by their names.
+        for name, part in _by_name(content.get(key))
+    ]
     rows = [[Entry(what), Entry(which)] for what, which in lines]
     data = pl.DataFrame(lines, {"what": pl.String(), "which": pl.String()}, orient="row")
     return Table("card", "Protocol card", ["what", "which"], rows, data)
+
+
+def _by_name(part: object) -> Iterable[tuple[str, Any]]:
+    if isinstance(part, Mapping):
+        return part.items()
+    return [("", part)] if part else []
+
+
+def _network(model: Mapping[str, Any]) -> str:
+    pixels = model["preprocessing"]
+    shown = "pixels as they are" if pixels is None else format_params(pixels)
+    weights = f"weights {model['weights']}, SHA-256 {model['weights_sha256'][:16]}"
+    return f"{model['network']}; {weights}; {shown}"
+
+
+def _dataset(data: Mapping[str, Any]) -> str:
+    counts = sorted(set(data["images_a_domain"].values()))
+    each = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+    domains = f"{data['domains']} domain{'s' * (data['domains'] > 1)}"
+    return f"{data['reader']}; {domains} of {each} images"
+
+
+def _stream(scenario: Mapping[str, Any]) -> str:
+    order = format_params(scenario["order"])
+    text = f"{scenario['dataset']}; {order}; {scenario['samples']:,} samples"
+    return f"{text}; reset: {scenario['resets']}"
+
+
+def _method(method: Mapping[str, Any]) -> str:
+    answers = f"; answers {method['answers']} its update" if method["answers"] else ""
+    text = f"{method['kind']}: {format_params(method['params'])}{answers}"
+    return f"{text}; tuned on {method['tuned_on']}"
+
+
+def _numbers(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+_CARD: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "citation": ("protocol", str),
+    "models": ("network", _network),
+    "datasets": ("data set", _dataset),
+    "scenarios": ("stream", _stream),
+    "batch_sizes": ("batch size", _numbers),
+    "seeds": ("seeds", _numbers),
+    "methods": ("method", _method),
+    "metric": ("metric", str),
+    "interval": ("interval", str),
+}
+"""The parts of a protocol card, in order: what a line calls each, and how it says it."""
 
 
 def describe(spec: DatasetSpec) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -345,12 +345,9 @@ def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
     with zipfile.ZipFile(path) as archive:
         found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         unwanted = "probs" if "logits" in found else ""
-        _check_expanded([info for key, info in found.items() if key in _NAMES and key != unwanted])
-        arrays = {
-            key: _member(archive, found[key], path)
-            for key in _NAMES
-            if key in found and key != unwanted
-        }
+        wanted = {key: found[key] for key in _NAMES if key in found and key != unwanted}
+        _check_expanded(wanted.values())
+        arrays = {key: _member(archive, info, path) for key, info in wanted.items()}
         header: dict[str, object] = {}
         if (info := found.get("classes")) and info.file_size <= _MAX_CLASSES:
             shape, dtype = _claim(archive, info)
@@ -359,7 +356,7 @@ def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
     return arrays, header, list(found)
 
 
-def _check_expanded(members: Sequence[zipfile.ZipInfo]) -> None:
+def _check_expanded(members: Iterable[zipfile.ZipInfo]) -> None:
     """Raise if compressed arrays would not fit into memory, before the first of them is read."""
     size = sum(info.file_size for info in members)
     if size > (most := memory_limit()):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lametta._checks import check_choice, import_optional, raise_as
 from lametta._files import PathLike
-from lametta.data.corruption import SETS, STANDARD
+from lametta.data.corruption import SETS, STANDARD, name_domains
 from lametta.data.dataset import Dataset
 from lametta.data.readers.images import file_version
 from lametta.data.readers.layout import Entry, Layout, compare_counts, read_text
@@ -96,6 +96,15 @@ def cifar100_test(root: PathLike) -> Dataset:
     return _test_images("cifar100_test", file, images, labels, names)
 
 
+def _check_domains(levels: Sequence[int], corruptions: Sequence[str]) -> None:
+    for severity in levels:
+        check_choice("severities", severity, _SEVERITIES)
+    for corruption in corruptions:
+        check_choice("corruptions", corruption, SETS["all"])
+    if not levels or not corruptions:
+        raise LamettaError("severities and corruptions must not be empty, got no array to read")
+
+
 def cifar_c(
     root: PathLike,
     *,
@@ -133,12 +142,7 @@ def cifar_c(
     """
     check_choice("classes", classes, C)
     levels = (severities,) if isinstance(severities, int) else tuple(severities)
-    for severity in levels:
-        check_choice("severities", severity, _SEVERITIES)
-    for corruption in corruptions:
-        check_choice("corruptions", corruption, SETS["all"])
-    if not levels or not corruptions:
-        raise LamettaError("severities and corruptions must not be empty, got no array to read")
+    _check_domains(levels, corruptions)
     files = tuple(f"{corruption}.npy" for corruption in corruptions)
     folder = replace(C[classes], inside=("labels.npy", *files)).find(root)
     stored = [_open_array(folder / file) for file in ("labels.npy", *files)]
@@ -147,8 +151,7 @@ def cifar_c(
         _check_images(folder / file, images, stored[0])
     rows = np.concatenate([np.arange(n) + n * (severity - 1) for severity in levels])
     names = CIFAR10 if classes == 10 else tuple(map(str, range(classes)))
-    domains = [f"{corruption}/{severity}" for corruption in corruptions for severity in levels]
-    groups = domains if len(levels) > 1 else list(corruptions)
+    domains, groups = name_domains(corruptions, levels)
     data = Dataset(
         f"cifar{classes}_c",
         _Rows(tuple(folder / file for file in files), tuple(stored[1:]), rows),

@@ -176,7 +176,18 @@ def open_path(
     if not is_video and (root / "labels.json").is_file():
         return video_folder(root, n_classes=_numbers_of(root, files, count_classes))
     samples = video_frames(root, files, fps) if is_video else ImageFiles(root, tuple(files))
-    names, name = samples.paths, _root_name(Path(path))
+    return _as_laid_out(_root_name(Path(path)), root, samples, targets, count_classes)
+
+
+def _as_laid_out(
+    name: str,
+    root: Path,
+    samples: ImageFiles | VideoFrames,
+    targets: Collection[str],
+    count_classes: CountClasses | None,
+) -> Dataset:
+    """Labels and groups by the folders that files are in, as `open_path` has the table of."""
+    names = samples.paths
     keys, groups = (samples.keys, names) if isinstance(samples, VideoFrames) else (names, None)
     folders = [file.rpartition("/")[0] for file in names]
     if "" in folders:  # not all in folders

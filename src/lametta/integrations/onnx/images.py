@@ -130,11 +130,12 @@ def are_images(x: object, takes_pixels: bool) -> TypeGuard[Iterable[object]]:
     """Whether these are images, no tensor; a uint8 array is a tensor if the graph takes pixels."""
     if isinstance(x, list | tuple) or (isinstance(x, np.ndarray) and x.dtype == object):
         first = x[0] if len(x) else None
-        is_pixels = isinstance(first, np.ndarray) and first.dtype == np.uint8 and first.ndim == 3
-        return is_pixels or isinstance(first, bytes | bytearray | memoryview)
-    if takes_pixels or not isinstance(x, np.ndarray) or x.dtype != np.uint8:
-        return False
-    return x.ndim == 4 and x.shape[3] == 3 and len(x) > 0
+        return _is_pixels(first, 3) or isinstance(first, bytes | bytearray | memoryview)
+    return not takes_pixels and _is_pixels(x, 4) and x.shape[3] == 3 and len(x) > 0
+
+
+def _is_pixels(x: object, ndim: int) -> TypeGuard[npt.NDArray[np.uint8]]:
+    return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == ndim
 
 
 def images_for(
@@ -152,7 +153,11 @@ def images_for(
         return None
     for name in options or ():
         check_choice("preprocess", name, _FIELDS)
-    given = _options_in(known) | dict(options or {})
+    return _image_input(shape, _options_in(known) | dict(options or {}))
+
+
+def _image_input(shape: tuple[int | None, ...], given: dict[str, Any]) -> ImageInput:
+    """The images that go into an input of this shape without N, prepared by these options."""
     given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     first, _, last = shape
     layout = given.pop("layout", "NHWC" if last == 3 and first != 3 else "NCHW")

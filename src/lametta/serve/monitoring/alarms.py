@@ -1,4 +1,4 @@
-"""Label-free alarms: corrections that nothing speaks for, and predictions that collapse.
+"""Label-free alarms: corrections without support in features, and collapsed predictions.
 
 Each stream has a window of its last 128 samples: sketches of their features, their outputs, and
 their labels by the network and as corrected. Every 16 samples a look at it asks three questions.
@@ -273,18 +273,17 @@ class Alarms:
         """The alarms that are on."""
         self._take_in()
         recent = [(n, s) for n, s in reversed(self._streams.items()) if now < s.last + _QUIET]
+        on: dict[str, dict[str, Switch]] = {name: {} for name in ALARMS}
+        for stream, state in recent:
+            for switch in (state.network, state.corrector):
+                if switch.since is not None:
+                    on[switch.name][stream] = switch
         found = []
-        for name in ALARMS:
-            on = {
-                stream: switch
-                for stream, state in recent
-                for switch in (state.network, state.corrector)
-                if switch.since is not None and switch.name == name
-            }
-            if on:
-                since = min(switch.since or now for switch in on.values())
-                numbers = next(iter(on.values())).numbers
-                found.append(Alarm(name, since, tuple(on)[:_NAMED], numbers))
+        for name, switches in on.items():
+            if switches:
+                since = min(switch.since or now for switch in switches.values())
+                numbers = next(iter(switches.values())).numbers
+                found.append(Alarm(name, since, tuple(switches)[:_NAMED], numbers))
         if self._negative is not None and not any(alarm.name == ALARMS[-1] for alarm in found):
             found.append(Alarm(ALARMS[-1], self._negative, (), {"evidence": self._evidence}))
         return found
@@ -363,16 +362,19 @@ class Usual:
         collapsed = collapsed and confidence > self.confidence
         numbers = {"share": share, "unlike": unlike, "length": longer, "confidence": confidence}
         if not odd:  # an anomaly must not become usual
-            self.n += 1
-            self.confidence += (confidence - self.confidence) / min(self.n, _USUAL)
-            self.length += (length - self.length) / min(self.n, _USUAL)
-            if within == within:  # not NaN
-                self.n_within += 1
-                self.within += (within - self.within) / min(self.n_within, _USUAL)
-            if between == between:
-                self.n_between += 1
-                self.between += (between - self.between) / min(self.n_between, _USUAL)
+            self._learn(within, between, confidence, length)
         return ALARMS[0] if collapsed else "", numbers
+
+    def _learn(self, within: float, between: float, confidence: float, length: float) -> None:
+        self.n += 1
+        self.confidence += (confidence - self.confidence) / min(self.n, _USUAL)
+        self.length += (length - self.length) / min(self.n, _USUAL)
+        if within == within:  # not NaN
+            self.n_within += 1
+            self.within += (within - self.within) / min(self.n_within, _USUAL)
+        if between == between:
+            self.n_between += 1
+            self.between += (between - self.between) / min(self.n_between, _USUAL)
 
 
 def _mean(matrix: Floats, where: NDArray[np.bool_]) -> float:
