@@ -13,7 +13,9 @@ def test_files_have_the_columns_that_they_always_had():
     )
     counts = dict.fromkeys(("seed", "batch_size"), pl.Int64)
     metrics = dict.fromkeys(("accuracy", "class_accuracy", "nll", "ece"), pl.Float64)
-    measured = ("entropy", "diversity", "changed", "estimated_accuracy", "order")  # two added
+    metrics |= dict.fromkeys(("auroc", "h_score"), pl.Float64)  # added
+    measured = ("entropy", "diversity", "changed", "estimated_accuracy")  # one added
+    measured += ("neighborhood", "consistency", "order")  # added too
     measured += ("forward_time", "optimization_time", "inference_time", "step_time", "peak_memory")
     expected = words | counts | {"fingerprint": pl.String} | metrics | {"n": pl.Int64}
     expected |= {"causal": pl.Boolean}  # added to the first ones

@@ -6,14 +6,24 @@ from typing import Literal, TypeAlias
 import polars as pl
 
 Kind: TypeAlias = Literal[
-    "note", "method", "stream", "metric", "signal", "stage", "time", "memory", "passes", "series"
+    "note",
+    "method",
+    "stream",
+    "metric",
+    "open",
+    "signal",
+    "stage",
+    "time",
+    "memory",
+    "passes",
+    "series",
 ]
 """What a column is.
 
 A *method* or *stream* column tells cells apart; a *note* only says more. A *metric* needs labels, a
-*signal* does not. A *stage* is the mean time of a part of a batch, *time* that of all of it,
-*memory* its peak, and *passes* are those through the network that were counted. A *series* holds a
-number for each batch.
+*signal* does not; *open* ones are metrics of streams with samples of unknown classes. A *stage* is
+the mean time of a part of a batch, *time* that of all of it, *memory* its peak, and *passes* are
+those through the network that were counted. A *series* holds a number for each batch.
 """
 
 
@@ -70,6 +80,8 @@ COLUMNS = {
         Column("class_accuracy", "metric", _NUMBER, "mean over classes", "%", 100, 1),
         Column("nll", "metric", _NUMBER, "NLL", "nats"),
         Column("ece", "metric", _NUMBER, "ECE", "%", 100, 2),
+        Column("auroc", "open", _NUMBER, "AUROC", "%", 100, 1),
+        Column("h_score", "open", _NUMBER, "H-score", "%", 100, 1),
         Column("n", "note", _COUNT),
         Column("causal", "note", _FLAG),  # whether the method never looks ahead in a batch
         Column("needs", "note", _TEXT, "needs"),  # of the method, beside its network or outputs
@@ -78,6 +90,8 @@ COLUMNS = {
         Column("diversity", "signal", _NUMBER, "diversity", "nats"),
         Column("changed", "signal", _NUMBER, "changed", "%", 100, 1),
         Column("estimated_accuracy", "signal", _NUMBER, "estimated accuracy", "%", 100, 1),
+        Column("neighborhood", "signal", _NUMBER, "neighborhood density", "nats"),
+        Column("consistency", "signal", _NUMBER, "consistency", "%", 100, 1),
         Column("order", "signal", _NUMBER, "order", words=("by domains", "none", "by classes")),
         Column("forward_time", "stage", _NUMBER, "forward", "ms", 1e3),
         Column("optimization_time", "stage", _NUMBER, "optimization", "ms", 1e3),

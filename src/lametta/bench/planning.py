@@ -20,7 +20,7 @@ from lametta._checks import import_optional
 from lametta._files import PathLike
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
-from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
+from lametta.bench.experiment.schema import DatasetSpec, ModelSpec, UnknownSpec
 from lametta.bench.running.cell import passes_of
 from lametta.bench.running.inputs import THIRD_PARTY, Requirement, find_inputs, runs_third_party
 from lametta.bench.running.workspace import IMAGE_CACHE, pixels_of
@@ -243,7 +243,8 @@ def _work(
         forward = backward = None
         try:
             each, back = count_passes(cell.kind, cell.config)
-            forward, backward = round(n * max(each, cell.live)), round(n * back)
+            runs = 1 + cell.consistency
+            forward, backward = round(n * max(each, cell.live) * runs), round(n * back * runs)
         except LamettaError as error:
             uncounted[f"{cell.method}: {error}"] = None
         row = (cell.method, cell.model, name, cell.batch_size, n, sizes[name], forward, backward)
@@ -262,9 +263,21 @@ def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
         return None
     severities = spec.options.get("severities")
     n *= len(severities) if isinstance(severities, list) else 1
+    levels = len(spec.severity) if isinstance(spec.severity, tuple) else 1
+    n = _part_size(spec, n)
+    if spec.unknown is not None:
+        others = catalog.published(spec.unknown.reader)
+        if others is None:
+            return None
+        n += _part_size(spec.unknown, others)
+    return n * levels * len(spec.corruptions or "1")
+
+
+def _part_size(spec: UnknownSpec, n: int) -> int:
+    """How many of n samples a table asks for."""
     if spec.part is not None:
         n = len(range(spec.part[0], n, spec.part[1]))
-    return min(n, spec.most or n) * len(spec.corruptions or "1")
+    return min(n, spec.most or n)
 
 
 @cache

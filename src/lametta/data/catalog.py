@@ -26,7 +26,7 @@ def _load(target: str, argument: str, name: str) -> Entry:
 
 
 # A new reader is one more name here: a module of `lametta.data.readers` with ENTRIES.
-_READERS = ("imagenet", "cifar", "vid", "tao", "tiny", "folders", "digits")
+_READERS = ("imagenet", "cifar", "vid", "tao", "tiny", "folders", "digits", "noise")
 _MODULES = [import_module(f"lametta.data.readers.{reader}") for reader in _READERS]
 DATASETS: Registry[Entry] = Registry(
     "name",

@@ -16,6 +16,10 @@ MOST_CLASSES = 10**6
 """The most classes that labels without names may have: each takes an entry in several lists."""
 
 
+UNKNOWN = "(unknown)"
+"""The last class of a data set with samples of classes that the model does not know."""
+
+
 class UnreadableImageError(LamettaError):
     """A sample that cannot be read. The message names its path and the reason."""
 
@@ -180,6 +184,39 @@ class Dataset:
             self.take(kept), labels=targets[kept], classes=class_map.names, class_map=class_map
         )
 
+    def with_unknown(self, others: "Dataset", /) -> Self:
+        """These samples, and then others as those of a last class, `UNKNOWN`.
+
+        Parameters
+        ----------
+        others : Dataset
+            Samples of classes that the model does not know; their labels do not matter.
+
+        Examples
+        --------
+        >>> data = arrays(np.zeros((2, 3)), [0, 1]).with_unknown(arrays(np.ones((1, 3)), [0]))
+        >>> data.classes, data.labels, data.keys
+        (('0', '1', '(unknown)'), array([0, 1, 2]), ('0', '1', 'unknown/0'))
+        """
+        if self.class_map is not None:
+            raise LamettaError(f"unknown must not be given for {self.name}, which has a class map")
+        if self.groups is not None:
+            raise LamettaError(f"unknown must not be given for {self.name}, which has groups")
+        n = len(others)
+        return replace(
+            self,
+            samples=_Joined(self.samples, others.samples),
+            labels=np.concatenate([self.labels, np.full(n, len(self.classes))]),
+            classes=(*self.classes, UNKNOWN),
+            keys=(*self.keys, *(f"unknown/{key}" for key in others.keys)),
+            skipped=(*self.skipped, *(f"unknown/{key}" for key in others.skipped)),
+        )
+
+    @property
+    def n_known(self) -> int:
+        """How many classes there are without `UNKNOWN`."""
+        return len(self.classes) - (UNKNOWN in self.classes)
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of keys, labels and groups: equal where two machines see the same data set."""
@@ -204,6 +241,25 @@ class _Subset:
     def file_versions(self) -> tuple[str, ...] | None:
         versions = file_versions(self.samples)
         return None if versions is None else tuple(versions[i] for i in self.index)
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Samples, and then others."""
+
+    first: Samples
+    second: Samples
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def __getitem__(self, i: int, /) -> object:
+        n = len(self.first)
+        return self.first[i] if i < n else self.second[i - n]
+
+    def file_versions(self) -> tuple[str, ...] | None:
+        first, second = file_versions(self.first), file_versions(self.second)
+        return None if first is None or second is None else (*first, *second)
 
 
 def file_versions(samples: Samples) -> tuple[str, ...] | None:

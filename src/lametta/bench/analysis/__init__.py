@@ -15,7 +15,9 @@ from lametta.types import LamettaError
 _SETTINGS = [name for name in CELL if name != "seed"]
 _CERTAIN = ("accuracy", "gain")  # which have an interval
 _MEASURES = tuple(  # each once
-    dict.fromkeys([*_CERTAIN, *names("metric", "signal", "stage", "time", "memory", "passes")])
+    dict.fromkeys(
+        [*_CERTAIN, *names("metric", "open", "signal", "stage", "time", "memory", "passes")]
+    )
 )
 
 COVERED = "over seeds: over orders and priors, not over other images"

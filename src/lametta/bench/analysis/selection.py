@@ -102,6 +102,100 @@ def select(
     return Selection(table.rename({"runner_up_config": "runner_up"}))
 
 
+RULES = {  # what is highest for the best configuration, and what is known for it
+    "entropy": -pl.col("entropy"),
+    "neighborhood": pl.col("neighborhood"),
+    "consistency": pl.col("consistency"),
+    "source": pl.col("source_accuracy"),
+    "other shifts": pl.col("other_accuracy"),
+}
+"""How to choose a configuration without labels of the stream: `label_free` says what each costs."""
+
+
+def label_free(
+    frame: pl.DataFrame,
+    scenarios: Sequence[str],
+    order: Order | None = None,
+    *,
+    source_scenarios: Sequence[str] = (),
+) -> pl.DataFrame:
+    """What a choice without labels costs: how far it is below that of an oracle.
+
+    The oracle knows the labels, and takes the configuration that is best on the very stream. The
+    rules do not: the least ``entropy`` of the predictions; the highest soft ``neighborhood``
+    density of a batch; the highest ``consistency`` with answers for mirror images; the highest
+    accuracy on a stream of ``source`` data; that on the ``other shifts``, whose labels one may
+    have, on average. ``chance`` takes any configuration. A rule is left out where what it goes by
+    was not measured.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The validation cells, one row each. Methods with a single configuration are left out.
+    scenarios : sequence of str
+        The scenarios, in the order to be shown.
+    order : mapping of str to sequence of str, optional
+        As for `select`.
+    source_scenarios : sequence of str
+        Those of source data, which nothing is chosen for.
+
+    Returns
+    -------
+    DataFrame
+        For each ``method``, ``model`` and ``scenario`` a row for each ``rule``: the ``config`` that
+        it chooses, its ``accuracy``, the mean over seeds, that of the ``oracle``, and the ``cost``,
+        their difference.
+
+    Examples
+    --------
+    >>> frame = pl.DataFrame({"config": ['{"k": 1}', '{"k": 5}'], "accuracy": [0.5, 0.75]})
+    >>> same = {"method": "LAME", "model": "net", "scenario": "bursts", "seed": 0}
+    >>> same |= {"batch_size": 64, "fingerprint": "5f1c"}
+    >>> frame = frame.with_columns(**{name: pl.lit(x) for name, x in same.items()})
+    >>> found = label_free(frame.with_columns(entropy=pl.Series([0.1, 0.2])), ["bursts"])
+    >>> found.select("rule", "config", "cost").rows()
+    [('entropy', '{"k": 1}', 0.25), ('chance', None, 0.125)]
+    """
+    rows = _rows(frame, scenarios)
+    check_cells(rows)
+    listed, by = _listed(rows, order or {}), ["method", "model", "scenario"]
+    measured = [name for name in ("entropy", "neighborhood", "consistency") if name in rows.columns]
+    found = means(rows, [*by, "config"], ["accuracy", *measured])
+    found = found.filter(pl.len().over(by) > 1)
+    of_source = pl.col("scenario").is_in(list(source_scenarios))
+    each = ["method", "model", "config"]
+    on_source = means(found.filter(of_source), each, ["accuracy"])
+    found = found.filter(~of_source).join(
+        on_source.rename({"accuracy": "source_accuracy"}),
+        on=each,
+        how="left",
+        maintain_order="left",
+    )
+    others = (pl.col("accuracy").sum() - pl.col("accuracy")) / (pl.len() - 1)
+    others = pl.when(pl.len().over(each) > 1).then(others.over(each))
+    found = found.with_columns(other_accuracy=others, oracle=pl.col("accuracy").max().over(by))
+    found = found.join(listed, on=["method", "config"], how="left", maintain_order="left")
+    shown = ["config", "accuracy", "oracle"]
+    chosen = [
+        _preferred(found.with_columns(score=score), by).select(*by, *shown, rule=pl.lit(rule))
+        for rule, score in RULES.items()
+        if {*score.meta.root_names()} <= {*found.columns}
+    ]
+    chance = found.group_by(by, maintain_order=True).agg(
+        pl.lit(None, pl.String).alias("config"), pl.col("accuracy").mean(), pl.col("oracle").first()
+    )
+    chosen.append(chance.with_columns(rule=pl.lit("chance")))
+    costs = pl.concat(chosen).with_columns(cost=pl.col("oracle") - pl.col("accuracy"))
+    return costs.select(*by, "rule", *shown, "cost")
+
+
+def _preferred(found: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """The configuration with the highest score of each group, the first of equal ones."""
+    scored = found.filter(pl.col("score").is_finite())
+    best = scored.sort(-pl.col("score").round(12), "place", "config", nulls_last=True)
+    return best.group_by(by, maintain_order=True).first().select(found.columns)
+
+
 def cross_shift(
     frame: pl.DataFrame,
     method: str,

@@ -49,6 +49,8 @@ class Cell:
         Whether the network runs even where a bank of its outputs would do: to be timed.
     id : str
         16 hexadecimal digits of a hash over all of this and what the names stand for.
+    consistency : bool
+        Whether it runs on the mirror images too, to see how often answers agree.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class Cell:
     batch_size: int
     live: bool
     id: str
+    consistency: bool = False
 
     @property
     def params(self) -> Params:
@@ -184,10 +187,11 @@ class Experiment(StrictModel):
                 kind = self.methods[method].kind
                 rest = (config, model, scenario, seed, size, phase.live)
                 # As canonical([[...], *key]) is, but for thousands of cells the parts are long.
-                key = _encode((method, _kind_as_stored(kind), *rest))
+                more = ("consistency",) if phase.consistency else ()  # ids without it stay
+                key = _encode((method, _kind_as_stored(kind), *rest, *more))
                 text = f"[{definition}, {key[1:-1]}]"
                 id_ = hashlib.sha256(text.encode()).hexdigest()[:16]
-                yield Cell(method, kind, *rest, id=id_)
+                yield Cell(method, kind, *rest, id=id_, consistency=phase.consistency)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode

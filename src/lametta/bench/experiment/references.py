@@ -131,11 +131,16 @@ def _unselected(experiment: "Experiment") -> Iterator[ConfigError]:
 
 
 def _timed(experiment: "Experiment") -> Iterator[ConfigError]:
-    """In an untimed phase too, the cells of a timed study would be there twice."""
+    """In another phase too, cells that are timed or run on mirror images would be there twice."""
     studies = experiment.studies.values()
     timed = {name for study in studies if study.live for name in study.scenarios}
+    validation = experiment.validation
+    mirrored = validation.scenarios if validation.consistency else ()
     for keys, phase in _phases(experiment):
         for name in phase.scenarios:
             if name in timed and not phase.live:
                 message = f"must not have what a timed study has, got {name!r}"
+                yield ConfigError((*keys, "scenarios"), message)
+            if name in mirrored and keys != ("validation",):
+                message = f"must not have what validation.consistency is of, got {name!r}"
                 yield ConfigError((*keys, "scenarios"), message)

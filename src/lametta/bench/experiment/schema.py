@@ -28,7 +28,7 @@ from lametta.stream import Scenario
 from lametta.types import LamettaError
 
 # Shown in tables and figures; no result depends on it.
-_SHOWN = {"label", "title", "architecture", "training", "figure"}
+_SHOWN = {"label", "title", "architecture", "training", "figure", "source"}
 _CORRUPTIONS = {"validation": SETS["val"]} | {name: SETS[name] for name in SETS if name != "val"}
 
 # TOML has lists, which strict fields would not take as tuples.
@@ -105,14 +105,33 @@ _Numbered = BeforeValidator(
 _Groups = Annotated[dict[str, list[int]], _Numbered, AfterValidator(_check_groups)]
 
 
-class DatasetSpec(_Spec):
+class UnknownSpec(_Spec):
+    """Samples of classes that the network does not know: what a reader gives, and a part of that.
+
+    Examples
+    --------
+    >>> UnknownSpec(reader="embedded:noise", options={"n": 100}).identity()
+    {'reader': 'embedded:noise', 'options': {'n': 100}}
+    """
+
+    reader: Annotated[str, named(catalog.DATASETS, "reader")]
+    options: Annotated[dict[str, object], json_value] = Field(default_factory=dict)
+    part: _Part | None = None
+    most: PositiveInt | None = None
+
+
+class DatasetSpec(UnknownSpec):
     """A data set: what its reader gives, then a part of that, then corrupted, then super-classes.
+
+    Samples of ``unknown`` classes come behind the part, and are corrupted too: methods see them,
+    and only the AUROC and the H-score count them.
 
     The part ``[i, n]`` is every n-th sample from the i-th on. Where there are more samples than
     ``most``, that many are chosen by hashes of their keys, the same on every machine. Super-classes
     are ``classes``, which list the numbers of their members, or, where classes are ImageNet's,
     ``targets``, which are names in WordNet. The pooling is that of the class map onto these, or of
-    the reader's own.
+    the reader's own. ``source`` says that the network was trained on data like it, whose labels one
+    has; the report compares what a choice by them costs.
 
     Examples
     --------
@@ -121,16 +140,14 @@ class DatasetSpec(_Spec):
     ((0, 2), ('fog',), 5)
     """
 
-    reader: Annotated[str, named(catalog.DATASETS, "reader")]
-    options: Annotated[dict[str, object], json_value] = Field(default_factory=dict)
-    part: _Part | None = None
-    most: PositiveInt | None = None
     corruptions: _Corruptions | None = None
     severity: _Severity | Annotated[tuple[_Severity, ...], _List, unique] = 5
     constants: Annotated[str, one_of(CONSTANTS)] = "imagenet"
+    unknown: UnknownSpec | None = None
     classes: _Groups | None = None
     targets: _Names | None = None
     pooling: Annotated[str, one_of(("mean", "sum", "max"))] = "mean"
+    source: bool = False
 
     @model_validator(mode="after")
     def _severity_is_of_corruptions(self) -> Self:
@@ -140,6 +157,8 @@ class DatasetSpec(_Spec):
             raise LamettaError(f"constants must come with corruptions, got {self.constants} alone")
         if self.targets is not None and self.classes is not None:
             raise LamettaError("targets must not be given together with classes, got both")
+        if self.unknown is not None and (self.targets or self.classes):
+            raise LamettaError("unknown must not be given together with super-classes, got both")
         return self
 
 
@@ -221,6 +240,10 @@ class _Phase(_Spec):
 class Validation(_Phase):
     """What every configuration runs on, so that one can be chosen for each method.
 
+    With ``consistency`` each runs on the mirror images of all inputs, too, and the share of the
+    samples for which the two answer alike is measured: twice the time, for one more way to choose
+    without labels.
+
     Examples
     --------
     >>> plan = Validation(models=["net"], scenarios=["iid"], methods=["LAME"], seeds=[0])
@@ -229,6 +252,7 @@ class Validation(_Phase):
     """
 
     batch_size: PositiveInt = 64
+    consistency: bool = False
 
     live: ClassVar[bool] = False
 
@@ -257,6 +281,8 @@ class Study(_Phase):
     figure: Annotated[str, named(VIEWS, "figure")] = "boxes"
     timed: bool | None = None
     batch_sizes: _Sizes = (64,)
+
+    consistency: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _times_are_measured(self) -> Self:

@@ -14,7 +14,7 @@ import polars as pl
 from lametta.bench import figures
 from lametta.bench.analysis.paper import join_published
 from lametta.bench.analysis.results import Results, read_json
-from lametta.bench.analysis.selection import select
+from lametta.bench.analysis.selection import label_free, select
 from lametta.bench.experiment import canonical
 from lametta.bench.figures import Figure, ReportContext
 from lametta.bench.figures.timeseries import most_divergent
@@ -23,6 +23,7 @@ from lametta.bench.tables import Table, percent
 from lametta.bench.tables.accuracy import accuracies, ranking, risk
 from lametta.bench.tables.cost import costs, traits
 from lametta.bench.tables.experiment import card, datasets, describe, ours_and_papers, selected
+from lametta.bench.tables.experiment import label_free as label_free_table
 from lametta.bench.views import VIEWS, View
 from lametta.data.bank.bank import Bank
 from lametta.registry import import_object
@@ -31,7 +32,7 @@ from lametta.types import Array, LamettaError
 # The names of sections, tables and figures that belong to no study.
 _OWN_NAMES = {
     *("validation", "selected", "cross_shift", "paper", "ranking", "streams", "datasets"),
-    *("risk", "spread", "methods", "card"),
+    *("risk", "spread", "methods", "card", "label_free"),
 }
 _APPROXIMATE = (
     "Of the paper's numbers, the times, those by batch size and the gain over all scenarios are "
@@ -254,16 +255,28 @@ def _validation(results: Results, context: ReportContext, names: set[str]) -> Se
     notes = [part.missing] if part.missing else []
     table: pl.DataFrame | None = None
     drawn: list[Figure] = []
+    costs: list[Table] = []
     if not part.rows.is_empty():
         scenarios = list(dict.fromkeys(part.rows["scenario"]))
         with _noted(notes):
             table = select(part.rows, scenarios, context.order, source=context.source).table
+            costs.append(_label_free(results, scenarios, context))
             drawn.append(figures.cross_shift(part.rows, context))
             drawn += _rates(results, part.rows, context, names)
     chosen = results.selected
     params = {name: chosen[name] for name in experiment.methods if name in chosen}
-    shown = (selected(params, table),) if params else ()
-    return Section("validation", "Chosen configurations", tuple(drawn), shown, tuple(notes))
+    shown = [selected(params, table)] if params else []
+    shown += [table for table in costs if table.rows]
+    return Section("validation", "Chosen configurations", tuple(drawn), tuple(shown), tuple(notes))
+
+
+def _label_free(results: Results, scenarios: Sequence[str], context: ReportContext) -> Table:
+    specs = results.experiment.scenarios.values()
+    datasets = results.experiment.datasets
+    source = {spec.label for spec in specs if datasets[spec.dataset].source}
+    rows = results.validation.rows
+    clean = [name for name in scenarios if name in source]
+    return label_free_table(label_free(rows, scenarios, context.order, source_scenarios=clean))
 
 
 def _rates(
@@ -376,7 +389,8 @@ def count_datasets(results: Results) -> pl.DataFrame:
 def _count_bank(bank: Bank) -> dict[str, int]:
     counts = {"samples": len(bank)}
     if bank.labels is not None:
-        counts |= {"classes": len(np.unique(bank.labels)), "all_classes": bank.n_classes}
+        known = bank.labels[bank.labels < bank.n_classes]
+        counts |= {"classes": len(np.unique(known)), "all_classes": bank.n_classes}
     if bank.groups is not None:
         counts["groups"] = len(np.unique(bank.groups))
     return counts

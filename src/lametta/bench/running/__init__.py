@@ -247,16 +247,19 @@ def _report_progress(
 def _prepare(workspace: Workspace, cells: list[Cell], report: OnProgress) -> None:
     """Run each network once over each data set, however many cells need it."""
     scenarios = workspace.experiment.scenarios
-    needs: dict[tuple[str, str], bool] = {}
+    needs: dict[tuple[str, str, bool], bool] = {}
     for cell in cells:
-        pair = (cell.model, scenarios[cell.scenario].dataset)
-        needs[pair] = needs.get(pair, False) or cell.live or find(cell.kind).needs_network
-    for (model, dataset), images in needs.items():
+        network = cell.live or find(cell.kind).needs_network
+        for mirrored in {False, cell.consistency and not network}:
+            key = (cell.model, scenarios[cell.scenario].dataset, mirrored)
+            needs[key] = needs.get(key, False) or network
+    for (model, dataset, mirrored), images in needs.items():
 
         def tell(done: int, total: int, name: str = f"{model} on {dataset}") -> None:
             report(Progress(name, done, total))
 
-        workspace.prepare(model, dataset, images=images, progress=tell)
+        seen = replace(workspace, mirrored=mirrored)
+        seen.prepare(model, dataset, images=images, progress=tell)
 
 
 def _work(workspace: Workspace, cell: Cell) -> tuple[Cell, bool]:

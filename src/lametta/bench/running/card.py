@@ -105,7 +105,8 @@ def _dataset(workspace: Workspace, name: str) -> dict[str, object]:
     return {
         **spec.identity(),
         "samples": len(data),
-        "classes": len(data.classes),
+        "classes": data.n_known,
+        "unknown_samples": int((np.asarray(data.labels) == data.n_known).sum()),
         "domains": len(groups),
         "images_a_domain": dict(zip(groups.tolist(), counts.tolist(), strict=True))
         if few

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,7 @@ from joblib.externals import loky
 from lametta._arrays import to_numpy
 from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
-from lametta.bench.running.scores import StreamingMetrics
+from lametta.bench.running.scores import StreamingMetrics, soft_neighborhood_density
 from lametta.bench.running.workspace import Workspace
 from lametta.correctors.base import has_use_for_prototypes
 from lametta.data.bank.extraction import copy_to_host_async
@@ -49,14 +49,12 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
     Every method sees the identical stream, and begins anew for each id in it. Methods that need
     only outputs replay a bank, unless the cell is *live*; the others run on the network.
     """
-    experiment = workspace.experiment
-    method = find(cell.kind)
-    shared = method.needs_network or not method.trait("stateful", cell.params)
-    with set_up(workspace, cell) as setup:
-        stream, metrics = setup.stream, StreamingMetrics(setup.n_classes)
-        make = partial(method.build, setup.model, cell.params)
-        with closing(adapter_per_stream(make, stream.ids, shared=shared)) as own:
-            steps = list(_steps(own, setup, metrics))
+    experiment, method = workspace.experiment, find(cell.kind)
+    stream, metrics, steps, answers = _run(workspace, cell)
+    if cell.consistency:
+        *_, others = _run(replace(workspace, mirrored=True), cell)
+        for step, one, other in zip(steps, answers, others, strict=True):
+            step["consistency"] = float(np.mean(one == other))
     row = {
         "experiment": experiment.name,
         **{name: getattr(cell, name) for name in CELL},
@@ -69,6 +67,21 @@ def run_cell(workspace: Workspace, cell: Cell) -> tuple[dict[str, object], Strea
         **_summary(steps),
     }
     return row, stream
+
+
+def _run(
+    workspace: Workspace, cell: Cell
+) -> tuple[Stream, StreamingMetrics, list[_Step], list[Array]]:
+    """The stream, its metrics, the numbers of each batch, and the classes that were answered."""
+    method, answers = find(cell.kind), list[Array]()
+    shared = method.needs_network or not method.trait("stateful", cell.params)
+    with set_up(workspace, cell) as setup:
+        unknown = bool((setup.labels == setup.n_classes).any())
+        stream, metrics = setup.stream, StreamingMetrics(setup.n_classes, unknown=unknown)
+        make = partial(method.build, setup.model, cell.params)
+        with closing(adapter_per_stream(make, stream.ids, shared=shared)) as own:
+            steps = list(_steps(own, setup, metrics, answers))
+    return stream, metrics, steps, answers
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,7 @@ def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
             _Timed(network) if outputs_only else network,
             stream,
             np.asarray(data.labels),
-            len(data.classes),
+            data.n_known,
             partial(workspace.inputs, cell.model, data, stream),
             prefetch_device=workspace.device if on_gpu and not cell.live else None,
         )
@@ -155,16 +168,21 @@ class _Timed:
             return self.model(x)
 
 
-def _steps(own: Iterator[Adapter], setup: Setup, metrics: StreamingMetrics) -> Iterator[_Step]:
-    """One row of numbers a batch."""
+def _steps(
+    own: Iterator[Adapter], setup: Setup, metrics: StreamingMetrics, answers: list[Array]
+) -> Iterator[_Step]:
+    """One row of numbers a batch, whose answers join those before."""
     under_way = deque[tuple[Array, _Wait]]()
     begin, most = (_timed, 0) if setup.prefetch_device is None else (_queued, _AHEAD)
 
     def settled() -> _Step:
         y, wait = under_way.popleft()
         probs, info = wait()
+        answers.append(probs.argmax(1))
         found = {name: info.get(name) for name in (*_READ, *_PASSES)}
-        return found | {"n": len(y), "hits": metrics.update(probs, y)}
+        found["neighborhood"] = soft_neighborhood_density(probs)
+        known = int((y < setup.n_classes).sum())
+        return found | {"n": known, "hits": metrics.update(probs, y)}
 
     for adapter, (index, x) in zip(own, _arriving(setup), strict=True):
         under_way.append((setup.labels[index], begin(adapter, x, setup)))

@@ -10,7 +10,7 @@ from lametta import networks
 from lametta._files import PathLike
 from lametta.bench.experiment import Cell, Experiment
 from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
-from lametta.bench.running.workspace import Workspace, as_specified
+from lametta.bench.running.workspace import Workspace, as_specified, load_specified
 from lametta.data import catalog
 from lametta.data.corruption import packages
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
@@ -80,11 +80,11 @@ def _unlike(data: Dataset, n_classes: int) -> str:
 
     Numbers as names are the network's own classes, of which some may not occur.
     """
-    n, classes = len(data.classes), data.class_map
+    n, classes = data.n_known, data.class_map
     if classes is not None:
         fits = classes.n_source in (None, n_classes)
         return "" if fits else f"its map is of {classes.n_source} classes, not of {n_classes}"
-    if n == n_classes or (n < n_classes and is_unnamed(data.classes)):
+    if n == n_classes or (n < n_classes and is_unnamed(data.classes[:n])):
         return ""
     return (
         f"the {n} classes {abbreviate(data.classes)} are not its {n_classes}; targets or classes "
@@ -136,7 +136,8 @@ def _data_sets(
     """Whether each data set can be read; those that can be are put into ``data``."""
     places = {found.name: str(found.where) for found in catalog.locate(folder)}
     for name, spec in used.items():
-        if spec.reader not in places and spec.reader.partition(":")[0] not in _FAMILIES:
+        readers = [table.reader for table in (spec, spec.unknown) if table is not None]
+        if any(x not in places and x.partition(":")[0] not in _FAMILIES for x in readers):
             yield Requirement("data set", name, None, THIRD_PARTY)
             continue
         try:
@@ -150,8 +151,8 @@ def _read(
     name: str, spec: DatasetSpec, root: Path | None, places: Mapping[str, str]
 ) -> tuple[Dataset, str]:
     """List a data set as the experiment would, look at a few of its samples, and say where."""
-    found = catalog.load(spec.reader, root, **spec.options)
-    data = as_specified(name, spec, found)
+    found, unknown = load_specified(spec, root)
+    data = as_specified(name, spec, found, unknown)
     for i in (0, len(data) // 2, len(data) - 1):
         data.samples[i]
     family, _, path = spec.reader.partition(":")

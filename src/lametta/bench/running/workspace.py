@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from lametta.bench.experiment import Experiment, canonical
-from lametta.bench.experiment.schema import DatasetSpec
+from lametta.bench.experiment.schema import DatasetSpec, UnknownSpec
 from lametta.classmap import ClassMap
 from lametta.data import catalog, corrupt
 from lametta.data.bank.bank import Bank
@@ -23,7 +23,7 @@ from lametta.data.bank.images import cache_images, open_images
 from lametta.data.classes.wordnet import ancestral_map
 from lametta.data.dataset import Dataset
 from lametta.data.loader import load_batches
-from lametta.types import Array, LamettaError
+from lametta.types import Array, LamettaError, Output
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +57,8 @@ class Workspace:
     image_cache : float
         The most gigabytes of decoded images to keep in the folder. What goes beyond is decoded
         again for each cell that runs the network.
+    mirrored : bool
+        Whether networks see the mirror images of all inputs.
     run : str
         Changes with each `run`; then processes make anew what their cells share.
 
@@ -74,6 +76,7 @@ class Workspace:
     device: str = "cpu"
     jobs: int = 1
     image_cache: float = IMAGE_CACHE
+    mirrored: bool = False
     run: str = field(default_factory=secrets.token_hex)
 
     def bank(self, model: str, dataset: str) -> Bank:
@@ -126,14 +129,15 @@ class Workspace:
             batches = (batch.x for batch in found)
         for batch in batches:
             x = batch.to(self.device)  # as bytes, which are a fourth of the floats
-            yield x if preprocess is None else preprocess.standardize(x)
+            x = x if preprocess is None else preprocess.standardize(x)
+            yield x.flip(-1) if self.mirrored else x
 
     def dataset(self, name: str) -> Dataset:
         """The data set, as the experiment has it."""
         spec = self.experiment.datasets[name]
 
         def read() -> Dataset:
-            return as_specified(name, spec, catalog.load(spec.reader, self.root, **spec.options))
+            return as_specified(name, spec, *load_specified(spec, self.root))
 
         return self._once(("dataset", name), read)
 
@@ -152,7 +156,7 @@ class Workspace:
         file.parent.mkdir(parents=True, exist_ok=True)
         with self.classifier(model, None) as network, torch.no_grad():
             extract(
-                network,
+                _Mirrored(network) if self.mirrored else network,
                 data,
                 preprocess,
                 file,
@@ -206,6 +210,7 @@ class Workspace:
 
     def _file(self, kind: str, model: str, dataset: str) -> Path:
         specs = (self.experiment.models[model], self.experiment.datasets[dataset])
+        kind += "/mirrored" * self.mirrored
         return self._named(kind, f"{model}-{dataset}", [spec.identity() for spec in specs])
 
     def _images(self, preprocess: "Preprocess", dataset: str) -> Path:
@@ -217,16 +222,33 @@ class Workspace:
         return self.folder / kind / f"{name}-{digest}.safetensors"
 
 
-def as_specified(name: str, spec: DatasetSpec, data: Dataset) -> Dataset:
+class _Mirrored:
+    """A network that sees the mirror images of its inputs."""
+
+    def __init__(self, network: "Classifier") -> None:
+        self.network, self.prototypes = network, network.prototypes
+
+    def __call__(self, x: "torch.Tensor", /) -> Output:
+        return self.network(x.flip(-1))
+
+
+def load_specified(spec: DatasetSpec, root: Path | None) -> tuple[Dataset, Dataset | None]:
+    """What the reader of a data set gives, and that of its unknown samples, if it has any."""
+    known, others = catalog.load(spec.reader, root, **spec.options), spec.unknown
+    if others is None:
+        return known, None
+    return known, catalog.load(others.reader, root, **others.options)
+
+
+def as_specified(
+    name: str, spec: DatasetSpec, data: Dataset, unknown: Dataset | None = None
+) -> Dataset:
     """Apply the table of a data set to what its reader gives."""
     if not data.classes:
         raise LamettaError(f"datasets.{name} must have labels, got none from {spec.reader}")
-    if spec.part is not None:
-        first, step = spec.part
-        data = data.take(np.arange(first, len(data), step))
-    if spec.most is not None and len(data) > spec.most:
-        draws = [hashlib.sha256(key.encode()).digest() for key in data.keys]
-        data = data.take(sorted(sorted(range(len(data)), key=draws.__getitem__)[: spec.most]))
+    data = _part_of(data, spec)
+    if spec.unknown is not None and unknown is not None:
+        data = data.with_unknown(_part_of(unknown, spec.unknown))
     if spec.corruptions is not None:
         data = corrupt(data, spec.corruptions, severity=spec.severity, constants=spec.constants)
     if spec.classes is not None:
@@ -236,6 +258,17 @@ def as_specified(name: str, spec: DatasetSpec, data: Dataset) -> Dataset:
     if data.class_map is None:
         return data
     return replace(data, class_map=replace(data.class_map, pooling=spec.pooling))
+
+
+def _part_of(data: Dataset, spec: UnknownSpec) -> Dataset:
+    """The part that a table asks for, and no more than it wants."""
+    if spec.part is not None:
+        first, step = spec.part
+        data = data.take(np.arange(first, len(data), step))
+    if spec.most is not None and len(data) > spec.most:
+        draws = [hashlib.sha256(key.encode()).digest() for key in data.keys]
+        data = data.take(sorted(sorted(range(len(data)), key=draws.__getitem__)[: spec.most]))
+    return data
 
 
 def pixels_of(preprocess: "Preprocess") -> dict[str, object]:

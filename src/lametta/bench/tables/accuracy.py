@@ -149,11 +149,9 @@ def details(frame: pl.DataFrame, scenario: str) -> Table:
     |---|---:|---:|
     | LAME | 50.0 | 25.00 |
     """
-    data = (
-        frame.filter(scenario=scenario)
-        .group_by("method", maintain_order=True)
-        .agg(pl.col([name for name in names("metric", "signal") if name in frame.columns]).mean())
-    )
+    there = [name for name in names("metric", "open", "signal") if name in frame.columns]
+    rows_of = frame.filter(scenario=scenario).group_by("method", maintain_order=True)
+    data = rows_of.agg(pl.col(there).mean())
     shown = [COLUMNS[name] for name in data.columns[1:] if data[name].is_not_null().any()]
     rows = [
         [Entry(row["method"]), *(Entry(column.text(row[column.name])) for column in shown)]

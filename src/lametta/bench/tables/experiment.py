@@ -63,6 +63,51 @@ def _validated(row: Mapping[str, Any] | None) -> list[Entry]:
     return entries
 
 
+def label_free(costs: pl.DataFrame) -> Table:
+    """What a choice without labels costs each method, in points: the mean and, below, the worst.
+
+    Parameters
+    ----------
+    costs : DataFrame
+        As `lametta.bench.analysis.selection.label_free` gives them.
+
+    Examples
+    --------
+    >>> row = {"method": "TENT", "rule": "entropy", "scenario": "video", "config": "{}"}
+    >>> row |= {"model": "net", "accuracy": 0.5, "oracle": 0.75, "cost": 0.25}
+    >>> print(label_free(pl.DataFrame([row])).markdown().splitlines()[2])
+    | TENT | 75.0 | 25.0 |
+    """
+    data = costs.group_by("method", "rule", maintain_order=True).agg(
+        pl.col("oracle", "accuracy", "cost").mean(),
+        pl.col("cost").max().alias("worst_cost"),
+        worst_scenario=pl.col("scenario").get(pl.col("cost").arg_max()),
+    )
+    rules = list(dict.fromkeys(data["rule"]))
+    entries = {(row["method"], row["rule"]): _cost(row) for row in data.iter_rows(named=True)}
+    best = dict(data.select("method", "oracle").iter_rows())
+    rows = [
+        [
+            Entry(method),
+            Entry(percent(best[method])),
+            *(entries.get((method, rule), Entry("")) for rule in rules),
+        ]
+        for method in best
+    ]
+    footnote = (
+        "Oracle: the accuracy (%) of the configuration that is best on the very stream, by its "
+        "labels. The others: how many points less the choice by a rule has, on average over the "
+        "validation scenarios, and at worst. Chance: any configuration."
+    )
+    title = "What a choice without labels costs (points)"
+    return Table("label_free", title, ["method", "oracle", *rules], rows, data, footnote)
+
+
+def _cost(row: Mapping[str, Any]) -> Entry:
+    worst = f"{percent(row['worst_cost'])} in {row['worst_scenario']}" if row["worst_cost"] else ""
+    return Entry(percent(row["cost"]), note=worst)
+
+
 def format_params(params: Mapping[str, object]) -> str:
     """Parameters as a reader sees them.
 
@@ -154,7 +199,10 @@ def _dataset(data: Mapping[str, Any]) -> str:
     counts = sorted(set(data["images_a_domain"].values()))
     each = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
     domains = f"{data['domains']} domain{'s' * (data['domains'] > 1)}"
-    return f"{data['reader']}; {domains} of {each} images"
+    text = f"{data['reader']}; {domains} of {each} images"
+    if unknown := data.get("unknown_samples"):
+        text += f"; {unknown:,} of them of unknown classes, {data['unknown']['reader']}"
+    return text
 
 
 def _stream(scenario: Mapping[str, Any]) -> str:
@@ -205,6 +253,8 @@ def describe(spec: DatasetSpec) -> str:
         names = spec.corruptions
         kinds = " and ".join(names) if len(names) < 3 else f"{len(names)} corruptions"
         words.append(f"{kinds} at severity {spec.severity}")
+    if spec.unknown is not None:
+        words.append(f"with unknown {spec.unknown.reader}")
     if targets := spec.targets or spec.classes:
         words.append(f"{len(targets)} super-classes")
     return ", ".join(words)
