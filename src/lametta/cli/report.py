@@ -1,7 +1,8 @@
 """``lametta report`` and ``lametta compare``: what results say, and whether two say the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -51,7 +52,8 @@ def report(
 
     Writes report.html, one file with everything in it, to be opened in any browser; each figure as
     SVG, PDF and its numbers as CSV under figures/; each table as Markdown, LaTeX and CSV under
-    tables/. Results need not be complete: the page says what was not run.
+    tables/; all rows as one Parquet file, with a data card, under data/. Results need not be
+    complete: the page says what was not run.
 
     Exits with 0 if the report was written, with 1 if it was and some cells of the run had failed,
     and with 2 if RESULTS cannot be read.
@@ -61,7 +63,7 @@ def report(
     with user_errors():
         require_bench()
         from lametta.bench.analysis.results import read_results
-        from lametta.bench.report import make_report
+        from lametta.bench.report import handout, make_report
         from lametta.bench.report.page import write
         from lametta.bench.tables.accuracy import accuracies
 
@@ -71,6 +73,7 @@ def report(
             shown = make_report(found, paper=paper)
             table = accuracies(found.headline_rows, found.source)
         page = write(shown, folder)
+        handout.write({results.resolve().name: found}, folder / "data")
     _show(table)
     print_line(shown.message)
     if found.failures:
@@ -80,25 +83,49 @@ def report(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A folder that lametta run wrote.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="A B...", help="Folders that lametta run wrote.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write a leaderboard here; of more than two folders, leaderboard if not given.",
+            show_default=False,
+        ),
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(help="Accuracies, from 0 to 1, that differ by no more are equal.")
     ] = 1e-6,
 ) -> None:
-    """Compare two folders of results, cell by cell.
+    """Compare two folders of results cell by cell, or join several into a leaderboard.
 
-    Cells that agree in method, configuration, model, scenario, seed and batch size are compared;
-    those that only one folder has are counted. For each method and scenario the largest difference
-    B - A is shown, in points, and streams that were not the same are named.
+    With -o, or more than two folders, results of several people become one page, leaderboard.html:
+    methods on the same streams, to be sorted by gain, worst stream, tail, cost or scenario, with
+    the protocol card of each cell. What cannot be compared is left out and named: cells whose
+    stream has another fingerprint, whose network has other weights, or whose source is right more
+    or less often. All rows go to results.parquet beside it, with a data card, README.md.
 
-    Exits with 0 if all cells in both are equal, with 1 if an accuracy or a stream differs, and with
-    2 if a folder cannot be read or the two have no cell in common.
+    Otherwise two folders are compared: their cells that agree in method, configuration, model,
+    scenario, seed and batch size; those that only one folder has are counted. For each method and
+    scenario the largest difference B - A is shown, in points, and streams that were not the same
+    are named.
+
+    Exits with 0 if all cells in both are equal, or none is left out of the leaderboard; with 1 if
+    an accuracy or a stream differs, or cells are left out; and with 2 if a folder cannot be read or
+    there is nothing in common.
 
     Example: lametta compare results/monday results/tuesday --tolerance 0.001
     """
+    if output is not None or len(folders) > 2:
+        _leaderboard(folders, output)
     with user_errors():
         require_bench()
+        if len(folders) < 2:
+            raise LamettaError(f"A B... must be two folders at least, got {len(folders)}")
+        first, second = folders
         from lametta.bench.analysis.results import read_cells
         from lametta.bench.report.comparison import compare as compare_cells
 
@@ -114,6 +141,40 @@ def compare(
     print_line(counts + alone)
     _name_streams(found.other_streams)
     raise typer.Exit(0 if found.equal else 1)
+
+
+def _leaderboard(folders: Sequence[Path], output: Path | None) -> NoReturn:
+    with user_errors():
+        require_bench()
+        from lametta.bench.analysis.results import read_results
+        from lametta.bench.report import handout, leaderboard
+
+        with option_names(results="A B..."):
+            results = {name: read_results(folder) for name, folder in _named(folders).items()}
+            board = leaderboard.join(results)
+        folder = output_folder(output, Path("leaderboard"))
+        data = handout.write(results, folder)
+        page = leaderboard.write(board, folder)
+    _show(board.table())
+    for row in board.left_out.head(_N_NAMED).iter_rows(named=True):
+        where = f"{row['scenario']}, seed {row['seed']}, batches of {row['batch_size']}"
+        what = f"{row['method']} by {row['by']} on {row['model']}, {where}"
+        print_line(f"left out: {what}: {row['why']}")
+    if (more := len(board.left_out) - _N_NAMED) > 0:
+        print_line(f"and {more} cells more")
+    print_line(f"wrote {page}, {data}")
+    raise typer.Exit(1 if len(board.left_out) else 0)
+
+
+def _named(folders: Sequence[Path]) -> dict[str, Path]:
+    """The folders by as much of the end of their paths as tells them apart."""
+    paths = [folder.resolve() for folder in folders]
+    if len(set(paths)) < len(paths):
+        raise LamettaError("A B... must be different folders, got one twice")
+    n = 1
+    while len({path.parts[-n:] for path in paths}) < len(paths):
+        n += 1
+    return {"/".join(path.parts[-n:]): given for path, given in zip(paths, folders, strict=True)}
 
 
 def output_folder(given: Path | None, default: Path) -> Path:

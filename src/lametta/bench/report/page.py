@@ -56,32 +56,41 @@ def _write(path: Path, text: str) -> None:
     write_text(path, text.rstrip("\n") + "\n")
 
 
-def _render(report: Report, streams: Table) -> str:
-    results, rows = report.results, report.results.headline_rows
-    environment = Environment(
+def environment() -> Environment:
+    """The templates of pages, and their filters."""
+    found = Environment(
         loader=PackageLoader("lametta.bench"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
+    found.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
+    return found
+
+
+def _render(report: Report, streams: Table) -> str:
+    results, rows = report.results, report.results.headline_rows
     scenarios = list(dict.fromkeys(rows["scenario"]))
-    return environment.get_template("report.html.j2").render(
-        title=results.experiment.title,
-        results=results,
-        message=report.message,
-        cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
-        ahead=non_causal(rows),
-        marks=series_styles(results.experiment.methods),
-        sections=report.sections,
-        details=[details(rows, scenario) for scenario in scenarios],
-        environment=_flat(results.environment),
-        commands=_commands(results),
-        streams=streams,
-        experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
-        percent=percent,
-        Markup=Markup,
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=results.experiment.title,
+            results=results,
+            message=report.message,
+            cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
+            ahead=non_causal(rows),
+            marks=series_styles(results.experiment.methods),
+            sections=report.sections,
+            details=[details(rows, scenario) for scenario in scenarios],
+            environment=_flat(results.environment),
+            commands=_commands(results),
+            streams=streams,
+            experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
+            percent=percent,
+            Markup=Markup,
+        )
     )
 
 

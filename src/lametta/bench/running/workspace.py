@@ -81,7 +81,7 @@ class Workspace:
 
     def bank(self, model: str, dataset: str) -> Bank:
         """The outputs of a network for a data set, pooled onto its classes; `prepare` makes it."""
-        file = self._file("banks", model, dataset)
+        file = self.bank_file(model, dataset)
         bank = self._once(file, lambda: Bank.open(file))
         return bank.mapped(bank.class_map)
 
@@ -152,7 +152,7 @@ class Workspace:
 
         data, (net, preprocess) = self.dataset(dataset), self.network(model)
         header = {"model": self.experiment.models[model].zoo, "weights_hash": weights_hash(net)}
-        file = self._file("banks", model, dataset)
+        file = self.bank_file(model, dataset)
         file.parent.mkdir(parents=True, exist_ok=True)
         with self.classifier(model, None) as network, torch.no_grad():
             extract(
@@ -208,9 +208,10 @@ class Workspace:
         found: T = made[key]
         return found
 
-    def _file(self, kind: str, model: str, dataset: str) -> Path:
+    def bank_file(self, model: str, dataset: str) -> Path:
+        """Where the outputs of a network for a data set are, once `prepare` has made them."""
         specs = (self.experiment.models[model], self.experiment.datasets[dataset])
-        kind += "/mirrored" * self.mirrored
+        kind = "banks/mirrored" if self.mirrored else "banks"
         return self._named(kind, f"{model}-{dataset}", [spec.identity() for spec in specs])
 
     def _images(self, preprocess: "Preprocess", dataset: str) -> Path:
