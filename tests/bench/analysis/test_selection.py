@@ -1,5 +1,6 @@
 import itertools
 import json
+import math
 import os
 import statistics
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from lametta.bench.analysis.selection import (
     Selection,
     cross_shift,
+    label_free,
     matrix,
     read_selection,
     select,
@@ -297,3 +299,72 @@ def test_selection_is_a_mapping():
     assert isinstance(selection, Selection)
     assert list(selection) == ["Source", "LAME"]
     assert (len(selection), "LAME" in selection, "TENT" in selection) == (2, True, False)
+
+
+def tried(**changes):
+    """Two methods in three scenarios, with what is known of each configuration without labels."""
+    rng = np.random.default_rng(3)
+    rows = [
+        {
+            "method": method,
+            "config": f'{{"k": {k}}}',
+            "model": "net",
+            "scenario": scenario,
+            "seed": seed,
+            "batch_size": 64,
+            "fingerprint": f"{scenario}{seed}",
+            "accuracy": rng.random(),
+            **{name: rng.random() for name in ("entropy", "neighborhood", "consistency")},
+        }
+        for method, n in (("Source", 1), ("LAME", 3), ("TENT", 2))
+        for k in range(n)
+        for scenario in ("clean", "fog", "snow")
+        for seed in (0, 1)
+    ]
+    return pl.DataFrame(rows).with_columns(**changes)
+
+
+def test_costs_of_choices_without_labels_by_hand():
+    frame = tried()
+    found = label_free(frame, ["clean", "fog", "snow"], source_scenarios=["clean"])
+
+    def mean(name, method, k, *scenarios):
+        rows = frame.filter(method=method, config=f'{{"k": {k}}}').filter(
+            pl.col("scenario").is_in(scenarios)
+        )
+        return rows[name].mean()
+
+    assert set(found["method"]) == {"LAME", "TENT"}
+    assert set(found["scenario"]) == {"fog", "snow"}
+    for row in found.iter_rows(named=True):
+        method, here = row["method"], row["scenario"]
+        ks = range(3 if method == "LAME" else 2)
+        elsewhere = "snow" if here == "fog" else "fog"
+        accuracies = [mean("accuracy", method, k, here) for k in ks]
+        score = {
+            "entropy": (-1, "entropy", here),
+            "neighborhood": (1, "neighborhood", here),
+            "consistency": (1, "consistency", here),
+            "source": (1, "accuracy", "clean"),
+            "other shifts": (1, "accuracy", elsewhere),
+        }
+        assert row["oracle"] == pytest.approx(max(accuracies))
+        if row["rule"] == "chance":
+            assert row["accuracy"] == pytest.approx(np.mean(accuracies))
+            continue
+        sign, name, where = score[row["rule"]]
+        scores = [sign * mean(name, method, k, where) for k in ks]
+        chosen = scores.index(max(scores))
+        assert row["config"] == f'{{"k": {chosen}}}'
+        assert row["cost"] == pytest.approx(max(accuracies) - accuracies[chosen])
+    assert len(found) == 2 * 2 * 6
+
+
+def test_rules_without_their_measure_are_left_out():
+    frame = tried(consistency=pl.lit(None, pl.Float64)).drop("neighborhood")
+    found = label_free(frame, ["fog"])
+    assert set(found["rule"]) == {"entropy", "chance"}  # no source, nor another scenario
+    frame = tried(entropy=pl.when(pl.col("config") == '{"k": 0}').then(math.nan).otherwise(1.0))
+    chosen = label_free(frame, ["fog"]).filter(rule="entropy")
+    assert chosen["config"].to_list() == ['{"k": 1}'] * 2  # one that diverged is not the surest
+    assert label_free(tried().filter(method="Source"), ["fog"]).is_empty()

@@ -5,12 +5,18 @@ import itertools
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
+from lametta import methods
 from lametta.bench import read_cells
 from lametta.bench.experiment import Experiment, bundled, load
 from lametta.bench.running import run
 from lametta.bench.running.workspace import Workspace
+from lametta.data import corrupt
+from lametta.data import load as load_data
 from lametta.data.corruption import STANDARD
+from lametta.stream import Scenario, by_class, each_group
+from lametta.torch import Classifier, zoo
 from tests.bench.experiment.test_bundled import FIELD
 from tests.conftest import shared
 from tests.stream.cases import repeats, runs
@@ -42,7 +48,7 @@ def test_each_names_its_paper(name):
     assert {"source", "lame", "prudent"} <= kinds
 
 
-@pytest.mark.parametrize("name", sorted({*FIELD} - {"stata", "label_shift"}))
+@pytest.mark.parametrize("name", sorted({*FIELD} - {"stata", "label_shift", "open_set"}))
 def test_cifar_10_c_at_severity_5_in_order(name):
     (data,) = read(name).datasets.values()
     assert (data.reader, data.constants) == ("cifar10_test", "cifar")
@@ -149,6 +155,26 @@ def test_label_shift():
     assert experiment.studies["one_by_one"].batch_sizes == (1,)
 
 
+def test_open_set():
+    experiment = read("open_set")
+    for name, unknown in (("noise", "embedded:noise"), ("cifar100", "cifar100_test")):
+        (study,) = (x for x in experiment.studies.values() if name in x.scenarios)
+        assert (study.scenarios, study.batch_sizes) == ((name,), (64,))
+        data = experiment.datasets[experiment.scenarios[name].dataset]
+        assert (data.reader, data.unknown.reader) == ("cifar10_test", unknown)
+        assert (data.corruptions, data.constants) == (STANDARD, "cifar")
+        assert data.unknown.part is data.unknown.most is None  # as many as there are known ones
+    assert "sotta" in {method.kind for method in experiment.methods.values()}
+
+
+def test_each_protocol_has_the_method_of_its_paper():
+    for name, kind in (
+        *(("ptta", "rotta"), ("recurring", "petta"), ("wild", "sar"), ("continual", "cotta")),
+        *(("mixed", "roid"), ("correlated", "roid"), ("correlated", "rotta"), ("stata", "stata")),
+    ):
+        assert kind in {method.kind for method in read(name).methods.values()}
+
+
 def cut(experiment):
     """The same with a few images, one seed, short streams and no ImageNet."""
     content = experiment.model_dump(exclude_defaults=True)
@@ -159,6 +185,8 @@ def cut(experiment):
             data["corruptions"] = data["corruptions"][:2]
         if "severity" in data:
             data["severity"] = [1, 2]
+        if "unknown" in data:
+            data["unknown"] = {"reader": "embedded:noise", "options": {"n": 40}}
     for scenario in content["scenarios"].values():
         scenario["limit"] = 40
     studies = {}
@@ -170,6 +198,10 @@ def cut(experiment):
         studies["unitta"]["methods"] = ["Source", "LAME", "LAME (rbf)", "Prudent", "TENT"]
     if "CoTTA" in content["methods"]:
         content["methods"]["CoTTA"]["params"]["views"] = 2
+    for name in {"RoTTA", "PeTTA"} & {*content["methods"]}:  # or nothing would be learned
+        content["methods"][name]["params"]["capacity"] = 16
+    if "RoTTA" in content["methods"]:
+        content["methods"]["RoTTA"]["params"]["update_every"] = 16
     return Experiment.model_validate(content | {"studies": studies})
 
 
@@ -186,3 +218,39 @@ def test_each_runs(name, tmp_path):
     streams = rows.group_by("scenario", "seed", "batch_size").agg(pl.col("fingerprint").n_unique())
     assert set(streams["fingerprint"]) == {1}
     assert rows["accuracy"].is_between(0, 1).all()
+    assert (rows["auroc"].null_count() == 0) == (name == "open_set")
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_a_loop_without_the_bench(tmp_path):
+    """Every method of the correlated table, in a loop that anyone may write."""
+    root = shared("data", "cifar10", "cifar10_test.npz").parents[1]
+    experiment = cut(read("correlated"))
+    experiment = experiment.only("table")
+    assert run(Workspace(experiment, tmp_path, root)) == []
+    data = corrupt(
+        load_data("cifar10_test", root).take(range(0, 10_000, 50)),
+        ["gaussian_noise", "shot_noise"],
+        constants="cifar",
+    )
+    order = each_group(by_class(sequence=tuple(range(10))), same=True)
+    stream = Scenario(order, batch_size=20, seed=1, limit=40)(
+        data.labels, data.groups, keys=data.keys
+    )
+    rows = {row["method"]: row for row in read_cells(tmp_path).to_dicts()}
+    assert set(rows) == set(experiment.studies["table"].methods)
+    for name, row in rows.items():
+        loaded = zoo.load(
+            "torch:lametta.torch.cifar:resnet26_gn", weights=root / "cifar10/resnet26_gn.npz"
+        )
+        method = experiment.methods[name]
+        model = Classifier(loaded.net, preprocess=loaded.preprocess)
+        adapter = methods.find(method.kind).build(model, method.params)
+        hits = []
+        for index in stream:
+            x = torch.stack([loaded.preprocess(data.samples[i]) for i in index])
+            probs = np.asarray(adapter.step(x).probs)
+            hits.append(int((probs.argmax(1) == data.labels[index]).sum()))
+        assert row["fingerprint"] == stream.fingerprint
+        assert row["step_hits"] == hits, name
+        assert row["accuracy"] == sum(hits) / 40

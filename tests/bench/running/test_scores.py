@@ -1,15 +1,23 @@
 """Metrics of a stream, against other libraries and by definition."""
 
+import statistics
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import entropy
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss, recall_score
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    log_loss,
+    recall_score,
+    roc_auc_score,
+)
 
-from lametta.bench.running.scores import StreamingMetrics
+from lametta.bench.running.scores import StreamingMetrics, soft_neighborhood_density
 from lametta.types import LamettaError
 from tests.conftest import softmax
 
@@ -128,3 +136,57 @@ def test_metrics_need_classes_and_samples():
     assert metrics.update(np.zeros((0, 3)), np.zeros(0, int)) == 0
     with pytest.raises(LamettaError, match="at least one sample"):
         metrics.compute()
+
+
+def known_and_not(n=300, n_classes=5, seed=0):
+    """Predictions in 8ths, so that confidences tie, and labels of which some are of no class."""
+    rng = np.random.default_rng(seed)
+    probs = rng.multinomial(8, np.ones(n_classes) / n_classes, size=n) / 8
+    return probs, rng.integers(n_classes + 1, size=n)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unknown_samples_count_in_the_auroc_alone(seed):
+    probs, labels = known_and_not(seed=seed)
+    metrics = StreamingMetrics(5, unknown=True)
+    hits = sum(metrics.update(probs[i : i + 64], labels[i : i + 64]) for i in range(0, 300, 64))
+    found, known = metrics.compute(), labels < 5
+    of_known = tallied(probs[known], labels[known])
+    assert {name: found[name] for name in ("accuracy", "class_accuracy", "nll", "ece")} == (
+        pytest.approx(
+            {name: of_known[name] for name in ("accuracy", "class_accuracy", "nll", "ece")}
+        )
+    )
+    assert (hits, found["n"]) == (of_known["hits"], 300)
+    assert found["auroc"] == pytest.approx(roc_auc_score(known, probs.max(axis=1)))
+    mean = statistics.harmonic_mean([found["accuracy"], found["auroc"]])
+    assert found["h_score"] == pytest.approx(mean)
+
+
+def test_without_unknown_samples_their_label_is_an_error():
+    with pytest.raises(LamettaError, match=r"labels must lie in 0\.\.4, got 0\.\.5"):
+        StreamingMetrics(5).update(*known_and_not())
+    with pytest.raises(LamettaError, match=r"labels must lie in 0\.\.5, got 6\.\.6"):
+        StreamingMetrics(5, unknown=True).update(np.eye(5), np.full(5, 6))
+    only = StreamingMetrics(5, unknown=True)
+    only.update(np.eye(5), np.full(5, 5))
+    with pytest.raises(LamettaError, match="at least one sample of a known class"):
+        only.compute()
+
+
+@pytest.mark.parametrize("n", [3, 4, 40])
+def test_soft_neighborhood_density_by_its_definition(n):
+    probs, _ = predictions(n)
+    unit = probs / np.linalg.norm(probs, axis=1, keepdims=True)
+    entropies = []
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        entropies.append(entropy(softmax(unit[[i]] @ unit[others].T / 0.05)[0]))
+    assert soft_neighborhood_density(probs) == pytest.approx(np.mean(entropies), rel=1e-4)
+
+
+def test_soft_neighborhood_density_of_few_many_and_diverged():
+    assert soft_neighborhood_density(np.eye(2)) is None
+    assert soft_neighborhood_density(np.full((4, 2), np.nan)) is None
+    probs = np.tile(np.eye(2), (1000, 1))[:1999]
+    assert soft_neighborhood_density(probs) == pytest.approx(np.log(999), abs=0.01)

@@ -12,7 +12,7 @@ from lametta import methods
 from lametta._files import PathLike, write_text
 from lametta.bench.analysis import gains, means, risk
 from lametta.bench.analysis.results import Results, read_json
-from lametta.bench.columns import STREAM
+from lametta.bench.columns import SCHEMA, STREAM
 from lametta.bench.report.page import environment
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.tables.experiment import card
@@ -133,7 +133,9 @@ def _rows(name: str, results: Results, card: Mapping[str, Any]) -> pl.DataFrame:
     kinds = {key: spec.kind for key, spec in results.experiment.methods.items()}
     source = pl.col("accuracy").filter(pl.col("method") == results.source).first().over(STREAM)
     families = {method: _family(kinds[method], one) for (method,), one in rows.group_by(["method"])}
+    old = {name: pl.lit(None, SCHEMA[name]) for name in SCHEMA if name not in rows.columns}
     return gains(rows, results.source).with_columns(
+        **old,  # results from before these were measured
         by=pl.lit(name),
         kind=pl.col("method").replace_strict(kinds),
         family=pl.col("method").replace_strict(families, return_dtype=pl.String),
@@ -206,11 +208,15 @@ def _entries(kept: pl.DataFrame, results: Mapping[str, Results]) -> pl.DataFrame
     per_sample = pl.col("step_n").list.len() / pl.col("n")
     traits = kept.group_by(_ENTRY, maintain_order=True).agg(
         pl.col("family", "is_source", "kind").first(),
-        # What only corrects outputs takes the pass that made them.
-        passes=(pl.col("forward_samples") * per_sample).mean().fill_null(1.0),
-        backward=(pl.col("backward_samples") * per_sample).mean().fill_null(0.0),
+        passes=(pl.col("forward_samples") * per_sample).mean(),
+        backward=(pl.col("backward_samples") * per_sample).mean(),
         ms=1e3 * pl.col("step_time").mean(),
     )
+    # What only corrects outputs takes the pass that made them.
+    made = pl.when(pl.col("family") == "outputs").then(pl.lit(1.0))
+    none = pl.when(pl.col("family") == "outputs").then(pl.lit(0.0))
+    passes, backward = pl.col("passes").fill_null(made), pl.col("backward").fill_null(none)
+    traits = traits.with_columns(passes=passes, backward=backward)
     found = risks.join(accuracy, on=_ENTRY).join(traits, on=_ENTRY)
     streams = kept.select(STREAM).unique().group_by("model").agg(pl.len().alias("_all"))
     found = found.join(streams, on="model").with_columns(missing=pl.col("_all") - pl.col("streams"))
@@ -223,14 +229,16 @@ def _entries(kept: pl.DataFrame, results: Mapping[str, Results]) -> pl.DataFrame
 
 
 def passes_text(row: Mapping[str, Any]) -> str:
-    """Passes forward and backward for each sample, as tables show them.
+    """Passes forward and backward for each sample, as tables show them; empty if not counted.
 
     Examples
     --------
     >>> passes_text({"passes": 2.0, "backward": 0.5})
     '2 + 0.5'
     """
-    return f"{row['passes']:.3g} + {row['backward']:.3g}"
+    if row["passes"] is None:
+        return ""
+    return f"{row['passes']:.3g} + {row['backward'] or 0:.3g}"
 
 
 def write(board: Leaderboard, folder: PathLike) -> Path:
@@ -253,12 +261,17 @@ def write(board: Leaderboard, folder: PathLike) -> Path:
             details={"lines": lines, "cells": [text for _, text in cells.values()]},
             percent=percent,
             passes_text=passes_text,
-            cost=lambda row: row["passes"] + 2 * row["backward"],  # a backward pass takes as two
+            cost=_cost,
         )
     )
     file = folder / "leaderboard.html"
     write_text(file, page)
     return file
+
+
+def _cost(row: Mapping[str, Any]) -> float | None:
+    """Passes forward, where one backward takes as long as two; None if they were not counted."""
+    return None if row["passes"] is None else row["passes"] + 2 * (row["backward"] or 0)
 
 
 def _boards(board: Leaderboard, cells: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
