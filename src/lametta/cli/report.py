@@ -84,7 +84,7 @@ def report(
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="A B...", help="Folders that lametta run wrote.")
+        list[Path], typer.Argument(metavar="RESULTS", help="Folders that lametta run wrote: two at least.")
     ],
     output: Annotated[
         Path | None,
@@ -92,7 +92,7 @@ def compare(
             "--output",
             "-o",
             metavar="DIR",
-            help="Write a leaderboard here; of more than two folders, leaderboard if not given.",
+            help="Where a leaderboard goes; of more than two folders, leaderboard if not given.",
             show_default=False,
         ),
     ] = None,
@@ -108,7 +108,7 @@ def compare(
     stream has another fingerprint, whose network has other weights, or whose source is right more
     or less often. All rows go to results.parquet beside it, with a data card, README.md.
 
-    Otherwise two folders are compared: their cells that agree in method, configuration, model,
+    Otherwise two folders, A and B, are compared: their cells that agree in method, configuration, model,
     scenario, seed and batch size; those that only one folder has are counted. For each method and
     scenario the largest difference B - A is shown, in points, and streams that were not the same
     are named.
@@ -124,7 +124,7 @@ def compare(
     with user_errors():
         require_bench()
         if len(folders) < 2:
-            raise LamettaError(f"A B... must be two folders at least, got {len(folders)}")
+            raise LamettaError(f"RESULTS must be two folders at least, got {len(folders)}")
         first, second = folders
         from lametta.bench.analysis.results import read_cells
         from lametta.bench.report.comparison import compare as compare_cells
@@ -149,7 +149,7 @@ def _leaderboard(folders: Sequence[Path], output: Path | None) -> NoReturn:
         from lametta.bench.analysis.results import read_results
         from lametta.bench.report import handout, leaderboard
 
-        with option_names(results="A B..."):
+        with option_names(results="RESULTS"):
             results = {name: read_results(folder) for name, folder in _named(folders).items()}
             board = leaderboard.join(results)
         folder = output_folder(output, Path("leaderboard"))
@@ -170,7 +170,7 @@ def _named(folders: Sequence[Path]) -> dict[str, Path]:
     """The folders by as much of the end of their paths as tells them apart."""
     paths = [folder.resolve() for folder in folders]
     if len(set(paths)) < len(paths):
-        raise LamettaError("A B... must be different folders, got one twice")
+        raise LamettaError("RESULTS must be different folders, got one twice")
     n = 1
     while len({path.parts[-n:] for path in paths}) < len(paths):
         n += 1
