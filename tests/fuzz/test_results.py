@@ -121,6 +121,8 @@ def test_compare(folder):
     for pair in ((folder, PLACE / "whole"), (PLACE / "whole", folder)):
         command("compare", *pair, codes=(0, 1, 2), memory=None)
     attempt(read_results, folder)
+    board = PLACE / "board"
+    command("compare", PLACE / "whole", folder, "-o", board, codes=(0, 1, 2), memory=None)
 
 
 @pytest.mark.slow

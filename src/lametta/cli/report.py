@@ -84,7 +84,8 @@ def report(
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RESULTS", help="Folders that lametta run wrote: two at least.")
+        list[Path],
+        typer.Argument(metavar="RESULTS", help="Folders that lametta run wrote: two at least."),
     ],
     output: Annotated[
         Path | None,
@@ -108,10 +109,10 @@ def compare(
     stream has another fingerprint, whose network has other weights, or whose source is right more
     or less often. All rows go to results.parquet beside it, with a data card, README.md.
 
-    Otherwise two folders, A and B, are compared: their cells that agree in method, configuration, model,
-    scenario, seed and batch size; those that only one folder has are counted. For each method and
-    scenario the largest difference B - A is shown, in points, and streams that were not the same
-    are named.
+    Otherwise two folders, A and B, are compared: their cells that agree in method, configuration,
+    model, scenario, seed and batch size; those that only one folder has are counted. For each
+    method and scenario the largest difference B - A is shown, in points, and streams that were not
+    the same are named.
 
     Exits with 0 if all cells in both are equal, or none is left out of the leaderboard; with 1 if
     an accuracy or a stream differs, or cells are left out; and with 2 if a folder cannot be read or

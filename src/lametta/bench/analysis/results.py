@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -265,6 +266,30 @@ def read_json(path: Path) -> dict[str, object]:
     if not isinstance(content, dict):
         raise LamettaError(f"results must have a JSON object in {path}, got {content!r}")
     return content
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """The protocol card of a run, whose tables are empty where there is none.
+
+    An error if it is not as `lametta.bench.running.card.protocol_card` gives it.
+    """
+    file = folder / "card.json"
+    content: dict[str, Any] = read_json(file) if file.exists() else {}
+    for name, needed in _CARD.items():
+        table = content.setdefault(name, {})
+        parts = table.values() if isinstance(table, dict) else [None]
+        if not all(isinstance(part, dict) and part.keys() >= needed for part in parts):
+            wanted = ", ".join(sorted(needed))
+            raise LamettaError(f"results must have {name} with {wanted} in {file}")
+    return content
+
+
+_CARD = {
+    "models": {"network", "weights", "weights_sha256", "preprocessing"},
+    "datasets": {"reader", "domains", "images_a_domain", "fingerprint"},
+    "scenarios": {"dataset", "order", "samples", "resets"},
+    "methods": {"kind", "params", "answers", "tuned_on"},
+}
 
 
 def _labels(specs: Mapping[str, ModelSpec] | Mapping[str, ScenarioSpec]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import polars as pl
 
 from lametta.bench import figures
 from lametta.bench.analysis.paper import join_published
-from lametta.bench.analysis.results import Results, read_json
+from lametta.bench.analysis.results import Results, read_card, read_json
 from lametta.bench.analysis.selection import label_free, select
 from lametta.bench.experiment import canonical
 from lametta.bench.figures import Figure, ReportContext
@@ -185,7 +185,7 @@ def sections(results: Results) -> Iterator[Section]:
     yield Section("datasets", "Data sets", tables=shown, notes=(note,) if unknown else ())
     file = results.folder / "card.json"
     if file.exists():  # results from before there were cards have none
-        yield Section("card", "Protocol card", tables=(card(read_json(file)),))
+        yield Section("card", "Protocol card", tables=(card(read_card(results.folder)),))
 
 
 def report_context(results: Results) -> ReportContext:
@@ -260,23 +260,28 @@ def _validation(results: Results, context: ReportContext, names: set[str]) -> Se
         scenarios = list(dict.fromkeys(part.rows["scenario"]))
         with _noted(notes):
             table = select(part.rows, scenarios, context.order, source=context.source).table
-            costs.append(_label_free(results, scenarios, context))
+            costs += _label_free(results, scenarios, context)
             drawn.append(figures.cross_shift(part.rows, context))
             drawn += _rates(results, part.rows, context, names)
     chosen = results.selected
     params = {name: chosen[name] for name in experiment.methods if name in chosen}
     shown = [selected(params, table)] if params else []
-    shown += [table for table in costs if table.rows]
+    shown += costs
     return Section("validation", "Chosen configurations", tuple(drawn), tuple(shown), tuple(notes))
 
 
-def _label_free(results: Results, scenarios: Sequence[str], context: ReportContext) -> Table:
-    specs = results.experiment.scenarios.values()
-    datasets = results.experiment.datasets
-    source = {spec.label for spec in specs if datasets[spec.dataset].source}
-    rows = results.validation.rows
-    clean = [name for name in scenarios if name in source]
-    return label_free_table(label_free(rows, scenarios, context.order, source_scenarios=clean))
+def _label_free(
+    results: Results, scenarios: Sequence[str], context: ReportContext
+) -> Iterator[Table]:
+    """What choices without labels cost, unless results are from before that was measured."""
+    rows, experiment = results.validation.rows, results.experiment
+    if "neighborhood" not in rows.columns or rows["neighborhood"].is_null().all():
+        return
+    source = [name for name, spec in experiment.datasets.items() if spec.source]
+    clean = rows.filter(pl.col("dataset").is_in(source))["scenario"].unique().to_list()
+    costs = label_free(rows, scenarios, context.order, source_scenarios=clean)
+    if not costs.is_empty():
+        yield label_free_table(costs)
 
 
 def _rates(

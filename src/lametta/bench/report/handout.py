@@ -1,6 +1,7 @@
 """Results to hand out: all rows in one Parquet file, and a data card that says how to read it."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from lametta._files import PathLike, atomic_write, write_text
-from lametta.bench.analysis.results import Results, read_json
+from lametta.bench.analysis.results import Results, read_card
 from lametta.bench.columns import COLUMNS
 from lametta.bench.running.workspace import Workspace
 from lametta.bench.tables import as_table
@@ -83,6 +84,8 @@ def handout(results: Mapping[str, Results]) -> pl.DataFrame:
             study=pl.col("id").is_in(studied),
             lametta=pl.lit(one.environment.get("lametta"), pl.String),
         )
+        if "dataset" not in rows.columns:  # of results from before there was one
+            rows = rows.with_columns(dataset=pl.lit(None, pl.String))
         frames.append(rows.join(banks, on=["model", "dataset"], how="left", maintain_order="left"))
     joined = pl.concat(frames, how="diagonal")
     return joined.select(*_MADE, *(name for name in COLUMNS if name in joined.columns))
@@ -99,14 +102,16 @@ _BANKS = {
 
 def _banks(results: Results) -> Iterator[tuple[str | None, ...]]:
     """The fingerprints of each network on each data set, as the card or the bank has them."""
-    file = results.folder / "card.json"
-    card = read_json(file) if file.exists() else {}
-    models, datasets = (dict(card.get(name) or {}) for name in ("models", "datasets"))  # type: ignore[call-overload]
-    workspace = Workspace(results.experiment, results.folder)
-    for model, dataset in results.frame.select("model", "dataset").unique().sort(pl.all()).rows():
+    card, experiment = read_card(results.folder), results.experiment
+    workspace = Workspace(experiment, results.folder)
+    used = {(cell.model, cell.scenario) for cell in experiment.validation_cells()}
+    for study in experiment.studies.values():
+        used |= set(itertools.product(study.models, study.scenarios))
+    pairs = {(model, experiment.scenarios[scenario].dataset) for model, scenario in used}
+    for model, dataset in sorted(pairs):
         bank = workspace.bank_file(model, dataset)
-        weights = models.get(model, {}).get("weights_sha256")
-        data = datasets.get(dataset, {}).get("fingerprint")
+        weights = card["models"].get(model, {}).get("weights_sha256")
+        data = card["datasets"].get(dataset, {}).get("fingerprint")
         yield model, dataset, weights, data, _sha256(bank) if bank.is_file() else None
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from lametta import methods
 from lametta._files import PathLike, write_text
 from lametta.bench.analysis import gains, means, risk
-from lametta.bench.analysis.results import Results, read_json
+from lametta.bench.analysis.results import Results, read_card
 from lametta.bench.columns import SCHEMA, STREAM
 from lametta.bench.report.page import environment
 from lametta.bench.tables import Entry, Table, percent
@@ -100,7 +100,7 @@ def join(results: Mapping[str, Results]) -> Leaderboard:
     """
     if not results:
         raise LamettaError("results must be at least one, got none")
-    cards = {name: _card(one) for name, one in results.items()}
+    cards = {name: read_card(one.folder) for name, one in results.items()}
     rows = pl.concat(
         (_rows(name, one, cards[name]) for name, one in results.items()), how="diagonal"
     )
@@ -116,11 +116,6 @@ def join(results: Mapping[str, Results]) -> Leaderboard:
     return Leaderboard(_entries(kept, results), _cells(kept), left_out.select(columns), kept, cards)
 
 
-def _card(results: Results) -> Mapping[str, Any]:
-    file = results.folder / "card.json"
-    return read_json(file) if file.exists() else {}
-
-
 def _rows(name: str, results: Results, card: Mapping[str, Any]) -> pl.DataFrame:
     """The chosen configurations of one person, with their gains and what tells methods apart."""
     ids = {cell for study in results.studies.values() for cell in study.rows["id"]}
@@ -128,7 +123,7 @@ def _rows(name: str, results: Results, card: Mapping[str, Any]) -> pl.DataFrame:
     rows = results.frame.filter(pl.col("id").is_in(list(ids)))
     if rows.is_empty():
         return rows
-    known = card.get("models", {})
+    known = card["models"]
     hashes = {model: known.get(model, {}).get("weights_sha256", "") for model in rows["model"]}
     kinds = {key: spec.kind for key, spec in results.experiment.methods.items()}
     source = pl.col("accuracy").filter(pl.col("method") == results.source).first().over(STREAM)
@@ -325,12 +320,12 @@ def _card_lines(board: Leaderboard, row: Mapping[str, Any]) -> list[tuple[str, s
     own: dict[str, Any] = {"citation": content.get("citation", "")}
     names = ("model", "dataset", "scenario", "method")
     for name in names:
-        part = content.get(f"{name}s", {})
+        part = content[f"{name}s"]
         own[f"{name}s"] = {row[name]: part[row[name]]} if row[name] in part else {}
     own |= {"batch_sizes": [row["batch_size"]]}
     own |= {name: content[name] for name in ("metric", "interval") if name in content}
     lines: list[tuple[str, str]] = list(card(own).data.iter_rows())
-    if not content:  # results from before there were cards
+    if not content["methods"]:  # results from before there were cards
         lines.append(("method", f"{row['kind']}: {json.loads(row['config']) or 'as it is'}"))
         lines.append(("data set", row["dataset"]))
     return lines
