@@ -15,6 +15,7 @@ from lametta.bench.experiment.schema import DatasetSpec
 from lametta.bench.planning import dry_run
 from lametta.bench.report import sections
 from lametta.bench.running.workspace import as_specified
+from lametta.bench.tables.accuracy import details
 from lametta.data import load as load_data
 from lametta.data.dataset import UNKNOWN
 from lametta.stream import Scenario
@@ -134,6 +135,8 @@ def test_the_report_shows_what_choices_cost_and_open_metrics(folder):
     assert [row[0].text for row in table.rows] == ["LAME", "TENT"]
     assert "with unknown embedded:digits_vid" in parts["datasets"].tables[0].markdown()
     assert "10 of" not in parts["datasets"].tables[0].markdown()
+    shown = details(results.headline_rows, "mixed")
+    assert {"AUROC (%)", "H-score (%)"} <= {*shown.header}
     card = parts["card"].tables[0].markdown()
     assert "90 of them of unknown classes, embedded:digits_vid" in card
 
