@@ -25,6 +25,7 @@ from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOGETHER = 16  # answers that are taken in together, which takes half as long for each
+_MOST = 4 * _TOGETHER  # answers that wait for that
 _LARGE = 2**14  # probabilities of an answer that does not wait for others
 _INFO_KEYS = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
 _GIVEN = {
@@ -253,7 +254,7 @@ class ModelMonitor:
         self, stream: str | None, source: Floats, prediction: Prediction, seconds: float
     ) -> None:
         self.queue.append(_Answer(self.clock(), stream, source, prediction, seconds))
-        if len(self.queue) >= _TOGETHER or source.size > _LARGE:
+        if len(self.queue) >= _MOST or source.size > _LARGE:
             self.flush()
 
     def flush(self) -> None:
@@ -287,6 +288,8 @@ class ModelMonitor:
     def record_request(self, status: int, seconds: float) -> None:
         with self.lock:
             self.series.record_request(self.clock(), status, seconds)
+        if len(self.queue) >= _TOGETHER:  # here, where the answer has left
+            self.flush()
 
     def signals(self) -> dict[str, float]:
         self.flush()
