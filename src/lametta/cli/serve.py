@@ -12,6 +12,7 @@ import typer
 
 from lametta import methods
 from lametta._checks import check_choice, raise_as
+from lametta._files import check_regular_file
 from lametta.cli._console import (
     Features,
     Logits,
@@ -287,6 +288,7 @@ def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
 def _tokens(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
+    check_regular_file("--token-file", path)
     text = path.read_text(encoding="utf-8", errors="replace")
     tokens = tuple(filter(None, map(str.strip, text.splitlines())))
     if not tokens or any(len(token) < _SHORTEST or not token.isascii() for token in tokens):
@@ -301,6 +303,7 @@ def _password(path: Path | None, store: str) -> str | None:
     """The password of Redis, if there is one."""
     if path is None:
         return os.environ.get("LAMETTA_STORE_PASSWORD") if "://" in store else None
+    check_regular_file("--store-password-file", path)
     password = path.read_text(encoding="utf-8").strip()
     if not password:
         raise LamettaError(f"--store-password-file must have a password, got {path} with none")
@@ -311,6 +314,7 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
     """The names of classes in a file, one a line."""
     if path is None:
         return None
+    check_regular_file("--names", path)
     with raise_as("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     names = tuple(map(str.strip, lines))
