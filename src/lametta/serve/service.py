@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,14 @@ from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
     Deadline,
+    HTTPError,
     InferReply,
     InferRequest,
     NotFoundError,
     datatype_of,
     refuse,
 )
+from lametta.serve.rows import ROW_OUTPUTS, SEQUENCE, Answer, Part, check_id, join, split
 from lametta.serve.sessions import Samples, SessionManager
 from lametta.types import LamettaError, Prediction
 
@@ -34,7 +37,6 @@ VERSION = "1"  # of every model: a corrector has no weights that could change
 SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
 LABELS = ("label", "source_label")
 NAMES = ("label_name", "source_label_name")  # where the server knows the names of classes
-_LONGEST_ID = 256
 _FLOATS = "FP16, FP32 or FP64"
 
 
@@ -92,25 +94,76 @@ class Service:
         outputs += [_tensor(one, "INT64", -1) for one in LABELS]
         if self.names is not None:
             outputs += [_tensor(one, "BYTES", -1) for one in NAMES]
-        outputs += [_tensor(one, "FP64", 1) for one in SIGNALS]
+        outputs += [_tensor(one, "FP64", -1) for one in SIGNALS]
         about = {"name": name, "versions": [VERSION], "platform": "lametta"}
         return {**about, "inputs": inputs, "outputs": outputs}
 
     def infer(self, name: str, deadline: Deadline, request: InferRequest) -> InferReply:
         """Answer a request to a model, within the deadline and the request's own timeout."""
-        manager = self.find(name)
+        self.find(name)
         deadline.shorten(_timeout(request))
         deadline.check("the request waited until its deadline")
-        stream, start, end = _sequence(request)
+        parts = split(request)
+        known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
         for wanted in request.outputs or ():  # refused before the stream moves on
-            check_choice("outputs of the request", wanted[:100], self.outputs)
-        features, probs = self._inputs(request)
+            check_choice("outputs of the request", wanted[:100], known)
+        if parts is not None:
+            return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
+        stream, start, end = _sequence(request)
+        samples = Samples(*self._inputs(request.inputs), request.id, start, end)
+        outputs, told = self._correct(name, deadline, stream, samples)
+        if stream is not None:  # else a client could not tell that its request stood alone
+            told = {"sequence_id": stream, **told}
+        return InferReply(name, VERSION, outputs, told)
+
+    def _infer_parts(
+        self, name: str, deadline: Deadline, request: InferRequest, parts: Sequence[Part]
+    ) -> dict[str, NDArray[np.generic]]:
+        """The outputs of a request of several streams, one after another."""
+        inputs = {key: array for key, array in request.inputs.items() if key not in SEQUENCE}
+        if self.network is not None:  # which sees all rows at once
+            inputs = dict(zip(("features", "probs"), self._inputs(inputs), strict=True))
+        n = sum(len(part.rows) for part in parts)
+        for key, array in inputs.items():
+            if len(array) != n:
+                raise BadRequest(f"{key} must have {n} rows, as sequence_id, got {len(array)}")
+        answers = []
+        for part in parts:
+            own = {key: array[part.rows] for key, array in inputs.items()}
+            answers.append(self._infer_part(name, deadline, request.id, part, own))
+        return join(parts, answers)
+
+    def _infer_part(
+        self,
+        name: str,
+        deadline: Deadline,
+        request_id: str,
+        part: Part,
+        inputs: Mapping[str, NDArray[np.generic]],
+    ) -> Answer:
+        try:
+            features, probs = self._given(inputs)
+            samples = Samples(features, probs, request_id, part.start, part.end)
+            outputs, _ = self._correct(name, deadline, part.stream, samples)
+        except LamettaError as error:
+            return Answer(error.status if isinstance(error, HTTPError) else 400, {}, str(error))
+        except Exception:
+            logger.exception("a stream of a request failed")
+            return Answer(500, {}, "internal error")
+        n = len(part.rows)
+        shaped = {key: np.repeat(x, n) if key in SIGNALS else x for key, x in outputs.items()}
+        return Answer(200, shaped)
+
+    def _correct(
+        self, name: str, deadline: Deadline, stream: str | int | None, samples: Samples
+    ) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+        """The outputs for the next samples of a stream, and what the corrector says of itself."""
+        manager, probs = self.find(name), samples.probs
         if self.names is not None and probs.shape[1] != len(self.names):
             raise BadRequest(
                 f"probs or logits must have {len(self.names)} columns, as many as the server has "
                 f"names of classes, got {probs.shape[1]}"
             )
-        samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
         # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
         key = str(stream) if isinstance(stream, int) else stream and json.dumps(stream)
@@ -121,10 +174,7 @@ class Service:
             self._check_company(name, probs, prediction)
         shown = None if stream is None else str(stream)
         self.monitor.record_answer(name, shown, probs, prediction, seconds)
-        outputs, told = self._outputs(probs, prediction)
-        if stream is not None:  # else a client could not tell that its request stood alone
-            told = {"sequence_id": stream, **told}
-        return InferReply(name, VERSION, outputs, told)
+        return self._outputs(probs, prediction)
 
     def _check_company(
         self, name: str, source: NDArray[np.floating], prediction: Prediction
@@ -138,11 +188,16 @@ class Service:
                 name,
             )
 
-    def _inputs(self, request: InferRequest) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def _inputs(
+        self, inputs: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
-        inputs = request.inputs
-        if self.network is not None:
-            return _predicted(self.network, inputs)
+        return self._given(inputs) if self.network is None else _predicted(self.network, inputs)
+
+    def _given(
+        self, inputs: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """What a request brings where no network predicts here."""
         known = {"features", "probs", "logits"}
         if "features" not in inputs or not known.issuperset(inputs) or len(inputs) != 2:
             listed = ", ".join(name[:50] for name in list(inputs)[:5])
@@ -223,14 +278,9 @@ def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
     for word, flag in (("start", start), ("end", end)):
         if not isinstance(flag, bool):
             raise BadRequest(f"sequence_{word} must be true or false, got {flag!r:.50}")
-    if stream in (None, 0, "") and not isinstance(stream, bool):
-        if start or end:
-            raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
-        return None, False, False
-    if isinstance(stream, bool) or not isinstance(stream, int | str):
-        raise BadRequest(f"sequence_id must be an integer or a text, got {stream!r:.50}")
-    if isinstance(stream, str) and len(stream) > _LONGEST_ID:
-        raise BadRequest(f"sequence_id must have at most {_LONGEST_ID} characters")
+    stream = check_id(stream)
+    if stream is None and (start or end):
+        raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
     return stream, start, end
 
 
