@@ -50,6 +50,14 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
     ] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="A port for gRPC beside HTTP, on the same address; 0: a free one.",
+        ),
+    ] = None,
     store: Annotated[
         str,
         typer.Option(
@@ -185,6 +193,10 @@ def serve(
         _check_beside("--replicas", replicas, "--ray", ray)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
+        if grpc_port is not None:
+            if ray is not None:
+                raise LamettaError("--grpc-port must not come with --ray, which has HTTP alone")
+            require("grpc", "grpc", "tritonclient")
         if "://" in store:
             require("redis", "redis")
         from lametta.serve.config import ServerConfig
@@ -248,7 +260,7 @@ def serve(
                 )
                 return
             app = config.app()
-    run(app, host, port, limits)
+    run(app, host, port, limits, grpc_port)
 
 
 def _check_beside(option: str, given: object, needed: str, there: object) -> None:

@@ -5,6 +5,7 @@ import logging
 import logging.config
 from importlib.util import find_spec
 from socket import socket
+from typing import TYPE_CHECKING
 
 import httptools
 import orjson
@@ -14,6 +15,10 @@ from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lametta.serve.middleware import ServerLimits
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:  # an extra
+    from lametta.serve.grpc import GRPCServer
 
 logger = logging.getLogger("lametta.serve")
 
@@ -218,7 +223,9 @@ def bounded_protocol(limits: ServerLimits) -> type[BoundedProtocol]:
     return Protocol
 
 
-def run(app: ASGIApp, host: str, port: int, limits: ServerLimits) -> None:
+def run(
+    app: ASGIApp, host: str, port: int, limits: ServerLimits, grpc_port: int | None = None
+) -> None:
     """Serve until a signal says to end; then answer what was accepted, and no more."""
     config = uvicorn.Config(
         app,
@@ -235,6 +242,10 @@ def run(app: ASGIApp, host: str, port: int, limits: ServerLimits) -> None:
         timeout_graceful_shutdown=int(limits.deadline + limits.patience),
     )
     server = _Server(config)
+    if grpc_port is not None:
+        from lametta.serve.grpc import GRPCServer
+
+        server.beside = GRPCServer(app, host, grpc_port, limits)
     # Requests share the cores: threads of BLAS that wait for each other would only be in the way.
     with threadpool_limits(1, "blas"):
         server.run()
@@ -260,9 +271,23 @@ def _most_connections(wanted: int) -> int:
 class _Server(uvicorn.Server):
     """Logs where it listens: with port 0 the system chooses."""
 
+    beside: "GRPCServer | None" = None
+
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.started and self.beside is not None:
+            try:
+                await self.beside.start()
+            except LamettaError as error:
+                logger.error("%s", error)
+                await super().shutdown(sockets)
+                raise SystemExit(1) from error
         for server in self.servers if self.started else []:
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
                 logger.info("listening", extra={"host": host, "port": port})
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        if self.beside is not None:
+            await self.beside.stop()
+        await super().shutdown(sockets)
