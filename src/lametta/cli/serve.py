@@ -122,6 +122,14 @@ def serve(
             "in the model's file.",
         ),
     ] = None,
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Answer with the network's own probabilities, and record what the correction "
+            "would have said: the page at / and lametta report show where they differ.",
+        ),
+    ] = False,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
     idle: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
@@ -235,6 +243,7 @@ def serve(
             logits=logits,
             names=_names(names),
             prototypes=None if prototypes is None else _prototypes(prototypes),
+            shadow=shadow,
         )
         from lametta.serve.server import log_to_stderr, run
 

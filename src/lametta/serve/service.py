@@ -20,6 +20,7 @@ from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
     Deadline,
+    DeadlineError,
     HTTPError,
     InferReply,
     InferRequest,
@@ -29,6 +30,7 @@ from lametta.serve.protocol import (
 )
 from lametta.serve.rows import ROW_OUTPUTS, SEQUENCE, Answer, Part, check_id, join, split
 from lametta.serve.sessions import Samples, SessionManager
+from lametta.signals import signals
 from lametta.types import LamettaError, Prediction
 
 logger = logging.getLogger("lametta.serve")
@@ -56,6 +58,8 @@ class Service:
         What predicts; without it, requests bring features and predictions.
     names : sequence of str, optional
         The names of the classes, which every request must have as many of.
+    shadow : bool
+        Whether the network's own probabilities are the answer, and corrections only recorded.
     """
 
     sessions: Mapping[str, SessionManager]
@@ -63,6 +67,7 @@ class Service:
     deadline: float
     network: OnnxModel | None = None
     names: Sequence[str] | None = None
+    shadow: bool = False
     _lonely: set[str] = field(default_factory=set, init=False, repr=False)
 
     @property
@@ -167,14 +172,21 @@ class Service:
         began = time.perf_counter()
         # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
         key = str(stream) if isinstance(stream, int) else stream and json.dumps(stream)
-        with _said_to_clients():
-            prediction = manager.correct(samples, key, deadline)
+        try:
+            with _said_to_clients():
+                prediction = manager.correct(samples, key, deadline)
+        except Exception as error:
+            if not self.shadow or _is_clients(error):
+                raise
+            logger.warning("a correction failed in shadow mode: %s", error)
+            self.monitor.record_failure(name)
+            return self._outputs(probs, _as_it_came(samples))
         seconds = time.perf_counter() - began
         if len(probs) == 1 and not manager.stateful and name not in self._lonely:
             self._check_company(name, probs, prediction)
         shown = None if stream is None else str(stream)
         self.monitor.record_answer(name, shown, probs, prediction, seconds)
-        return self._outputs(probs, prediction)
+        return self._outputs(probs, _as_it_came(samples) if self.shadow else prediction)
 
     def _check_company(
         self, name: str, source: NDArray[np.floating], prediction: Prediction
@@ -225,9 +237,23 @@ class Service:
             named = np.array(self.names, object)
             outputs |= zip(NAMES, (named[label] for label in labels), strict=True)
         told: dict[str, object] = {name: float(x) for name, x in prediction.info.items()}
+        if self.shadow:
+            told["shadow"] = True
         for name in SIGNALS:
             outputs[name] = np.array([told.pop(name, np.nan)])
         return outputs, told
+
+
+def _as_it_came(samples: Samples) -> Prediction:
+    """What the network said, as an answer."""
+    probs = samples.probs
+    return Prediction(probs, samples.features, dict(signals(probs, probs)))
+
+
+def _is_clients(error: Exception) -> bool:
+    """Whether a request is at fault, or late: then it is refused in shadow mode too."""
+    ours = isinstance(error, HTTPError) and not isinstance(error, DeadlineError)
+    return isinstance(error, LamettaError) and not ours
 
 
 def _tensor(name: str, datatype: str, *shape: int) -> dict[str, object]:
