@@ -24,6 +24,7 @@ logger = logging.getLogger("lametta.serve")
 
 _HEADERS = 100  # of a request, its trailers included; each takes ten times its length of memory
 _TOO_MANY = f"the head must have at most {_HEADERS} headers"
+_PROBES = (b"/v2/health/", b"/metrics")
 _PIPELINED = 64  # requests that may wait behind another in a connection
 _OTHER_FILES = 128  # descriptors that are left to the store, the model and the listener
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -67,14 +68,15 @@ class BoundedProtocol(HttpToolsProtocol):
     waits for ever for the rest of a head, and flushes an answer for ever that nobody reads. Here
     a timer runs while a head is being sent, while the rest of a refused body comes, and while an
     answer waits to be taken; no byte restarts it. When there are too many connections, the one
-    that has been idle the longest makes room, so that probes are answered.
+    that has been idle the longest, or does not take its answer, makes room, so that probes are
+    answered.
 
     `bounded_protocol` makes a class with the limits of a server.
     """
 
     max_head: int
     patience: float
-    idle: dict["BoundedProtocol", None]  # connections without a request, the longest idle first
+    idle: dict["BoundedProtocol", None]  # connections that wait for clients, the longest first
 
     _timer: asyncio.TimerHandle | None = None
     _n_head = 0  # bytes of a head, or of anything else that is no body, so far
@@ -135,7 +137,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._n_head, self._has_begun, self._in_body = 0, False, True
         self._stop_timer()
         self.idle.pop(self, None)
+        limit = self.limit_concurrency
+        if self.url.startswith(_PROBES):  # answered although all places are taken
+            self.limit_concurrency = None
         super().on_headers_complete()
+        self.limit_concurrency = limit
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # answered in HTTP/1.1, and that is all
 
@@ -160,6 +166,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.idle.setdefault(self, None)  # it waits for its client, and nothing is lost with it
         if self._timer is None:
             self._start_timer()
 
@@ -167,6 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if not self._is_answered():
             self._stop_timer()
+            self.idle.pop(self, None)
 
     def _is_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
