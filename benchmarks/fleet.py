@@ -260,7 +260,7 @@ def main() -> None:
     for part in (one_replica, two_replicas):
         for name, figure, unit in part(options):
             print(f"{name:62s} {figure:10.3g} {unit}", flush=True)
-            rows.append(dict(zip(TITLES, (name, f"{figure:.3g}", unit), strict=True)))
+            rows.append(dict(zip(TITLES, (name, f"{float(f'{figure:.3g}'):g}", unit), strict=True)))
     store.write(options.csv, rows)
 
 
