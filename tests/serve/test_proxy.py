@@ -9,6 +9,8 @@ from http.client import HTTPSConnection
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.conftest import installed, make_batch
 from tests.serve.client import Client
@@ -45,12 +47,14 @@ def proxied(nginx, certificate, tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ("--token-file", folder / "tokens", "--allow-host", NAME)
+    options = ("--token-file", folder / "tokens", "--allow-host", NAME, "--grpc-port", 0)
     with serving(*options, "--corrector", "average") as server:
+        grpc_port = next(line["grpc_port"] for line in server.log() if "grpc_port" in line)
         text = (DEPLOY / "nginx.conf").read_text()
         for said, here in (
-            ("listen 443", f"listen 127.0.0.1:{port}"),
+            ("listen 443 ssl http2;", f"listen 127.0.0.1:{port} ssl http2;"),
             ("127.0.0.1:8000", server.host),
+            ("127.0.0.1:8001", f"127.0.0.1:{grpc_port}"),
             ("/etc/nginx/lametta.crt", f"{certificate}/crt"),
             ("/etc/nginx/lametta.key", f"{certificate}/key"),
             ("rate=100r/s", "rate=1r/s"),
@@ -131,7 +135,28 @@ def test_the_proxy(proxied, certificate):
     json = {"Content-Type": "application/json"}
     assert status("/v2/models/average/infer", "POST", bytes(2**24 + 1), **json) in (413, 0)
     assert status("/v2/models/average/infer", "POST", bytes(2**20), **json) == 400
+    _check_grpc(proxied, certificate, features, probs)
     # One address has its share, and then no more.
     statuses = [status() for _ in range(50)]
     assert statuses[0] == 200
     assert statuses[-1] == 429
+
+
+def _check_grpc(port, certificate, features, probs):
+    """The same streams by NVIDIA's gRPC client."""
+    own = triton.KeepAliveOptions()
+    channel = [("grpc.ssl_target_name_override", NAME), ("grpc.default_authority", NAME)]
+    url, roots = f"127.0.0.1:{port}", f"{certificate}/crt"
+    with triton.InferenceServerClient(
+        url, ssl=True, root_certificates=roots, keepalive_options=own, channel_args=channel
+    ) as client:
+        inputs = []
+        for name, array in (("features", features[:1]), ("probs", probs[:1])):
+            inputs.append(triton.InferInput(name, array.shape, "FP64"))
+            inputs[-1].set_data_from_numpy(array)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        result = client.infer("average", inputs, sequence_id="s", headers=headers)
+        expected = np.concatenate([probs, probs[:1]]).mean(axis=0)
+        np.testing.assert_allclose(result.as_numpy("probs")[0], expected, atol=1e-6)
+        with pytest.raises(InferenceServerException, match="a bearer token is needed"):
+            client.infer("average", inputs, sequence_id="s")
