@@ -147,7 +147,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('main img').length") == 0
         assert tab.evaluate("document.querySelectorAll('figure svg path').length") > 4
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
-        assert "Samples256" in tab.evaluate(tiles)
+        tab.wait(f"{tiles}.includes('Samples256')")  # it may have asked amid the requests
         assert "Order, 4 of 4none" in tab.evaluate(tiles)
         orders = "[...document.querySelectorAll('tbody td:nth-child(5)')].map((x) => x.textContent)"
         assert tab.evaluate(orders) == ["none"] * 4
