@@ -45,7 +45,7 @@ bare: .venv/ready
 	rm -rf build/bare && mkdir -p build/bare
 	IFS=:; for folder in $$PATH; do \
 		case $$folder in */shims) ;; *) ln -s "$$folder"/* build/bare 2>/dev/null;; esac; \
-	done; cd build/bare && rm -f chromium chromium-browser google-chrome chrome redis-server
+	done; cd build/bare && rm -f chromium chromium-browser google-chrome chrome redis-server nginx
 	PATH=$(CURDIR)/build/bare WNSEARCHDIR=/nowhere LAMETTA_SHARED=/nowhere $(MAKE) tests
 
 lint: style types

@@ -26,6 +26,7 @@ PROMISES = {
     "corruptions": "imagecorruptions",
     "data": "lametta.data.readers.digits",
     "faiss": "faiss",
+    "grpc": "lametta.serve.grpc",
     "hf": "lametta.integrations.hf",
     "onnx": "lametta.integrations.onnx",
     "ray": "lametta.ray",

@@ -40,6 +40,7 @@ GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = {
     "chromium": ("chromium", "chromium-browser", "google-chrome", "chrome"),
     "redis-server": ("redis-server",),
+    "nginx-light": ("nginx",),
 }
 """What tests run, by the packages of Debian that bring it."""
 DEBIAN = (*PROGRAMS, "wordnet-base")

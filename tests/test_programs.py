@@ -9,7 +9,7 @@ import pytest
 
 from scripts import check_wheel, tables
 from tests import processes
-from tests.conftest import shared
+from tests.conftest import installed, shared
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow(3)
@@ -71,10 +71,13 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
         ("imports.py", "import lametta"),
         ("many.py", "recall"),
         ("streams.py", "state of Prudent: "),
+        ("fleet.py", "frames/s, two replicas"),
         ("promise.py", "domains that come again"),
     ],
 )
 def test_benchmarks_run(name, shows, tmp_path):
+    if name == "fleet.py":
+        installed("redis-server")
     stored = {"networks.py": "networks.csv", "many.py": "many_cpu.csv"}.get(name)
     option = ["--csv", tmp_path / "table.csv"] if stored else []
     done = processes.run(ROOT / "benchmarks" / name, "--quick", *option)

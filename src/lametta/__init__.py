@@ -13,7 +13,7 @@ if _TYPE_CHECKING:
     from lametta.adapters import Corrected, Source
     from lametta.affinity import knn, linear, rbf
     from lametta.classmap import ClassMap
-    from lametta.correctors import LAME, Memory, Prudent, Streams, Windowed
+    from lametta.correctors import LAME, Memory, Prudent, Shadow, Streams, Windowed
     from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ __all__ = [
     "Output",
     "Prediction",
     "Prudent",
+    "Shadow",
     "Source",
     "Streams",
     "Windowed",

@@ -1,8 +1,11 @@
-"""A fair lock: threads get it in the order in which they come."""
+"""What threads need of each other: a fair lock, and computations that can be given up."""
 
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol, Self
 from weakref import WeakSet
 
@@ -28,6 +31,36 @@ def _renew() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows forks nothing
     os.register_at_fork(after_in_child=_renew)
+
+
+_check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
+
+
+@contextmanager
+def interruptible(check: Callable[[], None]) -> Iterator[None]:
+    """Let ``check`` end what is computed inside: it is called now and then, and may raise.
+
+    Examples
+    --------
+    >>> def late():
+    ...     raise TimeoutError("too late")
+    >>> with interruptible(late):
+    ...     check_interrupt()
+    Traceback (most recent call last):
+    TimeoutError: too late
+    """
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def check_interrupt() -> None:
+    """Raise if nobody waits for what is being computed: between two parts of what takes long."""
+    check = _check.get()
+    if check is not None:
+        check()
 
 
 class FairLock:

@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -120,3 +123,13 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch
     path.write_text("\n")
     with pytest.raises(LamettaError, match="--store-password-file must have a password, got"):
         _password(path, "redis://here")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with a name")
+def test_files_are_no_pipes(tmp_path):
+    """A pipe that nobody writes to would be waited for, and a device read for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for given in (tmp_path / "pipe", Path("/dev/zero")):
+        for read in (_tokens, _names, lambda path: _password(path, "redis://127.0.0.1")):
+            with pytest.raises(LamettaError, match="must be a file, got .*, which is a pipe"):
+                read(given)

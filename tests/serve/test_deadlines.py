@@ -13,6 +13,7 @@ import pytest
 from lametta import Prediction, Prudent
 from lametta.correctors import Average, LabelShift
 from lametta.correctors.base import StatefulCorrector
+from lametta.methods import as_corrector
 from lametta.serve import sessions
 from lametta.serve.config import ServerConfig
 from lametta.serve.middleware import ServerLimits
@@ -149,6 +150,33 @@ def test_a_wrong_sample_in_the_last_piece_is_named_as_ever(monkeypatch):
         said.append(str(error.value))
     assert said[0] == said[1]
     assert manager.store.load(manager._prefix + "s").version == 0
+
+
+@pytest.mark.parametrize("method", ["lame", "prudent", "memory", "windowed", "label_shift"])
+def test_who_sees_a_batch_at_once_looks_at_the_clock(method, monkeypatch):
+    """So its thread is free again: looks are a few samples or an iteration apart."""
+    features, probs = make_batch(100, 5, 7)
+    manager = SessionManager(as_corrector(method), method, MemoryStore())
+    manager.correct(Samples(features[:2], probs[:2]), "s")
+    left = 5
+    deadline = Deadline()
+
+    def check():
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise DeadlineError("too late")
+
+    monkeypatch.setattr(deadline, "check", check)
+    monkeypatch.setattr(deadline, "commit", lambda: pytest.fail("it was computed to its end"))
+    with pytest.raises(DeadlineError):
+        manager.correct(Samples(features[2:], probs[2:]), "s", deadline)
+    monkeypatch.undo()
+    last = manager.correct(Samples(features[2:], probs[2:]), "s").probs  # as if that had not been
+    other = SessionManager(as_corrector(method), method, MemoryStore())
+    for part in (slice(0, 2), slice(2, None)):
+        expected = other.correct(Samples(features[part], probs[part]), "s").probs
+    np.testing.assert_array_equal(last, expected)
 
 
 def test_an_answer_and_a_504_never_both():

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from lametta.correctors import Product
 from lametta.serve.app import asset
-from tests.conftest import shared, softmax
+from tests.conftest import make_batch, shared, softmax
 from tests.serve.chromium import chromium
 from tests.serve.server import serving
 
@@ -146,7 +147,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("document.querySelectorAll('main img').length") == 0
         assert tab.evaluate("document.querySelectorAll('figure svg path').length") > 4
         tiles = "[...document.querySelector('.tiles').children].map((x) => x.textContent)"
-        tab.wait(f"{tiles}.includes('Samples256')")  # the page asks again every second or so
+        tab.wait(f"{tiles}.includes('Samples256')")  # it may have asked amid the requests
         assert "Order, 4 of 4none" in tab.evaluate(tiles)
         orders = "[...document.querySelectorAll('tbody td:nth-child(5)')].map((x) => x.textContent)"
         assert tab.evaluate(orders) == ["none"] * 4
@@ -210,3 +211,30 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         # What the test itself did: a wrong token, and a server that went away.
         own = ("401 (Unauthorized)", "net::ERR_")
         assert [x for x in tab.problems if not any(words in x for words in own)] == []
+
+
+@pytest.mark.slow(5)
+def test_the_page_shows_the_shadow(browser, tmp_path):
+    """How often the correction would have differed, and in which classes."""
+    features, probs = make_batch(64, len(NAMES), scale=1.0)
+    (tmp_path / "names").write_text("\n".join(NAMES))
+    options = ("--corrector", "stuck=product", "--names", tmp_path / "names", "--shadow")
+    with serving(*options) as server, chromium(browser) as tab:
+        tab.resize(1280)
+        tab.go(f"{server.url}/")
+        _ask(server, "stuck", HOSTILE, features, probs)
+        tab.wait("document.querySelector('.shadow').checkVisibility()")
+        own = Product().correct(features, probs).probs.argmax(1)
+        n = int((own != probs.argmax(1)).sum())
+        assert n > 8
+        said = tab.evaluate("document.querySelector('.shadow').textContent")
+        assert f"would have changed {n} of 64 samples" in said
+        last = int(np.flatnonzero(own != probs.argmax(1))[-1])
+        assert f"{HOSTILE}: {NAMES[probs[last].argmax()]} (" in said
+        lost = (
+            "[...document.querySelectorAll('.shadow tbody tr')].map((x) => +x.cells[3].innerText)"
+        )
+        assert sum(tab.evaluate(lost)) == n
+        assert tab.evaluate("document.querySelectorAll('main img').length") == 0
+        tab.screenshot(tmp_path / "shadow.png")
+        assert [x for x in tab.problems if "401" not in x] == []

@@ -191,6 +191,33 @@ def test_probes_are_answered_however_many_connections_are_held(server, held):
         assert answer(probe)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("request_", "times"),
+    [
+        (b"GET /static/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 60),
+        (
+            b"POST /v2/models/average/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 1000\r\n\r\n",
+            1,
+        ),
+    ],
+    ids=["answers that nobody reads", "bodies that do not come"],
+)
+def test_probes_are_answered_among_requests_that_do_not_end(server, request_, times):
+    """It takes no place in the queue to ask for a file again and again, and to read none of it."""
+    with ExitStack() as stack:
+        for _ in range(20):
+            one = stack.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.settimeout(LONG)
+            one.connect(("127.0.0.1", server.port))
+            one.sendall(request_ * times)
+        for _ in range(3):
+            with connected(server) as (probe,):
+                probe.sendall(LIVE + b"\r\n")
+                assert answer(probe)[0] == 200
+
+
 def _large(n=1500, k=1000):
     """A request whose answer has about three times its bytes."""
     probs = np.random.default_rng(0).dirichlet(np.ones(k), n).astype("<f4")

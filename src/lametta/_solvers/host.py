@@ -60,6 +60,7 @@ from lametta._arrays import (
     squares_fit,
     widen,
 )
+from lametta._locks import check_interrupt
 from lametta._neighbors import nearest_by_products
 from lametta._solvers.plain import LARGE_BATCH, has_few_neighbors
 from lametta._solvers.problem import Problem, Solution, checked_probs
@@ -162,6 +163,7 @@ class _Iteration:
         """Update and check by turns."""
         n_iter, next_check, converged = 0, min(_FIRST_CHECK, max_iter), False
         while n_iter < max_iter and not converged:
+            check_interrupt()
             n_iter += 1
             if n_iter < next_check:
                 self.update()
@@ -308,6 +310,7 @@ class Tail:
         self.top, self.norm, self.fresh = np.zeros(n_classes, q.dtype), norm.copy(), True
         block = max(1, _BLOCK // n_classes)
         for start in range(0, n, block):
+            check_interrupt()
             rows = slice(start, start + block)
             index = self.w.index[rows]
             a = buffers("tail a", (len(index), n_classes), q.dtype)

@@ -4,6 +4,7 @@ from types import ModuleType
 from typing import TypeGuard
 
 from lametta._arrays import log, matmul, namespace, softmax, widen
+from lametta._locks import check_interrupt
 from lametta._solvers.problem import Problem, Solution, checked_probs
 from lametta.affinity import Affinity, Neighbors, knn, linear, rbf, scenes
 from lametta.types import Array, LamettaError
@@ -37,6 +38,7 @@ def iterate(
     z = q / xp.sum(q, axis=1, keepdims=True)
     a, n_iter, converged = xp.zeros_like(z), 0, False
     while n_iter < max_iter and not converged:
+        check_interrupt()
         a = matmul(xp, w, z)
         z_old, z = z, softmax(xp, log_q + a)
         n_iter += 1

@@ -30,12 +30,20 @@ _N_NAMED = 5  # streams that differ; the others are counted
 
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="The folder that lametta run wrote.")
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="The folder that lametta run wrote, or a file with what /status.json of a server "
+            "in shadow mode gave.",
+        ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Where to; RESULTS/report if not given."
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Where to; RESULTS/report, or beside a status the folder report, if not given.",
         ),
     ] = None,
     paper: Annotated[
@@ -58,8 +66,15 @@ def report(
     Exits with 0 if the report was written, with 1 if it was and some cells of the run had failed,
     and with 2 if RESULTS cannot be read.
 
+    For a server that runs with --shadow, curl -o status.json http://127.0.0.1:8000/status.json
+    writes the file to report on: how often and where corrections would have differed, by stream
+    and by class, as shadow.html and tables.
+
     Example: lametta report results/demo
     """
+    if results.suffix == ".json":
+        _report_shadow(results, output)
+        return
     with user_errors():
         require_bench()
         from lametta.bench.analysis.results import read_results
@@ -80,6 +95,18 @@ def report(
         print_error(f"{len(found.failures)} cells failed; the page says why")
     print_line(f"wrote {page}")
     raise typer.Exit(1 if found.failures else 0)
+
+
+def _report_shadow(status: Path, output: Path | None) -> None:
+    with user_errors():
+        require_bench()
+        from lametta.bench.report import shadow
+
+        found = shadow.tables(shadow.read_status(status))
+        page = shadow.write(found, output_folder(output, status.parent / "report"))
+    for table in found[:3]:
+        _show(table)
+    print_line(f"wrote {page}")
 
 
 def compare(

@@ -12,6 +12,7 @@ import typer
 
 from lametta import methods
 from lametta._checks import check_choice, raise_as
+from lametta._files import check_regular_file
 from lametta.cli._console import (
     Features,
     Logits,
@@ -49,6 +50,14 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
     ] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="A port for gRPC beside HTTP, on the same address; 0: a free one.",
+        ),
+    ] = None,
     store: Annotated[
         str,
         typer.Option(
@@ -113,6 +122,14 @@ def serve(
             "in the model's file.",
         ),
     ] = None,
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Answer with the network's own probabilities, and record what the correction "
+            "would have said: the page at / and lametta report show where they differ.",
+        ),
+    ] = False,
     most: Annotated[int, typer.Option(min=1, help="Streams that are kept.")] = 100_000,
     idle: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which an unused stream is forgotten.")
@@ -184,6 +201,10 @@ def serve(
         _check_beside("--replicas", replicas, "--ray", ray)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
+        if grpc_port is not None:
+            if ray is not None:
+                raise LamettaError("--grpc-port must not come with --ray, which has HTTP alone")
+            require("grpc", "grpc", "tritonclient")
         if "://" in store:
             require("redis", "redis")
         from lametta.serve.config import ServerConfig
@@ -222,6 +243,7 @@ def serve(
             logits=logits,
             names=_names(names),
             prototypes=None if prototypes is None else _prototypes(prototypes),
+            shadow=shadow,
         )
         from lametta.serve.server import log_to_stderr, run
 
@@ -247,7 +269,7 @@ def serve(
                 )
                 return
             app = config.app()
-    run(app, host, port, limits)
+    run(app, host, port, limits, grpc_port)
 
 
 def _check_beside(option: str, given: object, needed: str, there: object) -> None:
@@ -287,6 +309,7 @@ def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
 def _tokens(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
+    check_regular_file("--token-file", path)
     text = path.read_text(encoding="utf-8", errors="replace")
     tokens = tuple(filter(None, map(str.strip, text.splitlines())))
     if not tokens or any(len(token) < _SHORTEST or not token.isascii() for token in tokens):
@@ -301,6 +324,7 @@ def _password(path: Path | None, store: str) -> str | None:
     """The password of Redis, if there is one."""
     if path is None:
         return os.environ.get("LAMETTA_STORE_PASSWORD") if "://" in store else None
+    check_regular_file("--store-password-file", path)
     password = path.read_text(encoding="utf-8").strip()
     if not password:
         raise LamettaError(f"--store-password-file must have a password, got {path} with none")
@@ -311,6 +335,7 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
     """The names of classes in a file, one a line."""
     if path is None:
         return None
+    check_regular_file("--names", path)
     with raise_as("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     names = tuple(map(str.strip, lines))

@@ -10,6 +10,7 @@ from lametta.correctors.neo import NEO
 from lametta.correctors.oatta import OATTA
 from lametta.correctors.oga import OGA
 from lametta.correctors.prudent import Memory, Prudent
+from lametta.correctors.shadow import Shadow
 from lametta.correctors.stata import StatA
 from lametta.correctors.streams import Streams
 from lametta.correctors.t3a import T3A
@@ -37,6 +38,7 @@ __all__ = [
     "Product",
     "Prudent",
     "Remembering",
+    "Shadow",
     "Smoothing",
     "StatA",
     "StatefulCorrector",

@@ -416,6 +416,41 @@ class Composite:
         return all(getattr(one, "causal", False) for one in self._held())
 
 
+class CompositeCorrector(Composite):
+    """A corrector made of others, which takes the prototypes that they have a use for."""
+
+    def _held(self) -> tuple[Corrector, ...]:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of them has to be given."""
+        return frozenset().union(*(getattr(one, "needs", ()) for one in self._held()))
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """What any of them takes where there is some."""
+        return frozenset().union(*(getattr(one, "takes", ()) for one in self._held()))
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """Those that were given; None as long as any of them wants some."""
+        if any(map(wants_prototypes, self._held())):
+            return None
+        users = filter(has_use_for_prototypes, self._held())
+        return next((getattr(one, "prototypes", None) for one in users), None)
+
+    def use(self, prototypes: Prototypes, /) -> None:
+        """Give prototypes to those that have a use for them; forget all samples."""
+        self.reset()
+        for one in filter(has_use_for_prototypes, self._held()):
+            cast(UsesPrototypes, one).use(prototypes)
+
+
 def is_stateful(method: Corrector | Adapter) -> bool:
     """Whether a method says that it has a state; one that does not say is taken by its methods."""
     try:

@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from lametta._arrays import to_numpy
 from lametta._locks import FairLock
 from lametta.correctors._params import Params
 from lametta.correctors.base import (
-    Composite,
+    CompositeCorrector,
     check_can_correct,
     checked_prediction,
     clone,
-    has_use_for_prototypes,
     state_nbytes,
-    wants_prototypes,
 )
 from lametta.signals import signals
 from lametta.types import (
@@ -23,14 +21,12 @@ from lametta.types import (
     Corrector,
     LamettaError,
     Prediction,
-    Prototypes,
     Stateful,
-    UsesPrototypes,
 )
 
 
 @dataclass
-class Chain(Composite, Params):
+class Chain(CompositeCorrector, Params):
     """Each corrector corrects what the one before it said; their memories are stored together.
 
     Where any of them remembers, threads take turns in the order in which they come.
@@ -61,30 +57,6 @@ class Chain(Composite, Params):
 
     def _held(self) -> tuple[Corrector, ...]:
         return self.correctors
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What any of them has to be given."""
-        return frozenset().union(*(getattr(one, "needs", ()) for one in self.correctors))
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """What any of them takes where there is some."""
-        return frozenset().union(*(getattr(one, "takes", ()) for one in self.correctors))
-
-    @property
-    def prototypes(self) -> Prototypes | None:
-        """Those that were given; None as long as any of them wants some."""
-        if any(map(wants_prototypes, self.correctors)):
-            return None
-        users = filter(has_use_for_prototypes, self.correctors)
-        return next((getattr(one, "prototypes", None) for one in users), None)
-
-    def use(self, prototypes: Prototypes, /) -> None:
-        """Give prototypes to those that have a use for them; forget all samples."""
-        self.reset()
-        for one in filter(has_use_for_prototypes, self.correctors):
-            cast(UsesPrototypes, one).use(prototypes)
 
     def correct(self, features: Array, probs: Array, /) -> Prediction:
         """Correct one batch: features [N, d] and probs [N, K]."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta._checks import check_integer, check_number
+from lametta._locks import check_interrupt
 from lametta.correctors.base import (
     Invariant,
     State,
@@ -85,6 +86,7 @@ class LabelShift(StatefulCorrector):
     def _frequencies(self, q: Floats) -> Floats:
         p = np.full(q.shape[1], 1 / q.shape[1], q.dtype)
         for _ in range(self.max_iter):
+            check_interrupt()
             # sum_i r_ik = p_k sum_i q_ik / (q p)_i: two products, and no matrix of r.
             new = p * (q.T @ (1 / (q @ p)))
             new += self.concentration

@@ -7,6 +7,7 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax, top_k, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
+from lametta._locks import check_interrupt
 from lametta.correctors.base import BatchCorrector
 
 _INNER = 5  # updates of z between two of the Gaussians
@@ -91,6 +92,7 @@ class StatA(BatchCorrector):
         z, mu, first = probs, t, shared_variance(f, t, probs)
         s = np.broadcast_to(first, t.shape)
         for _ in range(self.max_iter):
+            check_interrupt()
             z = assign(log_y + log_gaussians(f, mu, s), w, z)
             n = z.sum(axis=0) if self.soft else np.bincount(z.argmax(axis=1), minlength=len(t))
             beta = (n / (n + self.alpha))[:, None]

@@ -7,6 +7,7 @@ import numpy as np
 
 from lametta._arrays import Floats, unit_rows
 from lametta._checks import check_integer, check_number
+from lametta._locks import check_interrupt
 from lametta.correctors.base import BatchCorrector
 from lametta.correctors.stata import affinity, assign, log_gaussians, shared_variance
 
@@ -78,6 +79,7 @@ class TransCLIP(BatchCorrector):
         w = self.lambda_w / (2 * self.neighbors) * affinity(f, self.neighbors)
         z, s = probs, np.full(mu.shape[1], 1 / mu.shape[1])
         for _ in range(self.max_iter):
+            check_interrupt()
             z = assign(log_y + log_gaussians(f, mu, s[None]), w, z)
             sums = z.T @ f
             mu = unit_rows(np, np.where(sums.any(axis=1, keepdims=True), sums, mu))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, top_k, unit_rows
 from lametta._checks import check_integer
+from lametta._locks import check_interrupt
 from lametta._solvers.plain import has_few_neighbors
 from lametta.correctors.base import (
     Invariant,
@@ -146,6 +147,7 @@ class Windowed(StatefulCorrector):
         }
         rows = []
         for end in range(n + 1, n + len(probs) + 1):
+            check_interrupt()
             window = slice(max(0, end - self.size), end)
             answer = self.corrector.correct(joined["features"][window], joined["probs"][window])
             rows.append(checked_prediction(answer, self.corrector).probs[-1])

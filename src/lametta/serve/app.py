@@ -36,6 +36,7 @@ from lametta.serve.protocol import (
     NotFoundError,
     StoreError,
 )
+from lametta.serve.rows import SEQUENCE
 from lametta.serve.service import VERSION, Service
 from lametta.serve.stores import Store
 
@@ -199,9 +200,11 @@ class _Handlers:
         return await self.ready(request)
 
     async def metrics(self, _: Request) -> Response:
+        await asyncio.sleep(0)  # so that what was answered before is counted
         return Response(self.service.monitor.text(), media_type="text/plain; version=0.0.4")
 
     async def status(self, _: Request) -> Response:
+        await asyncio.sleep(0)
         return _json(**self.service.monitor.status())
 
     async def openapi(self, _: Request) -> Response:
@@ -242,12 +245,16 @@ class RequestClass(NamedTuple):
     @classmethod
     def of(cls, model: str, request: InferRequest) -> "RequestClass":
         """The class of a request."""
-        rows, sizes, bounded = 0, [], True
-        for array in request.inputs.values():
+        rows, bounded = 0, True
+        sizes: list[int] = []
+        for name, array in request.inputs.items():
+            if name in SEQUENCE:  # as many streams as rows, at most
+                sizes.insert(0, -1)
+                continue
             rows |= len(array)
             sizes.append(array.size.bit_length())
             bounded = bounded and array.dtype.kind != "O"
-        return cls(model, (rows.bit_length(), *sizes[:2]), bounded)
+        return cls(model, (rows.bit_length(), *sizes[:3]), bounded)
 
 
 class Executor:

@@ -58,6 +58,9 @@ class ServerConfig:
     limits : ServerLimits
         What clients may ask: tokens, rate, sizes, time.
 
+    shadow : bool
+        Whether answers are the network's own, and what a correction would have said is recorded.
+
     Examples
     --------
     >>> from lametta import LAME, knn
@@ -78,6 +81,7 @@ class ServerConfig:
     logits: str | None = None
     names: Sequence[str] | None = None
     prototypes: Prototypes | None = None
+    shadow: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
 
     def app(self) -> ASGIApp:
@@ -111,8 +115,8 @@ class ServerConfig:
             ),
             "damaged": lambda: float(store.damaged),
         }
-        monitor = Monitor(list(sessions), gauges, classes=names)
-        service = Service(sessions, monitor, self.limits.deadline, network, names)
+        monitor = Monitor(list(sessions), gauges, classes=names, shadow=self.shadow)
+        service = Service(sessions, monitor, self.limits.deadline, network, names, self.shadow)
         return make_app(service, reader, store, threads=self.threads)
 
     def open_store(self) -> Store:

@@ -177,7 +177,8 @@ class Deadline:
         self._begun = time.monotonic() if begun is None else begun
         self.at = self._begun + seconds
         self._lock = threading.Lock()
-        self._is_expired = self._is_committing = False
+        self._is_expired = False
+        self._n_commits = 0  # made, or being made
 
     def shorten(self, seconds: float) -> None:
         """Let the answer take no longer than this, from the beginning on."""
@@ -196,16 +197,17 @@ class Deadline:
         """Say that the stream changes now, so that the answer comes; raise if it is too late."""
         with self._lock:
             self.check()
-            self._is_committing = True
+            self._n_commits += 1
 
     def reopen(self) -> None:
         """Say that the stream was not changed after all."""
-        self._is_committing = False
+        with self._lock:
+            self._n_commits -= 1
 
     def expire(self) -> bool:
-        """Give the request up, unless its stream has changed; say whether that was done."""
+        """Give the request up, unless a stream of it has changed; say whether that was done."""
         with self._lock:
-            self._is_expired = not self._is_committing
+            self._is_expired = not self._n_commits
             return self._is_expired
 
 

@@ -5,6 +5,7 @@ import logging
 import logging.config
 from importlib.util import find_spec
 from socket import socket
+from typing import TYPE_CHECKING
 
 import httptools
 import orjson
@@ -14,11 +15,16 @@ from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lametta.serve.middleware import ServerLimits
+from lametta.types import LamettaError
+
+if TYPE_CHECKING:  # an extra
+    from lametta.serve.grpc import GRPCServer
 
 logger = logging.getLogger("lametta.serve")
 
 _HEADERS = 100  # of a request, its trailers included; each takes ten times its length of memory
 _TOO_MANY = f"the head must have at most {_HEADERS} headers"
+_PROBES = (b"/v2/health/", b"/metrics")
 _PIPELINED = 64  # requests that may wait behind another in a connection
 _OTHER_FILES = 128  # descriptors that are left to the store, the model and the listener
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -62,14 +68,15 @@ class BoundedProtocol(HttpToolsProtocol):
     waits for ever for the rest of a head, and flushes an answer for ever that nobody reads. Here
     a timer runs while a head is being sent, while the rest of a refused body comes, and while an
     answer waits to be taken; no byte restarts it. When there are too many connections, the one
-    that has been idle the longest makes room, so that probes are answered.
+    that has been idle the longest, or does not take its answer, makes room, so that probes are
+    answered.
 
     `bounded_protocol` makes a class with the limits of a server.
     """
 
     max_head: int
     patience: float
-    idle: dict["BoundedProtocol", None]  # connections without a request, the longest idle first
+    idle: dict["BoundedProtocol", None]  # connections that wait for clients, the longest first
 
     _timer: asyncio.TimerHandle | None = None
     _n_head = 0  # bytes of a head, or of anything else that is no body, so far
@@ -133,7 +140,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._n_head, self._has_begun, self._in_body = 0, False, True
         self._stop_timer()
         self.idle.pop(self, None)
+        limit = self.limit_concurrency
+        if self.url.startswith(_PROBES):  # answered although all places are taken
+            self.limit_concurrency = None
         super().on_headers_complete()
+        self.limit_concurrency = limit
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # answered in HTTP/1.1, and that is all
 
@@ -158,6 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.idle.setdefault(self, None)  # it waits for its client, and nothing is lost with it
         if self._timer is None:
             self._start_timer()
 
@@ -165,6 +177,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if not self._is_answered():
             self._stop_timer()
+            self.idle.pop(self, None)
 
     def _is_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -221,7 +234,9 @@ def bounded_protocol(limits: ServerLimits) -> type[BoundedProtocol]:
     return Protocol
 
 
-def run(app: ASGIApp, host: str, port: int, limits: ServerLimits) -> None:
+def run(
+    app: ASGIApp, host: str, port: int, limits: ServerLimits, grpc_port: int | None = None
+) -> None:
     """Serve until a signal says to end; then answer what was accepted, and no more."""
     config = uvicorn.Config(
         app,
@@ -238,6 +253,10 @@ def run(app: ASGIApp, host: str, port: int, limits: ServerLimits) -> None:
         timeout_graceful_shutdown=int(limits.deadline + limits.patience),
     )
     server = _Server(config)
+    if grpc_port is not None:
+        from lametta.serve.grpc import GRPCServer
+
+        server.beside = GRPCServer(app, host, grpc_port, limits)
     # Requests share the cores: threads of BLAS that wait for each other would only be in the way.
     with threadpool_limits(1, "blas"):
         server.run()
@@ -263,9 +282,23 @@ def _most_connections(wanted: int) -> int:
 class _Server(uvicorn.Server):
     """Logs where it listens: with port 0 the system chooses."""
 
+    beside: "GRPCServer | None" = None
+
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.started and self.beside is not None:
+            try:
+                await self.beside.start()
+            except LamettaError as error:
+                logger.error("%s", error)
+                await super().shutdown(sockets)
+                raise SystemExit(1) from error
         for server in self.servers if self.started else []:
             for listener in server.sockets:
                 host, port = listener.getsockname()[:2]
                 logger.info("listening", extra={"host": host, "port": port})
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        if self.beside is not None:
+            await self.beside.stop()
+        await super().shutdown(sockets)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,17 @@ from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
     BadRequest,
     Deadline,
+    DeadlineError,
+    HTTPError,
     InferReply,
     InferRequest,
     NotFoundError,
     datatype_of,
     refuse,
 )
+from lametta.serve.rows import ROW_OUTPUTS, SEQUENCE, Answer, Part, check_id, join, split
 from lametta.serve.sessions import Samples, SessionManager
+from lametta.signals import signals
 from lametta.types import LamettaError, Prediction
 
 logger = logging.getLogger("lametta.serve")
@@ -34,7 +39,6 @@ VERSION = "1"  # of every model: a corrector has no weights that could change
 SIGNALS = ("entropy", "diversity", "changed")  # of a request, as `lametta.signals` has them
 LABELS = ("label", "source_label")
 NAMES = ("label_name", "source_label_name")  # where the server knows the names of classes
-_LONGEST_ID = 256
 _FLOATS = "FP16, FP32 or FP64"
 
 
@@ -54,6 +58,8 @@ class Service:
         What predicts; without it, requests bring features and predictions.
     names : sequence of str, optional
         The names of the classes, which every request must have as many of.
+    shadow : bool
+        Whether the network's own probabilities are the answer, and corrections only recorded.
     """
 
     sessions: Mapping[str, SessionManager]
@@ -61,6 +67,7 @@ class Service:
     deadline: float
     network: OnnxModel | None = None
     names: Sequence[str] | None = None
+    shadow: bool = False
     _lonely: set[str] = field(default_factory=set, init=False, repr=False)
 
     @property
@@ -92,38 +99,94 @@ class Service:
         outputs += [_tensor(one, "INT64", -1) for one in LABELS]
         if self.names is not None:
             outputs += [_tensor(one, "BYTES", -1) for one in NAMES]
-        outputs += [_tensor(one, "FP64", 1) for one in SIGNALS]
+        outputs += [_tensor(one, "FP64", -1) for one in SIGNALS]
         about = {"name": name, "versions": [VERSION], "platform": "lametta"}
         return {**about, "inputs": inputs, "outputs": outputs}
 
     def infer(self, name: str, deadline: Deadline, request: InferRequest) -> InferReply:
         """Answer a request to a model, within the deadline and the request's own timeout."""
-        manager = self.find(name)
+        self.find(name)
         deadline.shorten(_timeout(request))
         deadline.check("the request waited until its deadline")
-        stream, start, end = _sequence(request)
+        parts = split(request)
+        known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
         for wanted in request.outputs or ():  # refused before the stream moves on
-            check_choice("outputs of the request", wanted[:100], self.outputs)
-        features, probs = self._inputs(request)
+            check_choice("outputs of the request", wanted[:100], known)
+        if parts is not None:
+            return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
+        stream, start, end = _sequence(request)
+        samples = Samples(*self._inputs(request.inputs), request.id, start, end)
+        outputs, told = self._correct(name, deadline, stream, samples)
+        if stream is not None:  # else a client could not tell that its request stood alone
+            told = {"sequence_id": stream, **told}
+        return InferReply(name, VERSION, outputs, told)
+
+    def _infer_parts(
+        self, name: str, deadline: Deadline, request: InferRequest, parts: Sequence[Part]
+    ) -> dict[str, NDArray[np.generic]]:
+        """The outputs of a request of several streams, one after another."""
+        inputs = {key: array for key, array in request.inputs.items() if key not in SEQUENCE}
+        if self.network is not None:  # which sees all rows at once
+            inputs = dict(zip(("features", "probs"), self._inputs(inputs), strict=True))
+        n = sum(len(part.rows) for part in parts)
+        for key, array in inputs.items():
+            if len(array) != n:
+                raise BadRequest(f"{key} must have {n} rows, as sequence_id, got {len(array)}")
+        answers = []
+        for part in parts:
+            own = {key: array[part.rows] for key, array in inputs.items()}
+            answers.append(self._infer_part(name, deadline, request.id, part, own))
+        return join(parts, answers)
+
+    def _infer_part(
+        self,
+        name: str,
+        deadline: Deadline,
+        request_id: str,
+        part: Part,
+        inputs: Mapping[str, NDArray[np.generic]],
+    ) -> Answer:
+        try:
+            features, probs = self._given(inputs)
+            samples = Samples(features, probs, request_id, part.start, part.end)
+            outputs, _ = self._correct(name, deadline, part.stream, samples)
+        except LamettaError as error:
+            return Answer(error.status if isinstance(error, HTTPError) else 400, {}, str(error))
+        except Exception:
+            logger.exception("a stream of a request failed")
+            return Answer(500, {}, "internal error")
+        n = len(part.rows)
+        shaped = {key: np.repeat(x, n) if key in SIGNALS else x for key, x in outputs.items()}
+        return Answer(200, shaped)
+
+    def _correct(
+        self, name: str, deadline: Deadline, stream: str | int | None, samples: Samples
+    ) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
+        """The outputs for the next samples of a stream, and what the corrector says of itself."""
+        manager, probs = self.find(name), samples.probs
         if self.names is not None and probs.shape[1] != len(self.names):
             raise BadRequest(
                 f"probs or logits must have {len(self.names)} columns, as many as the server has "
                 f"names of classes, got {probs.shape[1]}"
             )
-        samples = Samples(features, probs, request.id, start, end)
         began = time.perf_counter()
-        key = None if stream is None else json.dumps(stream)
-        with _said_to_clients():
-            prediction = manager.correct(samples, key, deadline)
+        # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
+        key = str(stream) if isinstance(stream, int) else stream and json.dumps(stream)
+        try:
+            with _said_to_clients():
+                prediction = manager.correct(samples, key, deadline)
+        except Exception as error:
+            if not self.shadow or _is_clients(error):
+                raise
+            logger.warning("a correction failed in shadow mode: %s", error)
+            self.monitor.record_failure(name)
+            return self._outputs(probs, _as_it_came(samples))
         seconds = time.perf_counter() - began
         if len(probs) == 1 and not manager.stateful and name not in self._lonely:
             self._check_company(name, probs, prediction)
         shown = None if stream is None else str(stream)
         self.monitor.record_answer(name, shown, probs, prediction, seconds)
-        outputs, told = self._outputs(probs, prediction)
-        if stream is not None:  # else a client could not tell that its request stood alone
-            told = {"sequence_id": stream, **told}
-        return InferReply(name, VERSION, outputs, told)
+        return self._outputs(probs, _as_it_came(samples) if self.shadow else prediction)
 
     def _check_company(
         self, name: str, source: NDArray[np.floating], prediction: Prediction
@@ -137,11 +200,16 @@ class Service:
                 name,
             )
 
-    def _inputs(self, request: InferRequest) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def _inputs(
+        self, inputs: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
-        inputs = request.inputs
-        if self.network is not None:
-            return _predicted(self.network, inputs)
+        return self._given(inputs) if self.network is None else _predicted(self.network, inputs)
+
+    def _given(
+        self, inputs: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """What a request brings where no network predicts here."""
         known = {"features", "probs", "logits"}
         if "features" not in inputs or not known.issuperset(inputs) or len(inputs) != 2:
             listed = ", ".join(name[:50] for name in list(inputs)[:5])
@@ -169,9 +237,23 @@ class Service:
             named = np.array(self.names, object)
             outputs |= zip(NAMES, (named[label] for label in labels), strict=True)
         told: dict[str, object] = {name: float(x) for name, x in prediction.info.items()}
+        if self.shadow:
+            told["shadow"] = True
         for name in SIGNALS:
             outputs[name] = np.array([told.pop(name, np.nan)])
         return outputs, told
+
+
+def _as_it_came(samples: Samples) -> Prediction:
+    """What the network said, as an answer."""
+    probs = samples.probs
+    return Prediction(probs, samples.features, dict(signals(probs, probs)))
+
+
+def _is_clients(error: Exception) -> bool:
+    """Whether a request is at fault, or late: then it is refused in shadow mode too."""
+    ours = isinstance(error, HTTPError) and not isinstance(error, DeadlineError)
+    return isinstance(error, LamettaError) and not ours
 
 
 def _tensor(name: str, datatype: str, *shape: int) -> dict[str, object]:
@@ -222,14 +304,9 @@ def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
     for word, flag in (("start", start), ("end", end)):
         if not isinstance(flag, bool):
             raise BadRequest(f"sequence_{word} must be true or false, got {flag!r:.50}")
-    if stream in (None, 0, "") and not isinstance(stream, bool):
-        if start or end:
-            raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
-        return None, False, False
-    if isinstance(stream, bool) or not isinstance(stream, int | str):
-        raise BadRequest(f"sequence_id must be an integer or a text, got {stream!r:.50}")
-    if isinstance(stream, str) and len(stream) > _LONGEST_ID:
-        raise BadRequest(f"sequence_id must have at most {_LONGEST_ID} characters")
+    stream = check_id(stream)
+    if stream is None and (start or end):
+        raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
     return stream, start, end
 
 

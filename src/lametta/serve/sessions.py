@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from lametta._arrays import to_numpy
+from lametta._locks import interruptible
 from lametta.correctors._lru import LRUCache
 from lametta.correctors.base import check_can_correct, clone, host_values, state_nbytes
 from lametta.serve.protocol import (
@@ -254,11 +255,25 @@ class SessionManager:
 def _correct(corrector: Corrector, samples: Samples, deadline: Deadline) -> Prediction:
     """The answer of a corrector, in pieces between which the clock is looked at.
 
-    A corrector that looks ahead sees all samples at once: only its answer can be given up.
+    A corrector that looks ahead sees all samples at once, and looks at the clock itself, if it is
+    one of ours; who refuses then has to load its state again.
     """
     x, q = samples.features, samples.probs
     size = min(max(_PIECE // (x.shape[1] + q.shape[1]), 1), _ROWS)
-    if len(q) <= size or not getattr(corrector, "causal", False):
+    if len(q) <= size:
+        return _checked(corrector.correct(x, q))
+    with interruptible(deadline.check):
+        return _correct_many(corrector, x, q, size, deadline)
+
+
+def _correct_many(
+    corrector: Corrector,
+    x: NDArray[np.floating],
+    q: NDArray[np.floating],
+    size: int,
+    deadline: Deadline,
+) -> Prediction:
+    if not getattr(corrector, "causal", False):
         return _checked(corrector.correct(x, q))
     host_values(x, q)  # so that the first piece is not counted where the last one is wrong
     parts = []

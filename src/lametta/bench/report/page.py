@@ -39,19 +39,25 @@ def write(report: Report, folder: PathLike) -> Path:
     for section in report.sections:
         for figure in section.figures:
             figure.save(folder / "figures")
-            _write(folder / "figures" / f"{figure.name}.csv", to_csv(figure.frame()))
+            write_file(folder / "figures" / f"{figure.name}.csv", to_csv(figure.frame()))
     streams = _streams(report.results)
     shown = [table for section in report.sections for table in section.tables]
     for table in (report.ranking, streams, *shown):
-        forms = {"md": table.markdown(), "tex": table.latex(), "csv": table.csv()}
-        for suffix, text in forms.items():
-            _write(folder / "tables" / f"{table.name}.{suffix}", text)
+        write_table(table, folder)
     page = folder / "report.html"
-    _write(page, _render(report, streams))
+    write_file(page, _render(report, streams))
     return page
 
 
-def _write(path: Path, text: str) -> None:
+def write_table(table: Table, folder: Path) -> None:
+    """Write a table in each of its forms."""
+    forms = {"md": table.markdown(), "tex": table.latex(), "csv": table.csv()}
+    for suffix, text in forms.items():
+        write_file(folder / "tables" / f"{table.name}.{suffix}", text)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, and make its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text.rstrip("\n") + "\n")
 

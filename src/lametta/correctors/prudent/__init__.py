@@ -9,6 +9,7 @@ import numpy as np
 from lametta._arrays import Floats
 from lametta._checks import check_choice
 from lametta._lame import lame
+from lametta._locks import check_interrupt
 from lametta.correctors.base import Invariant, State, StatefulCorrector
 from lametta.correctors.prudent import domains, experts, label_prior, order, scenes, window
 from lametta.correctors.prudent.constants import CONSTANTS, TINY, Constants
@@ -118,6 +119,7 @@ class Prudent(StatefulCorrector):
         """
         c, fitted = self.constants, False
         for i in range(0, len(rows), c.window // 2):
+            check_interrupt()
             part = slice(i, i + c.window // 2)
             window.add(state, novelty[part], sketches[part], rows[part])
             if window.should_look(c, state):

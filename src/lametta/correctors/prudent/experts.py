@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from lametta._arrays import Floats
+from lametta._locks import check_interrupt
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
 
@@ -65,6 +66,7 @@ def mix(
     """
     answers, source, total = rows.copy(), np.ones(len(rows), np.float32), 0.0
     for i, (new, row) in enumerate(zip(novelty, temper(rows), strict=True)):
+        check_interrupt()
         _pass(c, state, new, heard)
         posterior, evidence = _posterior(c, state, row, kind)
         weights = state["weights"] * np.exp(evidence)

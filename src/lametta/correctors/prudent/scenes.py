@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._arrays import Floats, count_sketch
+from lametta._locks import check_interrupt
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import TINY, Constants
 
@@ -74,6 +75,7 @@ def observe(
     own = rows if min(novelty) == 1 else rows.copy()
     for i, new in enumerate(novelty):
         if new < 1:
+            check_interrupt()
             if i and novelty[i - 1] == 1:
                 _begin(state, own[i - 1], sketches[i - 1])
             before = own[i - 1] if i else state["last_probs"]

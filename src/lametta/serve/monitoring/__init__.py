@@ -20,11 +20,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from lametta._arrays import Floats, to_numpy
 from lametta.serve.monitoring.alarms import ALARMS, Alarms
+from lametta.serve.monitoring.shadow import ShadowRecord
 from lametta.serve.monitoring.timeseries import TimeSeries
 from lametta.types import Prediction
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOGETHER = 16  # answers that are taken in together, which takes half as long for each
+_MOST = 4 * _TOGETHER  # answers that wait for that
 _LARGE = 2**14  # probabilities of an answer that does not wait for others
 _INFO_KEYS = ("entropy", "evidence", "trust", "novelty")  # what is taken from a prediction's info
 _GIVEN = {
@@ -68,6 +70,8 @@ class Monitor:
         a number.
     classes : sequence of str, optional
         The names of the classes, for the live page.
+    shadow : bool
+        Whether answers are the network's own: where corrections differ is recorded.
     clock : callable
         The time in seconds since 1970.
 
@@ -91,6 +95,7 @@ class Monitor:
         gauges: Mapping[str, Callable[[], float]] | None = None,
         *,
         classes: Sequence[str] | None = None,
+        shadow: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.gauges = dict(gauges or {})
@@ -99,7 +104,9 @@ class Monitor:
         self._started = clock()
         self._registry = CollectorRegistry()
         self._metrics = Metrics(self._registry)
-        self._monitors = {name: ModelMonitor(name, clock, self._metrics) for name in models}
+        self._monitors = {
+            name: ModelMonitor(name, clock, self._metrics, shadow=shadow) for name in models
+        }
         self._registry.register(self)
 
     def record_answer(
@@ -126,6 +133,10 @@ class Monitor:
             How long the corrector took.
         """
         self._monitors[model].record_answer(stream, source, prediction, seconds)
+
+    def record_failure(self, model: str) -> None:
+        """Record a correction that could not be made in shadow mode, where nobody sees that."""
+        self._monitors[model].record_failure()
 
     def record_request(self, model: str, status: int, seconds: float) -> None:
         """Record any request, also one that was refused.
@@ -212,6 +223,9 @@ class Metrics:
         self.samples = counter("samples", "Samples that were corrected.")
         self.changed = counter("changed_samples", "Samples whose class the corrector changed.")
         self.iterations = counter("iterations", "Iterations of correctors that iterate.")
+        self.failures = counter(
+            "shadow_failures", "Corrections that could not be made in shadow mode."
+        )
         self.request_seconds = histogram("request", "Time of a request.")
         self.correct_seconds = histogram("correct", "Time of the corrector alone.")
         self._of_request: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -239,8 +253,11 @@ class _Answer(NamedTuple):
 class ModelMonitor:
     """Metrics, time series and alarms of one model; answers are taken in a few at a time."""
 
-    def __init__(self, name: str, clock: Callable[[], float], metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float], metrics: Metrics, *, shadow: bool = False
+    ) -> None:
         self.name, self.clock = name, clock
+        self.shadow = ShadowRecord() if shadow else None
         self.lock = threading.Lock()
         self.series, self.alarms = TimeSeries(), Alarms()
         self.queue: deque[_Answer] = deque()  # taken in together, or when numbers are asked for
@@ -248,12 +265,19 @@ class ModelMonitor:
         self.changed = metrics.changed.labels(name)
         self.iterations = metrics.iterations.labels(name)
         self.seconds = metrics.correct_seconds.labels(name)
+        self.failures = metrics.failures.labels(name)
+
+    def record_failure(self) -> None:
+        self.failures.inc()
+        if self.shadow is not None:
+            with self.lock:
+                self.shadow.failed += 1
 
     def record_answer(
         self, stream: str | None, source: Floats, prediction: Prediction, seconds: float
     ) -> None:
         self.queue.append(_Answer(self.clock(), stream, source, prediction, seconds))
-        if len(self.queue) >= _TOGETHER or source.size > _LARGE:
+        if len(self.queue) >= _MOST or source.size > _LARGE:
             self.flush()
 
     def flush(self) -> None:
@@ -278,6 +302,8 @@ class ModelMonitor:
         if "n_iter" in info:
             self.iterations.inc(float(info["n_iter"]))
         labels = before.tolist(), after.tolist()
+        if self.shadow is not None:
+            self.shadow.add(now, stream, source, probs)
         features = None if prediction.features is None else to_numpy(prediction.features)
         self.series.record_answer(now, stream, *labels, signals)
         evidence, order = signals.get("evidence", 0.0), info.get("order")
@@ -287,6 +313,8 @@ class ModelMonitor:
     def record_request(self, status: int, seconds: float) -> None:
         with self.lock:
             self.series.record_request(self.clock(), status, seconds)
+        if len(self.queue) >= _TOGETHER:  # here, where the answer has left
+            self.flush()
 
     def signals(self) -> dict[str, float]:
         self.flush()
@@ -298,7 +326,8 @@ class ModelMonitor:
         with self.lock:
             alarms = [asdict(alarm) for alarm in self.alarms.current(now)]
             found = {"name": self.name, "alarms": alarms, "orders": self.alarms.count_orders()}
-            return {**found, **self.series.snapshot(now, self.alarms.orders())}
+            shadow = None if self.shadow is None else self.shadow.snapshot()
+            return {**found, "shadow": shadow, **self.series.snapshot(now, self.alarms.orders())}
 
     def alarm_names(self) -> set[str]:
         self.flush()

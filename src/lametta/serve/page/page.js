@@ -290,6 +290,32 @@ function drawStreams(part, now, model) {
   part.body.parentElement.hidden = streams.length === 0;
 }
 
+/** What the correction would have said, where every answer is the network's own. */
+function drawShadow(part, shadow) {
+  part.shadow.hidden = !shadow;
+  if (!shadow) return;
+  const [said, last] = part.shadow.querySelectorAll(":scope > p");
+  const share = percent(shadow.changed / (shadow.samples || 1));
+  const failed = shadow.failed ? ` ${shadow.failed} corrections could not be made.` : "";
+  said.textContent = `Every answer is the network's own. The correction would have changed ${shadow.changed} of ${shadow.samples} samples (${share}).${failed}`;
+  const table = part.shadow.querySelector("table");
+  table.hidden = shadow.classes.length === 0;
+  table.tBodies[0].replaceChildren(
+    ...shadow.classes.slice(0, 12).map((one) => {
+      const row = make("tr");
+      const head = make("th", "", nameOf(one.class));
+      head.scope = "row";
+      row.append(head, ...[one.source, one.corrected, one.lost, one.gained].map((x) => make("td", "number", x)));
+      return row;
+    }),
+  );
+  const words = shadow.last.slice(-5).reverse().map((one) => {
+    const where = one.stream === null ? "" : `${one.stream}: `;
+    return `${where}${nameOf(one.source)} (${percent(one.source_confidence)}) to ${nameOf(one.corrected)} (${percent(one.confidence)})`;
+  });
+  last.textContent = words.length ? `The last: ${words.join(" · ")}` : "";
+}
+
 function makeModel(model) {
   const section = byId("model").content.firstElementChild.cloneNode(true);
   section.querySelector("h2").textContent = model.name;
@@ -300,7 +326,7 @@ function makeModel(model) {
   const find = (selector) => section.querySelector(selector);
   return {
     section, figures, slots: new Map(), rows: new Map(), alarms: find(".alarms"), tiles: find(".tiles"),
-    legend: find(".legend"), body: find("tbody"), seen: find(".seen"), idle: find(".idle"), none: find(".none"),
+    legend: find(".legend"), body: find(".seen > .wide tbody"), seen: find(".seen"), shadow: find(".shadow"), idle: find(".idle"), none: find(".none"),
   };
 }
 
@@ -335,6 +361,7 @@ function drawModel(model, now) {
   terms(part.tiles, tiles);
   drawMix(part, now, model.history);
   drawCourses(part, now, model.history, model);
+  drawShadow(part, model.shadow);
   drawStreams(part, now, model);
 }
 

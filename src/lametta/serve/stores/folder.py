@@ -71,6 +71,7 @@ class FolderStore:
         self.blocking = durable == "always"
         self.damaged = 0
         self._folder, self._most, self._idle, self._durable = folder, most, idle, durable
+        self._root = str(folder)
         self._lock = threading.Lock()  # of what follows
         self._files: OrderedDict[str, _Known] = OrderedDict()  # of all streams, last used come last
         self._ended: OrderedDict[str, float] = OrderedDict()  # and when they did
@@ -120,11 +121,11 @@ class FolderStore:
                 if snapshot is not None or version == 0:
                     record = _record(version, snapshot or b"") + record
                     descriptor = self._replace(name, record)
-                    known.length = len(record)
+                    known.length, known.inode = len(record), os.fstat(descriptor).st_ino
                 else:
                     descriptor = self._append(name, known.length, record)
                     known.length += len(record)
-                known.inode, known.used = os.fstat(descriptor).st_ino, time.monotonic()
+                known.used = time.monotonic()
                 self._files.move_to_end(name)
                 if end:
                     self._end(name)
@@ -159,10 +160,10 @@ class FolderStore:
         self._ends.close()
 
     def _path(self, name: str) -> str:
-        return self._beside(name, "ended") if name in self._ended else f"{self._folder}/{name}"
+        return self._beside(name, "ended") if name in self._ended else f"{self._root}/{name}"
 
     def _beside(self, name: str, kind: str) -> str:
-        return f"{self._folder}/{name.removesuffix('stream')}{kind}"
+        return f"{self._root}/{name.removesuffix('stream')}{kind}"
 
     def _before_path(self, name: str) -> str:
         return self._beside(name, "before")
