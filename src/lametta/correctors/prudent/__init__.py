@@ -92,9 +92,8 @@ class Prudent(StatefulCorrector):
             c, state, novelty, read, kind=int(accepted), heard=heard
         )
         trust = 1 - source
-        centered = domains.recenter(c, state, novelty, rows)
         if domains.is_heard(c, state) and not accepted:
-            out, trust = centered, np.ones_like(trust)
+            out, trust = domains.recenter(state, rows), np.ones_like(trust)
         if accepted:  # a near-copy of what is known is no evidence of a class
             usual = float(state["median_distance"][0])
             trust = np.array(novelty, np.float32) * (1 - nearest > c.copy * usual)
@@ -134,7 +133,7 @@ class Prudent(StatefulCorrector):
         if order.against_classes(c, state):
             domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):
-            experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))
+            experts.set_marginal(state, label_prior.reweight(state, rows, fitted=False))
         state["since_look"][()] = 0
 
 

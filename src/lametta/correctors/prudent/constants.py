@@ -48,7 +48,7 @@ class Constants:
     prior_weight: float = 0.1  # of both experts before the first sample; the source has the rest
     switch_rate: float = 3e-4  # of a fixed share: what of the weights returns to these, a sample
     pseudo_count: float = 3.0  # samples that the uniform start of a marginal counts as
-    base_memory: float = 512.0  # samples after which a marginal is halved: domains change
+    base_memory: float = 512.0  # samples that a marginal reaches back: domains change
 
     # Label prior.
     link: float = 0.4  # of the median distance: below it two samples are copies of one thing
@@ -60,9 +60,8 @@ class Constants:
     min_gain: float = 0.1  # by which corrected labels must agree better
 
     # Domains.
-    domain_length: float = 64.0  # samples that the mean of a domain reaches back
-    domain_shrinkage: float = 16.0  # samples by which a mean of few is shrunk to nothing
-    domain_look: int = 64  # samples of the window that neighbors are asked of
+    domain_look: int = 64  # of the window's samples, whose mean it is and neighbors are asked of
+    domain_share: float = 0.75  # of that mean is taken off: it is of few samples
     domain_classes: float = 0.4  # of all classes, as the exponential of the mean row's entropy
     domain_step: float = 0.2  # how fast what neighbors say follows the last look
     domain_slack: float = 0.02  # by which neighbors may agree less afterwards
