@@ -129,7 +129,7 @@ class Prudent(StatefulCorrector):
         c, k = self.constants, len(state["label_prior"])
         sketches, classes, probs = window.in_order(state)
         cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
-        order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
+        order.look(c, state, cosines, rows, window.share_of_new(state))
         if order.against_classes(c, state):
             domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):

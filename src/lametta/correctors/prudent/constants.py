@@ -35,15 +35,15 @@ class Constants:
     # Order: what makes it, classes or something else that features show.
     order_reach: float = 8.0  # samples: how near in time two samples are, exp(-gap / reach)
     order_deviations: float = 5.0  # from here on a stream has an order; chance gave 4.2 at most
-    quick_start: float = -0.5  # of the quick count: one look beyond chance does not open it
-    patient_start: float = -2.0  # of the patient count: it takes several looks that agree
-    patient_ratio: float = 0.55  # outputs in order, over features: classes .7 on, most domains .5
-    patient_step: float = 2.0  # deviations that one look may speak for it
+    order_start: float = -1.0  # of the count: it takes looks that agree
+    order_ratio: float = 0.6  # outputs in order, over features: classes .7 on, most domains .5
+    order_step: float = 4.0  # deviations that one look may speak for classes
     count_limits: tuple[float, float] = (-8.0, 1.0)
     fade: float = 0.5  # of an open count where a window shows no order, by class beyond the first
+    min_again: float = 0.1  # of labels that are one of the three before: runs have .2 at least
 
     # Experts.
-    memory: float = 8.0  # samples that an expert's memory reaches back
+    memory: float = 3.0  # samples that an expert's memory reaches back
     penalty: float = 0.05  # nats a sample by which an expert must beat the source
     prior_weight: float = 0.1  # of both experts before the first sample; the source has the rest
     switch_rate: float = 3e-4  # of a fixed share: what of the weights returns to these, a sample
@@ -56,7 +56,7 @@ class Constants:
     min_groups: int = 24  # things in the window; seven videos have 15 at most
     em_steps: int = 12
     group_share: int = 12  # a twelfth of the things are neighbors
-    min_agreement: float = 0.15  # of the network's own labels; hopeless networks have .11 at most
+    min_told: float = 0.13  # agreement of the network's own labels, times what neighbors tell
     min_gain: float = 0.1  # by which corrected labels must agree better
 
     # Domains.

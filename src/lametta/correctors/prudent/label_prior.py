@@ -2,8 +2,10 @@
 
 The order of samples says nothing about a prior that never changes, and the network's own bias looks
 like one. The features tell them apart: where classes are truly absent, labels corrected by the
-prior agree better with those of neighbors than the network's own labels do, which have to agree,
-too: a hopeless network's favorite classes do not. Pictures of one thing count once.
+prior agree better with those of neighbors than the network's own labels do. A hopeless network's
+favorite classes do so as well. So its own labels have to agree, too, the more the less neighbors
+tell of corrected rows: the mean logarithm of (1 + O_ij) / 2, O_ij as in `order`, which is large
+where many classes are found again. Pictures of one thing count once.
 """
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
+from lametta.correctors.prudent import order
 from lametta.correctors.prudent.constants import Constants
 
 
@@ -41,8 +44,14 @@ def fit(
     near = cosines[np.ix_(first, first)]
     np.fill_diagonal(near, -2)
     near = top_k(np, near, max(1, n // c.group_share))
-    before, after = (agreement(_labels(classes, x), near, k) for x in (probs, probs * others))
-    accepted = after - c.min_gain > before > c.min_agreement
+    scores = probs * others
+    before, after = (agreement(_labels(classes, x), near, k) for x in (probs, scores))
+    accepted = after - c.min_gain > before
+    if accepted:  # dear, and seldom asked
+        corrected = np.zeros((n, k), np.float32)
+        np.put_along_axis(corrected, classes, scores / scores.sum(axis=1, keepdims=True), axis=1)
+        told = np.take_along_axis(order.alike(corrected), near, axis=1).mean(axis=1)
+        accepted = before * float(np.log((1 + told) / 2).mean()) > c.min_told
     state["accepted"][()] = accepted
     return accepted
 

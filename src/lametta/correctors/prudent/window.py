@@ -48,6 +48,12 @@ def should_look(c: Constants, state: State) -> bool:
     return bool(state["since_look"] >= c.interval)
 
 
+def share_of_new(state: State) -> float:
+    """The share of the window that came since the last look."""
+    size = min(float(state["window_count"]), len(state["window"]))
+    return min(float(state["since_look"]) / max(size, 1.0), 1.0)
+
+
 def in_order(state: State) -> tuple[Floats, NDArray[np.int32], Floats]:
     """Sketches [n, w], likely classes [n, 32] and their probabilities, the oldest first."""
     size, count = len(state["window"]), int(state["window_count"])
