@@ -85,28 +85,28 @@ class Prudent(StatefulCorrector):
         novelty, rows, sketches = scenes.observe(c, state, features, probs)
         nearest = _nearest(state["window"], sketches)
         fitted = self._watch(state, novelty, sketches, rows)
-        accepted = bool(state["accepted"])
-        read = label_prior.reweight(state, rows, fitted) if accepted else rows
+        believed = bool(state["belief"] > 0)
+        read = label_prior.reweight(state, rows, fitted) if believed else rows
         heard = _is_heard(state)
         out, source, evidence = experts.mix(
-            c, state, novelty, read, kind=int(accepted), heard=heard
+            c, state, novelty, read, kind=int(believed), heard=heard
         )
         trust = 1 - source
-        if domains.is_heard(c, state) and not accepted:
-            out, trust = domains.recenter(state, rows), np.ones_like(trust)
-        if accepted:  # a near-copy of what is known is no evidence of a class
-            usual = float(state["median_distance"][0])
-            trust = np.array(novelty, np.float32) * (1 - nearest > c.copy * usual)
+        if believed:  # a near-copy of what is known is no evidence of a class
+            new = 1 - nearest > c.copy * float(state["median_distance"][0])
+            trust = np.array(novelty, np.float32) * new * np.float32(state["belief"])
             out = rows + trust[:, None] * (out - rows)
+        elif domains.is_heard(c, state):
+            out, trust = domains.recenter(state, rows), np.ones_like(trust)
         trusted = float(trust.mean())
         # A memory may keep the weight of long ago. How well it predicts now says how few classes
         # there are, and so whether a batch has enough of each for neighbors: in full from a nat a
         # sample.
-        gate = max(float(accepted), min(evidence, 1.0))
+        gate = 1.0 if believed else min(evidence, 1.0)
         if len(probs) > 1 and gate * trusted > c.min_gate:
             out += (c.neighbor_weight * gate) * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
-        info = {"trust": trusted, "absent": trusted * accepted, "evidence": evidence}
+        info = {"trust": trusted, "absent": trusted * believed, "evidence": evidence}
         return out, {**info, "novelty": sum(novelty) / len(probs), "order": order.found(c, state)}
 
     def _watch(self, state: State, novelty: list[float], sketches: Floats, rows: Floats) -> bool:

@@ -65,7 +65,7 @@ INVARIANTS = {
     & Invariant("no more than came", lambda x, state: bool(x <= state["window_count"] + 1.01)),
     "order": within(-1e6, 1e6),
     "label_prior": within(_TINY, 1.01) & distribution(),
-    "accepted": within(0, 1),
+    "belief": within(0, 1),
     "things": within(0),
     "median_distance": _each((0, 2.01), (1, 2.0**53)),
     "log_mean": within(-_LIMIT, 1),

@@ -21,7 +21,7 @@ def init_state(c: Constants, k: int) -> State:
     """The state before the first sample."""
     return {
         "label_prior": np.full(k, 1 / k, np.float32),
-        "accepted": np.zeros(()),  # 1 where neighbors agree better with the prior, else 0
+        "belief": np.zeros(()),  # how far it is believed, 0 to 1
         "things": np.zeros(()),  # that the prior was fitted to
         "median_distance": np.array([c.usual_distance, 1.0]),  # mean over the fits, their number
     }
@@ -30,10 +30,10 @@ def init_state(c: Constants, k: int) -> State:
 def fit(
     c: Constants, state: State, cosines: Floats, classes: NDArray[np.int32], probs: Floats
 ) -> bool:
-    """Fit the prior to the window, and say whether it is accepted: whether neighbors agree."""
+    """Fit the prior to the window, and say whether it is believed at all: neighbors agree."""
     k, first = len(state["label_prior"]), _things(c, state, cosines)
     n = len(first)
-    state["things"][()], state["accepted"][()] = n, 0
+    state["things"][()], state["belief"][()] = n, 0
     if n < c.min_groups:
         return False
     classes, probs = classes[first], probs[first]
@@ -44,16 +44,15 @@ def fit(
     near = cosines[np.ix_(first, first)]
     np.fill_diagonal(near, -2)
     near = top_k(np, near, max(1, n // c.group_share))
-    scores = probs * others
+    scores, belief = probs * others, 0.0
     before, after = (agreement(_labels(classes, x), near, k) for x in (probs, scores))
-    accepted = after - c.min_gain > before
-    if accepted:  # dear, and seldom asked
+    if after - c.min_gain > before:  # what follows is dear, and seldom asked
         corrected = np.zeros((n, k), np.float32)
         np.put_along_axis(corrected, classes, scores / scores.sum(axis=1, keepdims=True), axis=1)
         told = np.take_along_axis(order.alike(corrected), near, axis=1).mean(axis=1)
-        accepted = before * float(np.log((1 + told) / 2).mean()) > c.min_told
-    state["accepted"][()] = accepted
-    return accepted
+        belief = before * float(np.log((1 + told) / 2).mean()) / c.min_told - 1
+    state["belief"][()] = min(max(belief, 0.0), 1.0)
+    return belief > 0
 
 
 def reweight(state: State, rows: Floats, fitted: bool) -> Floats:
