@@ -147,8 +147,9 @@ def _is_heard(state: State) -> bool:
 
 def _nearest(kept: Floats, sketches: Floats) -> Floats:
     """Each sketch's highest cosine to a kept one, or to an earlier one of the batch."""
-    cosines = np.concatenate([sketches @ kept.T, np.tril(sketches @ sketches.T, -1)], axis=1)
-    nearest: Floats = cosines.max(axis=1)
+    nearest: Floats = (sketches @ kept.T).max(axis=1)
+    if len(sketches) > 1:
+        np.maximum(nearest, np.tril(sketches @ sketches.T, -1).max(axis=1), out=nearest)
     return nearest
 
 

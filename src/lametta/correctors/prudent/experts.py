@@ -80,34 +80,35 @@ def _predict(
     (_, n, k), new = read.shape, np.array(novelty, np.float32)
     size, known = float(state["counts"][0]), float(state["counts"][1 + kind])
     # Likelihoods q / M, of all samples at once: M does not depend on what the experts say.
-    likelihoods = read * new[:, None]
-    likelihoods = np.cumsum(likelihoods, axis=1, out=likelihoods)
-    likelihoods += read * (1 - new)[:, None]
+    counted = np.tril(np.broadcast_to(new, (n, n)), -1) + np.eye(n, dtype=np.float32)
+    likelihoods = counted @ read
     likelihoods += (state["marginals"][kind] + np.float32(c.pseudo_count / k))[:, None]
     np.divide(read, likelihoods, out=likelihoods)
-    likelihoods *= (known + np.cumsum(new) - new + 1 + c.pseudo_count).astype(np.float32)[:, None]
-    memory, posteriors = state["decayed_counts"], np.empty_like(read)
-    start, shares, together = _start(c), np.empty((n, 3), np.float32), 0.0
+    likelihoods *= (counted.sum(axis=1) + np.float32(known + c.pseudo_count))[:, None]
+    # Joint probabilities of past and sample, times |C| + 1; they add up to the evidence.
+    memory, joint, ones = state["decayed_counts"], likelihoods, np.ones(k, np.float32)
+    totals, learned = np.empty((n, 2, 1), np.float32), np.empty_like(memory)
+    shares, together = np.empty((n, 3), np.float32), 0.0
+    start, weights = _start(c).tolist(), state["weights"].tolist()
     for i, v in enumerate(novelty):
-        posterior = posteriors[:, i]
-        np.multiply(memory, likelihoods[:, i], out=posterior)
-        posterior += read[:, i]
-        sums = posterior.sum(axis=1)
-        posterior /= sums[:, None]
-        evidence = np.array([1.0, *(sums * (math.exp(-c.penalty) / (size + 1)))])
-        joint = state["weights"] * evidence
-        total = float(joint.sum())
-        shares[i], together = joint / total, together + math.log(total)
-        weights = state["weights"] * evidence**v
-        back = c.switch_rate * v
-        state["weights"][:] = (1 - back) / weights.sum() * weights + back * start
-        fade = math.exp(-v / c.memory)
-        memory += np.float32(v) * posterior
+        row, fade = joint[:, i], math.exp(-v / c.memory)
+        row *= memory
+        row += read[:, i]
+        np.matmul(row, ones, out=totals[i, :, 0])
         memory *= np.float32(fade)
+        memory += np.multiply(row, np.float32(v * fade) / totals[i], out=learned)
+        price = math.exp(-c.penalty) / (size + 1)
+        evidence = [1.0, *(price * float(x) for x in totals[i, :, 0])]
+        mixed = sum(w * x for w, x in zip(weights, evidence, strict=True))
+        shares[i] = [w * x / mixed for w, x in zip(weights, evidence, strict=True)]
+        together += math.log(mixed)
+        weights = [w * x**v for w, x in zip(weights, evidence, strict=True)]
+        keep, back = (1 - c.switch_rate * v) / sum(weights), c.switch_rate * v
+        weights = [keep * w + back * w0 for w, w0 in zip(weights, start, strict=True)]
         size = (size + v) * fade
-    state["counts"][0] = size
+    state["counts"][0], state["weights"][:] = size, weights
     answers = shares[:, :1] * read[0]
-    for posterior, share in zip(posteriors, shares.T[1:], strict=True):
-        posterior *= share[:, None]
-        answers += posterior
+    for e in (0, 1):
+        joint[e] *= shares[:, e + 1, None] / totals[:, e]
+        answers += joint[e]
     return answers, shares[:, 0], together / n

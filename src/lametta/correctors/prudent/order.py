@@ -56,12 +56,10 @@ def look_at_window(c: Constants, state: State) -> None:
 def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float) -> None:
     """Look at the window: cosines [n, n] and rows [n, K]; a share of it is new."""
     n, labels, count = len(rows), rows.argmax(axis=1), float(state["order"][0])
-    near, features, outputs = _nearness(n, c.order_reach), _centered(cosines), alike(rows)
-    outputs = _centered(outputs)
-    r_f, r_o, both = (
-        float(np.vdot(x, y))
-        for x, y in ((near, features), (near, outputs), (features, outputs))
-    )
+    near, features = _nearness(n, c.order_reach), _centered(cosines)
+    outputs = _centered(alike(rows))
+    pairs = (near, features), (near, outputs), (features, outputs)
+    r_f, r_o, both = (float(np.vdot(x, y)) for x, y in pairs)
     z = (n - 1) / math.sqrt(2)
     deviations = z * max(r_f, r_o)
     if deviations > c.order_deviations:
@@ -73,8 +71,8 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
     elif count > 0:  # of one class a window has no order, of many it would have
         shares = np.bincount(labels) / n
         count = max(count - share * c.fade * (1 / float(np.vecdot(shares, shares)) - 1), 0.0)
-    again = np.mean([(labels[i] == labels[max(i - 3, 0) : i]).any() for i in range(n)])
-    if again < c.min_again:
+    again = np.any([labels[3:] == labels[3 - j : n - j] for j in (1, 2, 3)], axis=0)
+    if again.mean() < c.min_again:
         count = min(count, 0.0)
     state["order"][:] = count, deviations
 
