@@ -20,8 +20,8 @@ class Constants:
     near_in_video: float = 0.8
     edge: float = 4.0  # the power that makes the edge between near-copy and new sharp
     scene_length: float = 50.0  # frames: a scene forgets, since a camera moves on
-    own_share: float = 0.4  # of a frame's own row beside its scene's: a scene may be wrong
-    sharpening: float = 0.1  # n frames that differ weigh as n ** 0.1 independent samples
+    own_share: float = 0.25  # of a frame's own row beside its scene's: a scene may be wrong
+    sharpening: float = 0.14  # n frames that differ weigh as n ** 0.14 independent samples
     sketch_width: int = 256  # columns of a sketch of the features; distances are off by percents
     reference_interval: int = 16  # samples from one reference sketch to the next
     references: int = 20  # for the usual distance; the last four are too recent to compare with
