@@ -26,10 +26,10 @@ class Prudent(StatefulCorrector):
        once; a scene is no surer than the share of its frames that voted for its answer.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
        likelihood so far, with the source among the candidates (`Memory`); heard while classes make
-       the order of the stream, and neither domains nor a video.
+       the order of the stream and come again, and neither domains nor a video do.
     3. *Label prior*: a constant prior over the classes, of which some may be absent, from groups of
-       near-copies; accepted where the network's labels agree with its neighbors', and better so.
-    4. *Domains*: where something else than classes makes the order, the moving mean of log q is
+       near-copies; believed as far as labels agree with their neighbors', and do better with it.
+    4. *Domains*: where something else than classes makes the order, the mean of the last log q is
        taken off (NEO's recentering), if neighbors' labels agree about as well afterwards.
     5. *Neighbors*: in a batch, LAME on top of parts 2 and 3, as far as these trust the source less
        and the batch shows few classes. So inside a batch answers depend on later samples, too.
@@ -45,7 +45,7 @@ class Prudent(StatefulCorrector):
     bounds how well the *network's* rows are predicted, not accuracy, nor the tests that let parts 2
     to 5 speak: docs/safe.md has what they gain and lose.
 
-    Bounded memory: 254 kB a stream at 1000 classes and 256 features or more.
+    Bounded memory: 238 kB a stream at 1000 classes and 256 features or more.
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
@@ -62,7 +62,7 @@ class Prudent(StatefulCorrector):
     >>> prudent = Prudent()
     >>> rows = [prudent.correct(x[None], q[None]).probs[0] for x, q in zip(features, probs)]
     >>> float((probs.argmax(1) == labels).mean()), float((np.argmax(rows, 1) == labels).mean())
-    (0.775, 0.85)
+    (0.775, 0.875)
     """
 
     causal: ClassVar[bool] = False
@@ -168,7 +168,7 @@ class Memory(StatefulCorrector):
     No data can tell the two apart, so the user has to: a camera that stays with one class
     learns nothing from its order.
 
-    Bounded memory: 246 kB a stream at 1000 classes and 1280 features for a camera, 58 kB for a
+    Bounded memory: 230 kB a stream at 1000 classes and 1280 features for a camera, 58 kB for a
     track. Answers are final and depend on the past alone.
 
     ``info`` has the mean ``novelty`` (near 0 for frames of a video), and of a camera also ``trust``
