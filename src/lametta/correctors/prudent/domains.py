@@ -34,7 +34,7 @@ def recenter(state: State, rows: Floats) -> Floats:
 
 
 def look(c: Constants, state: State, cosines: Floats, rows: Floats) -> None:
-    """Take the mean of the window's latest samples; compare labels of neighbors before and after."""
+    """Take the mean of the latest samples; compare labels of neighbors before and after."""
     mean, k = rows.mean(axis=0), rows.shape[1]
     logs = _log(rows[-c.domain_look :])
     state["log_mean"][:] = np.float32(c.domain_share) * logs.mean(axis=0)

@@ -5,7 +5,7 @@ like one. The features tell them apart: where classes are truly absent, labels c
 prior agree better with those of neighbors than the network's own labels do. A hopeless network's
 favorite classes do so as well. So its own labels have to agree, too, the more the less neighbors
 tell of corrected rows: that is their agreement, or the mean logarithm of (1 + O_ij) / 2, O_ij as in
-`order`, which is large where many classes are found again. Belief in the prior rises with the
+`window`, which is large where many classes are found again. Belief in the prior rises with the
 product of the two, from none at .1 to full at .2. Pictures of one thing count once.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
-from lametta.correctors.prudent import order
+from lametta.correctors.prudent import window
 from lametta.correctors.prudent.constants import Constants
 
 
@@ -50,7 +50,7 @@ def fit(
     if after - c.min_gain > before:  # what follows is dear, and seldom asked
         corrected = np.zeros((n, k), np.float32)
         np.put_along_axis(corrected, classes, scores / scores.sum(axis=1, keepdims=True), axis=1)
-        near_rows = np.take_along_axis(order.alike(corrected), near, axis=1).mean(axis=1)
+        near_rows = np.take_along_axis(window.alike(corrected), near, axis=1).mean(axis=1)
         told = max(float(np.log((1 + near_rows) / 2).mean()), after)
         belief = before * told / c.min_told - 1
     state["belief"][()] = min(max(belief, 0.0), 1.0)

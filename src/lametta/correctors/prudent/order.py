@@ -1,7 +1,7 @@
 """What makes the order of a stream: its classes, or something else that its features show.
 
 Over the window, in the order of time, let W_ij = exp(-|i - j| / 8), F the cosines of features, and
-O how alike outputs are. Each is centered and has norm one. If samples are exchangeable, r_f =
+O how alike outputs are (`window.alike`). Each is centered and has norm one. If samples are exchangeable, r_f =
 <W, F> and r_o = <W, O> have mean 0 and deviation sqrt(2) / (n - 1), whatever the network's bias.
 
 A run of one class shows in outputs about as much as in features; a change of domain shows in
@@ -57,7 +57,7 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
     """Look at the window: cosines [n, n] and rows [n, K]; a share of it is new."""
     n, labels, count = len(rows), rows.argmax(axis=1), float(state["order"][0])
     near, features = _nearness(n, c.order_reach), _centered(cosines)
-    outputs = _centered(alike(rows))
+    outputs = _centered(window.alike(rows))
     pairs = (near, features), (near, outputs), (features, outputs)
     r_f, r_o, both = (float(np.vdot(x, y)) for x, y in pairs)
     z = (n - 1) / math.sqrt(2)
@@ -75,15 +75,6 @@ def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float
     if again.mean() < c.min_again:
         count = min(count, 0.0)
     state["order"][:] = count, deviations
-
-
-def alike(rows: Floats) -> Floats:
-    """O: how alike rows [N, K] are. With a = sqrt(q) / sum sqrt(q), sum_k a_ik a_jk / mean a_k."""
-    roots = np.sqrt(rows)
-    roots /= roots.sum(axis=1, keepdims=True)
-    roots /= np.sqrt(np.maximum(roots.mean(axis=0), 1e-30))
-    likeness: Floats = roots @ roots.T
-    return likeness
 
 
 @cache

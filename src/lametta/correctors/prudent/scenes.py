@@ -103,8 +103,9 @@ def _scene_row(
 ) -> Floats:
     """The scene's answer to a frame, sharper than the mean row only as far as frames vote for it.
 
-    The frame's own row has a share in it, nearly all of it where the stream is no video. With x the variation of its rows, a scene is as sure as (1 + x) ** 0.14 independent samples, so
-    that identical frames tell nothing; and no surer than the share h of its frames that voted so.
+    The frame's own row has a share in it, nearly all of it where the stream is no video. With x the
+    variation of its rows, a scene is as sure as (1 + x) ** 0.14 independent samples, so that
+    identical frames tell nothing; and no surer than the share h of its frames that voted so.
     """
     total, votes, anchor = state["scene_probs"], state["scene_votes"], state["scene_sketch"]
     (size, varied), (new, usual, share) = state["scene"].tolist(), seen

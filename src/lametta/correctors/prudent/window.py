@@ -70,3 +70,12 @@ def dense(classes: NDArray[np.int32], probs: Floats, k: int) -> Floats:
     rows = np.repeat(rest.astype(np.float32), k, axis=1)
     np.put_along_axis(rows, classes, probs, axis=1)
     return rows
+
+
+def alike(rows: Floats) -> Floats:
+    """O: how alike rows [N, K] are. With a = sqrt(q) / sum sqrt(q), sum_k a_ik a_jk / mean a_k."""
+    roots = np.sqrt(rows)
+    roots /= roots.sum(axis=1, keepdims=True)
+    roots /= np.sqrt(np.maximum(roots.mean(axis=0), 1e-30))
+    likeness: Floats = roots @ roots.T
+    return likeness
