@@ -1,8 +1,9 @@
 """What makes the order of a stream: its classes, or something else that its features show.
 
 Over the window, in the order of time, let W_ij = exp(-|i - j| / 8), F the cosines of features, and
-O how alike outputs are (`window.alike`). Each is centered and has norm one. If samples are exchangeable, r_f =
-<W, F> and r_o = <W, O> have mean 0 and deviation sqrt(2) / (n - 1), whatever the network's bias.
+O how alike outputs are (`window.alike`). Each is centered and has norm one. If samples are
+exchangeable, r_f = <W, F> and r_o = <W, O> have mean 0 and deviation sqrt(2) / (n - 1), whatever
+the network's bias.
 
 A run of one class shows in outputs about as much as in features; a change of domain shows in
 features first. A count adds up over looks, in deviations, whether outputs are more than a given
