@@ -6,7 +6,7 @@ networks are made in FOLDER once. One core takes some minutes for either.
 
 A stream is one network, one order, one seed. Each is run one by one, in batches of 16 and of 64,
 beside the network's own answers. ``--constants`` halves and doubles each constant of Prudent's, on
-every fifth stream in batches of 16, and stores the table of docs/safe.md.
+every tenth stream in batches of 16, and stores the table of docs/safe.md.
 ``--csv`` keeps a row a run; the table has the mean over streams and batch sizes, and the worst.
 """
 
@@ -505,7 +505,7 @@ def vary(banks: Banks) -> list[list[str]]:
     """Gains with each constant halved and doubled, by kind of stream."""
     kinds = list(dict.fromkeys(FAMILIES.values()))
     table = [["constant", *(f"{kind}: {x}" for kind in kinds for x in ("mean", "worst"))]]
-    streams = list(runs(banks, range(1)))[::5]
+    streams = list(runs(banks, range(1)))[::10]
 
     def add(title: str, constants: Constants) -> None:
         class Varied(lametta.Prudent):

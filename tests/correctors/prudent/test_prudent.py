@@ -207,8 +207,8 @@ def test_info_says_who_spoke():
     assert again["novelty"] < 0.1
     assert again["trust"] < 0.1  # of what is known there is nothing new to say
     assert first["absent"] == first["trust"] == 0  # until a look finds order
-    assert last["absent"] > 0.5
-    assert 0.5 < last["trust"] <= 1
+    assert last["absent"] == last["trust"]  # as far as the prior is believed
+    assert 0.1 < last["trust"] <= 1
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_state_with_a_class_that_is_not_there_is_refused(label):
     prudent.load_state_dict(broken)
 
 
-@pytest.mark.parametrize("name", ["window_count", "pending", "since_look", "accepted", "things"])
+@pytest.mark.parametrize("name", ["window_count", "pending", "since_look", "belief", "things"])
 @pytest.mark.parametrize("count", [-1.0, 1e300])
 def test_a_count_that_cannot_be_is_refused(name, count):
     features, probs, _ = images(40)
@@ -301,7 +301,8 @@ def test_neighbors_are_heard_as_far_as_the_others_speak(monkeypatch, n_classes, 
     for one, other in zip(alone, moved, strict=True):
         room = 1 - one.probs[:, 0]
         shares.append(float(np.mean((other.probs[:, 0] - one.probs[:, 0]) / room)))
-        heard = one.info["trust"] * max(one.info["absent"], min(one.info["evidence"], 1))
+        gate = 1 if one.info["absent"] else min(one.info["evidence"], 1)
+        heard = one.info["trust"] * gate
         expected = 0.5 * heard if heard > CONSTANTS.min_gate else 0
         assert shares[-1] == pytest.approx(expected, abs=1e-4)
     assert min(shares) == 0
@@ -342,3 +343,26 @@ def test_classes_that_change_where_a_large_batch_begins_are_seen():
         for i in range(0, len(labels), 200)
     ]
     assert max(trust) > 0.1
+
+
+def test_belief_in_absent_classes_comes_by_degrees():
+    """The more the network's own labels agree with neighbors', the more a prior is believed."""
+    features, _, labels = images(128)
+    beliefs = []
+    for strength in (2, 4, 5):
+        scores = 1.7 * np.random.default_rng(2).normal(size=(128, 40))
+        scores[np.arange(128), labels] += strength
+        state = kept(softmax(scores), features)
+        assert fit(state) == (state["belief"] > 0)
+        beliefs.append(float(state["belief"]))
+    assert beliefs[0] == 0
+    assert 0 < beliefs[1] < beliefs[2] == 1
+
+
+def test_a_state_of_another_version_is_refused_by_name():
+    prudent = Prudent()
+    prudent.correct(*images(30)[:2])
+    old = prudent.state_dict()
+    old["accepted"] = old.pop("belief")
+    with pytest.raises(LamettaError, match="belief"):
+        prudent.load_state_dict(old)

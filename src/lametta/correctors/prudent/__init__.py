@@ -27,10 +27,10 @@ class Prudent(StatefulCorrector):
        once; a scene is no surer than the share of its frames that voted for its answer.
     2. *Memory*: the classes of the last samples are a prior for the next, weighed by its predictive
        likelihood so far, with the source among the candidates (`Memory`); heard while classes make
-       the order of the stream, and neither domains nor a video.
+       the order of the stream and come again, and neither domains nor a video do.
     3. *Label prior*: a constant prior over the classes, of which some may be absent, from groups of
-       near-copies; accepted where the network's labels agree with its neighbors', and better so.
-    4. *Domains*: where something else than classes makes the order, the moving mean of log q is
+       near-copies; believed as far as labels agree with their neighbors', and do better with it.
+    4. *Domains*: where something else than classes makes the order, the mean of the last log q is
        taken off (NEO's recentering), if neighbors' labels agree about as well afterwards.
     5. *Neighbors*: in a batch, LAME on top of parts 2 and 3, as far as these trust the source less
        and the batch shows few classes. So inside a batch answers depend on later samples, too.
@@ -46,7 +46,7 @@ class Prudent(StatefulCorrector):
     bounds how well the *network's* rows are predicted, not accuracy, nor the tests that let parts 2
     to 5 speak: docs/safe.md has what they gain and lose.
 
-    Bounded memory: 254 kB a stream at 1000 classes and 256 features or more.
+    Bounded memory: 238 kB a stream at 1000 classes and 256 features or more.
 
     ``info`` has means over the batch: ``novelty`` (near 0 for frames of a video), ``trust`` (the
     weight of all that is not the source's own answer), ``absent`` (that of part 3), ``evidence``
@@ -63,7 +63,7 @@ class Prudent(StatefulCorrector):
     >>> prudent = Prudent()
     >>> rows = [prudent.correct(x[None], q[None]).probs[0] for x, q in zip(features, probs)]
     >>> float((probs.argmax(1) == labels).mean()), float((np.argmax(rows, 1) == labels).mean())
-    (0.775, 0.85)
+    (0.775, 0.875)
     """
 
     causal: ClassVar[bool] = False
@@ -86,29 +86,28 @@ class Prudent(StatefulCorrector):
         novelty, rows, sketches = scenes.observe(c, state, features, probs)
         nearest = _nearest(state["window"], sketches)
         fitted = self._watch(state, novelty, sketches, rows)
-        accepted = bool(state["accepted"])
-        read = label_prior.reweight(state, rows, fitted) if accepted else rows
+        believed = bool(state["belief"] > 0)
+        read = label_prior.reweight(state, rows, fitted) if believed else rows
         heard = _is_heard(state)
         out, source, evidence = experts.mix(
-            c, state, novelty, read, kind=int(accepted), heard=heard
+            c, state, novelty, read, kind=int(believed), heard=heard
         )
         trust = 1 - source
-        centered = domains.recenter(c, state, novelty, rows)
-        if domains.is_heard(c, state) and not accepted:
-            out, trust = centered, np.ones_like(trust)
-        if accepted:  # a near-copy of what is known is no evidence of a class
-            usual = float(state["median_distance"][0])
-            trust = np.array(novelty, np.float32) * (1 - nearest > c.copy * usual)
+        if believed:  # a near-copy of what is known is no evidence of a class
+            new = 1 - nearest > c.copy * float(state["median_distance"][0])
+            trust = np.array(novelty, np.float32) * new * np.float32(state["belief"])
             out = rows + trust[:, None] * (out - rows)
+        elif domains.is_heard(c, state):
+            out, trust = domains.recenter(state, rows), np.ones_like(trust)
         trusted = float(trust.mean())
         # A memory may keep the weight of long ago. How well it predicts now says how few classes
         # there are, and so whether a batch has enough of each for neighbors: in full from a nat a
         # sample.
-        gate = max(float(accepted), min(evidence, 1.0))
+        gate = 1.0 if believed else min(evidence, 1.0)
         if len(probs) > 1 and gate * trusted > c.min_gate:
             out += (c.neighbor_weight * gate) * trust[:, None] * (lame(features, out).probs - out)
         out /= out.sum(axis=1, keepdims=True)
-        info = {"trust": trusted, "absent": trusted * accepted, "evidence": evidence}
+        info = {"trust": trusted, "absent": trusted * believed, "evidence": evidence}
         return out, {**info, "novelty": sum(novelty) / len(probs), "order": order.found(c, state)}
 
     def _watch(self, state: State, novelty: list[float], sketches: Floats, rows: Floats) -> bool:
@@ -132,11 +131,11 @@ class Prudent(StatefulCorrector):
         c, k = self.constants, len(state["label_prior"])
         sketches, classes, probs = window.in_order(state)
         cosines, rows = sketches @ sketches.T, window.dense(classes, probs, k)
-        order.look(c, state, cosines, rows, min(float(state["since_look"]) / len(rows), 1.0))
+        order.look(c, state, cosines, rows, window.share_of_new(state))
         if order.against_classes(c, state):
             domains.look(c, state, cosines, rows)
         if label_prior.fit(c, state, cosines, classes, probs):
-            experts.set_marginal(c, state, label_prior.reweight(state, rows, fitted=False))
+            experts.set_marginal(state, label_prior.reweight(state, rows, fitted=False))
         state["since_look"][()] = 0
 
 
@@ -150,8 +149,9 @@ def _is_heard(state: State) -> bool:
 
 def _nearest(kept: Floats, sketches: Floats) -> Floats:
     """Each sketch's highest cosine to a kept one, or to an earlier one of the batch."""
-    cosines = np.concatenate([sketches @ kept.T, np.tril(sketches @ sketches.T, -1)], axis=1)
-    nearest: Floats = cosines.max(axis=1)
+    nearest: Floats = (sketches @ kept.T).max(axis=1)
+    if len(sketches) > 1:
+        np.maximum(nearest, np.tril(sketches @ sketches.T, -1).max(axis=1), out=nearest)
     return nearest
 
 
@@ -170,7 +170,7 @@ class Memory(StatefulCorrector):
     No data can tell the two apart, so the user has to: a camera that stays with one class
     learns nothing from its order.
 
-    Bounded memory: 246 kB a stream at 1000 classes and 1280 features for a camera, 58 kB for a
+    Bounded memory: 230 kB a stream at 1000 classes and 1280 features for a camera, 58 kB for a
     track. Answers are final and depend on the past alone.
 
     ``info`` has the mean ``novelty`` (near 0 for frames of a video), and of a camera also ``trust``

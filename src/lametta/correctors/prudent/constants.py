@@ -20,8 +20,8 @@ class Constants:
     near_in_video: float = 0.8
     edge: float = 4.0  # the power that makes the edge between near-copy and new sharp
     scene_length: float = 50.0  # frames: a scene forgets, since a camera moves on
-    own_share: float = 0.4  # of a frame's own row beside its scene's: a scene may be wrong
-    sharpening: float = 0.1  # n frames that differ weigh as n ** 0.1 independent samples
+    own_share: float = 0.25  # of a frame's own row beside its scene's: a scene may be wrong
+    sharpening: float = 0.14  # n frames that differ weigh as n ** 0.14 independent samples
     sketch_width: int = 256  # columns of a sketch of the features; distances are off by percents
     reference_interval: int = 16  # samples from one reference sketch to the next
     references: int = 20  # for the usual distance; the last four are too recent to compare with
@@ -35,20 +35,20 @@ class Constants:
     # Order: what makes it, classes or something else that features show.
     order_reach: float = 8.0  # samples: how near in time two samples are, exp(-gap / reach)
     order_deviations: float = 5.0  # from here on a stream has an order; chance gave 4.2 at most
-    quick_start: float = -0.5  # of the quick count: one look beyond chance does not open it
-    patient_start: float = -2.0  # of the patient count: it takes several looks that agree
-    patient_ratio: float = 0.55  # outputs in order, over features: classes .7 on, most domains .5
-    patient_step: float = 2.0  # deviations that one look may speak for it
+    order_start: float = -1.0  # of the count: it takes looks that agree
+    order_ratio: float = 0.6  # outputs in order, over features: classes .7 on, most domains .5
+    order_step: float = 4.0  # deviations that one look may speak for classes
     count_limits: tuple[float, float] = (-8.0, 1.0)
     fade: float = 0.5  # of an open count where a window shows no order, by class beyond the first
+    min_again: float = 0.1  # of labels that are one of the three before: runs have .2 at least
 
     # Experts.
-    memory: float = 8.0  # samples that an expert's memory reaches back
+    memory: float = 3.0  # samples that an expert's memory reaches back
     penalty: float = 0.05  # nats a sample by which an expert must beat the source
     prior_weight: float = 0.1  # of both experts before the first sample; the source has the rest
     switch_rate: float = 3e-4  # of a fixed share: what of the weights returns to these, a sample
     pseudo_count: float = 3.0  # samples that the uniform start of a marginal counts as
-    base_memory: float = 512.0  # samples after which a marginal is halved: domains change
+    base_memory: float = 512.0  # samples that a marginal reaches back: domains change
 
     # Label prior.
     link: float = 0.4  # of the median distance: below it two samples are copies of one thing
@@ -56,13 +56,14 @@ class Constants:
     min_groups: int = 24  # things in the window; seven videos have 15 at most
     em_steps: int = 12
     group_share: int = 12  # a twelfth of the things are neighbors
-    min_agreement: float = 0.15  # of the network's own labels; hopeless networks have .11 at most
+    # Agreement of the network's own labels, times what neighbors tell: belief begins here, and is
+    # full at twice of it. Hopeless networks have .09 at most, usable ones .12 at least.
+    min_told: float = 0.1
     min_gain: float = 0.1  # by which corrected labels must agree better
 
     # Domains.
-    domain_length: float = 64.0  # samples that the mean of a domain reaches back
-    domain_shrinkage: float = 16.0  # samples by which a mean of few is shrunk to nothing
-    domain_look: int = 64  # samples of the window that neighbors are asked of
+    domain_look: int = 64  # of the window's samples, whose mean it is and neighbors are asked of
+    domain_share: float = 0.75  # of that mean is taken off: it is of few samples
     domain_classes: float = 0.4  # of all classes, as the exponential of the mean row's entropy
     domain_step: float = 0.2  # how fast what neighbors say follows the last look
     domain_slack: float = 0.02  # by which neighbors may agree less afterwards

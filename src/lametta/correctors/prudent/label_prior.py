@@ -2,8 +2,11 @@
 
 The order of samples says nothing about a prior that never changes, and the network's own bias looks
 like one. The features tell them apart: where classes are truly absent, labels corrected by the
-prior agree better with those of neighbors than the network's own labels do, which have to agree,
-too: a hopeless network's favorite classes do not. Pictures of one thing count once.
+prior agree better with those of neighbors than the network's own labels do. A hopeless network's
+favorite classes do so as well. So its own labels have to agree, too, the more the less neighbors
+tell of corrected rows: that is their agreement, or the mean logarithm of (1 + O_ij) / 2, O_ij as in
+`window`, which is large where many classes are found again. Belief in the prior rises with the
+product of the two, from none at .1 to full at .2. Pictures of one thing count once.
 """
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import Floats, top_k
 from lametta.correctors.base import State
+from lametta.correctors.prudent import window
 from lametta.correctors.prudent.constants import Constants
 
 
@@ -18,7 +22,7 @@ def init_state(c: Constants, k: int) -> State:
     """The state before the first sample."""
     return {
         "label_prior": np.full(k, 1 / k, np.float32),
-        "accepted": np.zeros(()),  # 1 where neighbors agree better with the prior, else 0
+        "belief": np.zeros(()),  # how far it is believed, 0 to 1
         "things": np.zeros(()),  # that the prior was fitted to
         "median_distance": np.array([c.usual_distance, 1.0]),  # mean over the fits, their number
     }
@@ -27,10 +31,10 @@ def init_state(c: Constants, k: int) -> State:
 def fit(
     c: Constants, state: State, cosines: Floats, classes: NDArray[np.int32], probs: Floats
 ) -> bool:
-    """Fit the prior to the window, and say whether it is accepted: whether neighbors agree."""
+    """Fit the prior to the window, and say whether it is believed at all: neighbors agree."""
     k, first = len(state["label_prior"]), _things(c, state, cosines)
     n = len(first)
-    state["things"][()], state["accepted"][()] = n, 0
+    state["things"][()], state["belief"][()] = n, 0
     if n < c.min_groups:
         return False
     classes, probs = classes[first], probs[first]
@@ -41,10 +45,16 @@ def fit(
     near = cosines[np.ix_(first, first)]
     np.fill_diagonal(near, -2)
     near = top_k(np, near, max(1, n // c.group_share))
-    before, after = (agreement(_labels(classes, x), near, k) for x in (probs, probs * others))
-    accepted = after - c.min_gain > before > c.min_agreement
-    state["accepted"][()] = accepted
-    return accepted
+    scores, belief = probs * others, 0.0
+    before, after = (agreement(_labels(classes, x), near, k) for x in (probs, scores))
+    if after - c.min_gain > before:  # what follows is dear, and seldom asked
+        corrected = np.zeros((n, k), np.float32)
+        np.put_along_axis(corrected, classes, scores / scores.sum(axis=1, keepdims=True), axis=1)
+        near_rows = np.take_along_axis(window.alike(corrected), near, axis=1).mean(axis=1)
+        told = max(float(np.log((1 + near_rows) / 2).mean()), after)
+        belief = before * told / c.min_told - 1
+    state["belief"][()] = min(max(belief, 0.0), 1.0)
+    return belief > 0
 
 
 def reweight(state: State, rows: Floats, fitted: bool) -> Floats:

@@ -69,7 +69,7 @@ def observe(
     whole scene. The row of `_scene_row` is q itself where the sample is new.
     """
     sketches = sketch(features, c.sketch_width)
-    novelty, usual = _novelty(c, state, sketches)
+    novelty, usual, video = _novelty(c, state, sketches)
     rows = probs.astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
     own = rows if min(novelty) == 1 else rows.copy()
@@ -79,7 +79,8 @@ def observe(
             if i and novelty[i - 1] == 1:
                 _begin(state, own[i - 1], sketches[i - 1])
             before = own[i - 1] if i else state["last_probs"]
-            rows[i] = _scene_row(c, state, own[i], before, sketches[i], new, usual[i])
+            share = 1 - (1 - c.own_share) * video[i]
+            rows[i] = _scene_row(c, state, own[i], before, sketches[i], (new, usual[i], share))
     if novelty[-1] == 1:
         _begin(state, own[-1], sketches[-1])
     state["last_probs"][:] = own[-1]
@@ -95,15 +96,21 @@ def _begin(state: State, row: Floats, sketch: Floats) -> None:
 
 
 def _scene_row(
-    c: Constants, state: State, q: Floats, before: Floats, sketch: Floats, new: float, usual: float
+    c: Constants,
+    state: State,
+    q: Floats,
+    before: Floats,
+    sketch: Floats,
+    seen: tuple[float, float, float],
 ) -> Floats:
     """The scene's answer to a frame, sharper than the mean row only as far as frames vote for it.
 
-    With x the variation of its rows, a scene is as sure as (1 + x) ** 0.1 independent samples, so
-    that identical frames tell nothing; and no surer than the share h of its frames that voted so.
+    The frame's own row has a share in it, nearly all of it where the stream is no video. With x the
+    variation of its rows, a scene is as sure as (1 + x) ** 0.14 independent samples, so that
+    identical frames tell nothing; and no surer than the share h of its frames that voted so.
     """
     total, votes, anchor = state["scene_probs"], state["scene_votes"], state["scene_sketch"]
-    size, varied = state["scene"].tolist()
+    (size, varied), (new, usual, share) = state["scene"].tolist(), seen
     cosine = float(anchor @ sketch) / max(math.sqrt(float(anchor @ anchor)), TINY)
     new = max(new, _novelty_at(1 - cosine, usual, c.edge))
     keep = (1 - new) * math.exp(-1 / c.scene_length)
@@ -116,21 +123,21 @@ def _scene_row(
     votes *= np.float32(keep)
     votes[top] += 1
     state["scene"][:] = size, varied
-    mean: Floats = np.float32((1 - c.own_share) / size) * total + np.float32(c.own_share) * q
+    mean: Floats = np.float32((1 - share) / size) * total + np.float32(share) * q
     best = int(mean.argmax())
     sharp = np.exp((1 + varied) ** c.sharpening * np.log(np.maximum(mean, TINY), dtype=np.float32))
     sharp /= sharp.sum()
-    voted = (1 - c.own_share) * float(votes[best]) / size + c.own_share * (best == top)
+    voted = (1 - share) * float(votes[best]) / size + share * (best == top)
     gap = (voted - float(mean[best])) * varied / (1 + varied)
-    share = min(max(gap / max(float(sharp[best] - mean[best]), TINY), 0.0), 1.0)
-    mean += np.float32(share) * (sharp - mean)
+    sharper = min(max(gap / max(float(sharp[best] - mean[best]), TINY), 0.0), 1.0)
+    mean += np.float32(sharper) * (sharp - mean)
     return mean
 
 
 def _novelty(
     c: Constants, state: State, sketches: NDArray[np.float32]
-) -> tuple[list[float], list[float]]:
-    """How new each sample is, and the usual distance when it came."""
+) -> tuple[list[float], list[float], list[float]]:
+    """How new each sample is, the usual distance and the chance of a video when it came."""
     seen, log_odds = int(state["seen"]), float(state["video"])
     usual, count = float(state["usual_distance"]), float(state["usual_count"])
     n, past = len(sketches), np.concatenate([state["recent"], sketches])
@@ -139,14 +146,15 @@ def _novelty(
     cosines = np.stack(
         [np.vecdot(sketches, past[c.recent - j : c.recent - j + n]) for j in lags], 1
     )
-    novelty, distances = [], []
+    novelty, distances, chances = [], [], []
     for i, row in enumerate(cosines.tolist()):
         m = min(seen, c.recent)
         if m > 1:
-            nearest = row[0] >= max(row[1:m])
+            nearest = row[0] > max(row[1:m])  # a picture that comes again and again is no video
             odds = c.video_share * m if nearest else (1 - c.video_share) * m / (m - 1)
             log_odds = max(min(log_odds + math.log(odds), c.video_limit), -c.video_limit)
-        near = (c.near + c.near_in_video / (1 + math.exp(-log_odds))) * usual
+        chances.append(1 / (1 + math.exp(-log_odds)))
+        near = (c.near + c.near_in_video * chances[-1]) * usual
         novelty.append(_novelty_at(1 - row[0], near, c.edge) if seen else 1.0)
         distances.append(usual)
         if seen % c.reference_interval == 0:
@@ -158,7 +166,7 @@ def _novelty(
     state["recent"][:] = past[n:]
     state["seen"][()], state["video"][()] = seen, log_odds
     state["usual_distance"][()], state["usual_count"][()] = usual, count
-    return novelty, distances
+    return novelty, distances, chances
 
 
 def _add_reference(c: Constants, state: State, seen: int, row: Floats) -> float | None:

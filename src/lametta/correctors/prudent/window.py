@@ -48,6 +48,12 @@ def should_look(c: Constants, state: State) -> bool:
     return bool(state["since_look"] >= c.interval)
 
 
+def share_of_new(state: State) -> float:
+    """The share of the window that came since the last look."""
+    size = min(float(state["window_count"]), len(state["window"]))
+    return min(float(state["since_look"]) / max(size, 1.0), 1.0)
+
+
 def in_order(state: State) -> tuple[Floats, NDArray[np.int32], Floats]:
     """Sketches [n, w], likely classes [n, 32] and their probabilities, the oldest first."""
     size, count = len(state["window"]), int(state["window_count"])
@@ -64,3 +70,12 @@ def dense(classes: NDArray[np.int32], probs: Floats, k: int) -> Floats:
     rows = np.repeat(rest.astype(np.float32), k, axis=1)
     np.put_along_axis(rows, classes, probs, axis=1)
     return rows
+
+
+def alike(rows: Floats) -> Floats:
+    """O: how alike rows [N, K] are. With a = sqrt(q) / sum sqrt(q), sum_k a_ik a_jk / mean a_k."""
+    roots = np.sqrt(rows)
+    roots /= roots.sum(axis=1, keepdims=True)
+    roots /= np.sqrt(np.maximum(roots.mean(axis=0), 1e-30))
+    likeness: Floats = roots @ roots.T
+    return likeness
