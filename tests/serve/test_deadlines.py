@@ -154,8 +154,8 @@ def test_a_wrong_sample_in_the_last_piece_is_named_as_ever(monkeypatch):
 
 @pytest.mark.parametrize("method", ["lame", "prudent", "memory", "windowed", "label_shift"])
 def test_who_sees_a_batch_at_once_looks_at_the_clock(method, monkeypatch):
-    """So its thread is free again: looks are a few samples or an iteration apart."""
-    features, probs = make_batch(100, 5, 7)
+    """So its thread is free again: looks are a block of samples or an iteration apart."""
+    features, probs = make_batch(500, 5, 7)
     manager = SessionManager(as_corrector(method), method, MemoryStore())
     manager.correct(Samples(features[:2], probs[:2]), "s")
     left = 5

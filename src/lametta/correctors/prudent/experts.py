@@ -22,6 +22,8 @@ from lametta._locks import check_interrupt
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
 
+_BLOCK = 64  # samples at a time, since sums over those before each take the square of this
+
 
 def init_state(c: Constants, k: int) -> State:
     """The state before the first sample."""
@@ -60,6 +62,18 @@ def mix(
     Returns the answers [N, K], the weight of the source [N], and the mean log evidence of source
     and experts together, in nats over the source's alone. Experts that are not heard keep M alone.
     """
+    n = len(novelty)
+    parts = [slice(i, i + _BLOCK) for i in range(0, n, _BLOCK)]
+    found = [_mix(c, state, novelty[part], rows[part], kind, heard) for part in parts]
+    answers, source, evidence = zip(*found, strict=True)
+    return np.concatenate(answers), np.concatenate(source), sum(evidence) / n
+
+
+def _mix(
+    c: Constants, state: State, novelty: list[float], rows: Floats, kind: int, heard: bool
+) -> tuple[Floats, Floats, float]:
+    """As `mix`, for a block of samples, with the sum of the evidence."""
+    check_interrupt()
     read, new = temper(rows), np.array(novelty, np.float32)
     past, counts = state["marginals"][kind], state["counts"]
     if heard:
@@ -92,7 +106,6 @@ def _predict(
     shares, together = np.empty((n, 3), np.float32), 0.0
     start, weights = _start(c).tolist(), state["weights"].tolist()
     for i, v in enumerate(novelty):
-        check_interrupt()
         row, fade = joint[:, i], math.exp(-v / c.memory)
         row *= memory
         row += read[:, i]
@@ -113,4 +126,4 @@ def _predict(
     for e in (0, 1):
         joint[e] *= shares[:, e + 1, None] / totals[:, e]
         answers += joint[e]
-    return answers, shares[:, 0], together / n
+    return answers, shares[:, 0], together
