@@ -62,7 +62,8 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file: features [N, d], logits or probs [N, K]; optional "
-            "labels [N], groups [N], prototypes [K, d] and bias [K].",
+            "labels [N], groups [N], prototypes [K, d] and bias [K]. Or a .csv or .parquet with "
+            "columns prob_<class>, and feature_<i>, label, group, key.",
         ),
     ],
     target: Annotated[

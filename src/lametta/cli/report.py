@@ -4,17 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Column
-from rich.text import Text
 
 from lametta.cli._console import (
     option_names,
-    out,
     print_error,
     print_line,
     require_bench,
-    show_table,
+    show_entries,
     user_errors,
 )
 from lametta.types import LamettaError
@@ -22,7 +18,6 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     import polars as pl
 
-    from lametta.bench.tables import Entry, Table
 
 _N_NAMED = 5  # streams that differ; the others are counted
 
@@ -71,7 +66,7 @@ def report(
             shown = make_report(found, paper=paper)
             table = accuracies(found.headline_rows, found.source)
         page = write(shown, folder)
-    _show(table)
+    show_entries(table)
     print_line(shown.message)
     if found.failures:
         print_error(f"{len(found.failures)} cells failed; the page says why")
@@ -108,7 +103,7 @@ def compare(
             b = read_cells(second)
         with option_names(a="A", b="B", tolerance="--tolerance"):
             found = compare_cells(a, b, tolerance)
-    _show(found.table())
+    show_entries(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
     print_line(counts + alone)
@@ -132,25 +127,3 @@ def _name_streams(streams: "pl.DataFrame") -> None:
         print_line(f"other stream: {where}: {' and '.join(prints)}")
     if (more := len(streams) - _N_NAMED) > 0:
         print_line(f"and {more} other streams more")
-
-
-def _show(table: "Table") -> None:
-    out.print(Text(table.title, "italic"))
-    columns = (
-        Column(escape(name), justify="right" if right else "left")
-        for name, right in zip(table.header, table.numeric, strict=True)
-    )
-    first, *others = columns
-    first.no_wrap = True
-    show_table(first, *others, rows=(map(_colored, row) for row in table.rows))
-    if table.footnote:
-        out.print(Text(table.footnote, "dim"))
-
-
-def _colored(entry: "Entry") -> Text:
-    text = Text(entry.text.replace("± ", "±"))  # which stays together on a narrow terminal
-    if entry.best:
-        text.stylize("bold")
-    if entry.gain is not None and round(entry.gain, 1) != 0:
-        text.stylize("green" if entry.gain > 0 else "red")
-    return text

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lametta._files import PathLike, write_text
@@ -58,16 +58,8 @@ def _write(path: Path, text: str) -> None:
 
 def _render(report: Report, streams: Table) -> str:
     results, rows = report.results, report.results.headline_rows
-    environment = Environment(
-        loader=PackageLoader("lametta.bench"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
     scenarios = list(dict.fromkeys(rows["scenario"]))
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         title=results.experiment.title,
         results=results,
         message=report.message,
@@ -83,6 +75,19 @@ def _render(report: Report, streams: Table) -> str:
         percent=percent,
         Markup=Markup,
     )
+
+
+def template(name: str) -> Template:
+    """A template of a page, with the filters that all of them use."""
+    environment = Environment(
+        loader=PackageLoader("lametta.bench"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
+    return environment.get_template(name)
 
 
 def _streams(results: Results) -> Table:

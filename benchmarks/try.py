@@ -1,0 +1,201 @@
+"""How well ``lametta try`` estimates gains without labels, and what its advice gains.
+
+``python benchmarks/try.py FOLDER --data ROOT --fit`` fits the coefficients of
+`lametta.bench.trial.estimate` on streams of the *chosen* half of `promise.py`; without ``--fit``
+these are judged on the *reported* half (other networks, images and corruptions), on the stored
+banks as they are and on the seven videos, if FOLDER has ``videos-lite0.safetensors``, which
+``lametta extract --model efficientnet_lite0 --data ROOT/video`` makes.
+
+The first table says how often the 90 % interval held the true gain, and how often a sign was
+wrong where the gain is beyond 3 points; the second what was advised, what that gains, and the
+best of all methods that were run. ``--store`` keeps both in docs/tables.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import promise
+from lametta.bench.trial import Outputs, Run, Trial
+from lametta.bench.trial.candidates import candidates, run_one
+from lametta.bench.trial.estimate import (
+    CLUES,
+    PANEL,
+    Surroundings,
+    clues,
+    panel,
+)
+from lametta.data import Bank
+
+MOST = 1200  # samples of a stream
+METHODS = (*PANEL, "majority", "average", "label_shift", "neo")
+EVERY = 3  # of the many streams of images one in so many
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Outputs with labels, whose they are, and what is tried on them."""
+
+    network: str
+    name: str
+    outputs: Outputs
+    methods: tuple[str, ...] | None = METHODS
+
+
+def streams(folder: Path, root: Path, half: str, networks: list[str]) -> Iterator[Stream]:
+    """Streams of the banks of a half that are there, or can be made in a minute."""
+    banks = promise.Banks(folder, root, half)
+    for network in networks:
+        kind, _, name = network.partition(":")
+        bank = banks.get(name, kind)
+        title = f"{name} {kind}" if kind in ("photos", "hopeless") else name
+        found = list(promise.image_runs(title, bank, 0, False))[::EVERY]
+        for run in found:
+            if (run.labels >= 0).all():
+                rows = slice(0, MOST)
+                outputs = Outputs(run.features[rows], run.probs[rows], run.labels[rows])
+                yield Stream(name if kind != "photos" else f"{name} photos", run.name, outputs)
+
+
+def stored(folder: Path, root: Path) -> Iterator[Stream]:
+    """The stored banks as they are, and the seven videos, apart and in one stream."""
+    for file in sorted((root / "banks").glob("*.npz")):
+        yield Stream(file.stem, file.stem, Outputs.of(Bank.open(file)))
+    videos = folder / "videos-lite0.safetensors"
+    if videos.exists():
+        outputs = Outputs.of(Bank.open(videos))
+        labels = np.array([promise.VIDEOS[str(g)] for g in np.asarray(outputs.groups)])
+        apart = replace(outputs, labels=labels, prototypes=None)
+        yield Stream("lite0 videos", "seven videos, each a group", apart)
+        yield Stream("lite0 videos", "seven videos, one stream", replace(apart, groups=None))
+
+
+def tried(stream: Stream) -> Trial:
+    """The trial of a stream, without a limit of time."""
+    found, left = candidates(stream.outputs, stream.methods)
+    runs = (run_one(stream.outputs, one, np.inf) for one in found)
+    return Trial(stream.outputs, tuple(run for run in runs if run), left, len(stream.outputs))
+
+
+def changes(trial: Trial) -> Iterator[tuple[Run, float, float]]:
+    """Runs that change anything worth naming: the share of changes, and the gain."""
+    for run in trial.runs:
+        share = float(np.mean(run.after != trial.outputs.before))
+        gain = trial.gain(run)
+        if share > 0.003 and gain is not None:
+            yield run, share, gain
+
+
+def fit(found: list[tuple[str, NDArray[Any], float, float]]) -> None:
+    """Print coefficients, and the half width by networks that are left out in turn."""
+    names = np.array([name for name, *_ in found])
+    x, r, share = (np.array([row[i] for row in found]) for i in (1, 2, 3))
+    weights = np.minimum(5 * share, 1) + 0.1
+    errors = np.zeros(len(r))
+    for name in np.unique(names):
+        out = names == name
+        center = np.clip(x[out] @ _solved(x[~out], r[~out], weights[~out]), -1, 1)
+        errors[out] = abs(r[out] - center)
+        print(f"{name:<30}{out.sum():>6}{np.quantile(errors[out], 0.9):>8.2f}")
+    for clue, value in zip(CLUES, _solved(x, r, weights), strict=True):
+        print(f"{clue:<26}{value:+.3f}")
+    print(f"half width {np.quantile(errors, 0.9):.3f}, over {len(r)} runs")
+
+
+def _solved(x: NDArray[Any], r: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    """Ridge regression of r, whose strength is a percent of the number of rows."""
+    scale = x.std(axis=0)
+    scale[0] = 1
+    z = x / scale
+    penalty = 0.003 * len(z) * np.eye(z.shape[1])
+    penalty[0, 0] = 0
+    solved: NDArray[Any] = np.linalg.solve((z.T * weights) @ z + penalty, (z.T * weights) @ r)
+    return solved / scale
+
+
+def judged(stream: Stream, trial: Trial) -> tuple[list[tuple[bool, bool, bool]], list[str]]:
+    """Of each run whether the interval held, mattered and had the wrong sign; the advice's row."""
+    rows = []
+    for run, _, gain in changes(trial):
+        one = trial.estimates[run.candidate.title]
+        sure = one.verdict != "cannot tell"
+        rows.append((one.low <= gain <= one.high, abs(gain) > 0.03,
+                     sure and one.gain * gain < 0))  # fmt: skip
+    gains = {run.candidate.title: trial.gain(run) or 0.0 for run in trial.runs}
+    best = max(gains, key=lambda title: gains[title])
+    advised = gains.get(trial.advice.title, 0.0)
+    top = max(gains[best], 0.0)
+    row = [stream.name, trial.advice.title or "nothing", f"{100 * advised:+.1f}",
+           best if gains[best] > 0 else "nothing", f"{100 * top:+.1f}"]  # fmt: skip
+    return rows, row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("banks"))
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--store", action="store_true", help="the tables, in docs/tables")
+    parser.add_argument("--quick", action="store_true", help="digits alone, for the tests")
+    options = parser.parse_args()
+    begun = time.perf_counter()
+    chosen = [
+        "digits:digits",
+        "digits:digits_mixup",
+        "cifar:resnet20",
+        "cifar:resnet56",
+        "photos:lite0",
+    ]
+    reported = ["digits:digits_resnet", "cifar:resnet32"]
+    if options.fit:
+        rows = []
+        for stream in streams(options.folder, options.data, "chosen", chosen):
+            trial = tried(stream)
+            every = np.arange(len(stream.outputs))
+            around, others = Surroundings.of(stream.outputs), panel(trial.runs)
+            for run, share, gain in changes(trial):
+                seen = clues(stream.outputs, run, around, others, every)
+                rows.append((stream.network, seen, gain / share, share))
+            print(stream.name, len(rows), file=sys.stderr)
+        fit(rows)
+        print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
+        return
+    tally: dict[str, list[tuple[bool, bool, bool]]] = {}
+    advised = []
+    some = reported[:1] if options.quick else reported
+    parts = [("reported half", streams(options.folder, options.data, "reported", some))]
+    if not options.quick:
+        parts.append(("stored banks and videos", stored(options.folder, options.data)))
+    for part, found in parts:
+        for stream in list(found)[: 3 if options.quick else None]:
+            rows_, row = judged(stream, tried(stream))
+            tally.setdefault(part, []).extend(rows_)
+            advised.append([part, *row])
+            print(*row, sep="  ", flush=True)
+    held = [["streams of", "runs", "held", "beyond 3 points", "wrong sign"]]
+    for part, rows_ in tally.items():
+        matter = [wrong for _, large, wrong in rows_ if large]
+        held.append([part, f"{len(rows_)}", f"{100 * np.mean([h for h, *_ in rows_]):.0f} %",
+                     f"{len(matter)}", f"{sum(matter)}"])  # fmt: skip
+    for line in held:
+        print("".join(f"{cell:<26}" for cell in line))
+    behind = [float(row[5]) - float(row[3]) for row in advised]
+    lost = [float(row[3]) for row in advised]
+    print(f"advice: within 2 points of the best on {sum(b <= 2 for b in behind)} of {len(behind)} "
+          f"streams, worst {min(lost):+.1f} points")  # fmt: skip
+    if options.store:
+        head = ["part", "stream", "advised", "gains", "best", "would gain"]
+        promise.write(promise.TABLES / "try_held.csv", held)
+        promise.write(promise.TABLES / "try_advice.csv", [head, *advised])
+    print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
