@@ -1,14 +1,15 @@
 """How well ``lametta try`` estimates gains without labels, and what its advice gains.
 
 ``python benchmarks/try.py FOLDER --data ROOT --fit`` fits the coefficients of
-`lametta.bench.trial.estimate` on streams of the *chosen* half of `promise.py`; without ``--fit``
+`lametta.bench.trial.gains` on streams of the *chosen* half of `promise.py`. Without ``--fit``
 these are judged on the *reported* half (other networks, images and corruptions), on the stored
-banks as they are and on the seven videos, if FOLDER has ``videos-lite0.safetensors``, which
-``lametta extract --model efficientnet_lite0 --data ROOT/video`` makes.
+banks as they are and, if FOLDER has ``videos-lite0.safetensors``, which ``lametta extract --model
+efficientnet_lite0 --data ROOT/video`` makes, on the seven videos.
 
-The first table says how often the 90 % interval held the true gain, and how often a sign was
-wrong where the gain is beyond 3 points; the second what was advised, what that gains, and the
-best of all methods that were run. ``--store`` keeps both in docs/tables.
+The first table says for each part how often the 90 % interval held the true gain, how often a sign
+was wrong where the gain is beyond 3 points, how often the advice came within 2 points of the best
+method that was run, and what it lost at worst; the second has the advice for each stored bank.
+``--store`` keeps both in docs/tables.
 """
 
 import argparse
@@ -24,18 +25,19 @@ from numpy.typing import NDArray
 
 import promise
 from lametta.bench.trial import Outputs, Run, Trial
-from lametta.bench.trial.candidates import candidates, run_one
-from lametta.bench.trial.estimate import (
+from lametta.bench.trial.gains import (
     CLUES,
     PANEL,
-    Surroundings,
     clues,
     panel,
 )
+from lametta.bench.trial.runs import candidates, run_one
 from lametta.data import Bank
 
 MOST = 1200  # samples of a stream
 METHODS = (*PANEL, "majority", "average", "label_shift", "neo")
+HELD = "streams,runs,held,beyond 3 points,wrong sign,advice within 2 points,worst advice"
+ADVICE = "stream,advised,gains,best,gains at best"
 EVERY = 3  # of the many streams of images one in so many
 
 
@@ -117,7 +119,8 @@ def _solved(x: NDArray[Any], r: NDArray[Any], weights: NDArray[Any]) -> NDArray[
     penalty = 0.003 * len(z) * np.eye(z.shape[1])
     penalty[0, 0] = 0
     solved: NDArray[Any] = np.linalg.solve((z.T * weights) @ z + penalty, (z.T * weights) @ r)
-    return solved / scale
+    found: NDArray[Any] = solved / scale
+    return found
 
 
 def judged(stream: Stream, trial: Trial) -> tuple[list[tuple[bool, bool, bool]], list[str]]:
@@ -135,6 +138,15 @@ def judged(stream: Stream, trial: Trial) -> tuple[list[tuple[bool, bool, bool]],
     row = [stream.name, trial.advice.title or "nothing", f"{100 * advised:+.1f}",
            best if gains[best] > 0 else "nothing", f"{100 * top:+.1f}"]  # fmt: skip
     return rows, row
+
+
+def summary(told: list[tuple[bool, bool, bool]], advised: list[list[str]]) -> list[str]:
+    """A part's row of the first table, after its name."""
+    wrong = [one for _, large, one in told if large]
+    gains = np.array([[float(row[2]), float(row[4])] for row in advised])
+    near = int((gains[:, 1] - gains[:, 0] <= 2).sum())
+    return [f"{len(told)}", f"{100 * np.mean([one for one, *_ in told]):.0f} %", f"{len(wrong)}",
+            f"{sum(wrong)}", f"{near} of {len(gains)}", f"{gains[:, 0].min():+.1f}"]  # fmt: skip
 
 
 def main() -> None:
@@ -159,41 +171,34 @@ def main() -> None:
         for stream in streams(options.folder, options.data, "chosen", chosen):
             trial = tried(stream)
             every = np.arange(len(stream.outputs))
-            around, others = Surroundings.of(stream.outputs), panel(trial.runs)
+            others = panel(trial.runs)
             for run, share, gain in changes(trial):
-                seen = clues(stream.outputs, run, around, others, every)
+                seen = clues(stream.outputs, run, others, every)
                 rows.append((stream.network, seen, gain / share, share))
             print(stream.name, len(rows), file=sys.stderr)
         fit(rows)
         print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
         return
-    tally: dict[str, list[tuple[bool, bool, bool]]] = {}
-    advised = []
     some = reported[:1] if options.quick else reported
-    parts = [("reported half", streams(options.folder, options.data, "reported", some))]
+    parts = {"reported half": streams(options.folder, options.data, "reported", some)}
     if not options.quick:
-        parts.append(("stored banks and videos", stored(options.folder, options.data)))
-    for part, found in parts:
+        parts["stored banks, videos"] = stored(options.folder, options.data)
+    held = [HELD.split(",")]
+    advised: list[list[str]] = []
+    for part, found in parts.items():
+        advised = []
+        told: list[tuple[bool, bool, bool]] = []
         for stream in list(found)[: 3 if options.quick else None]:
             rows_, row = judged(stream, tried(stream))
-            tally.setdefault(part, []).extend(rows_)
-            advised.append([part, *row])
+            told += rows_
+            advised.append(row)
             print(*row, sep="  ", flush=True)
-    held = [["streams of", "runs", "held", "beyond 3 points", "wrong sign"]]
-    for part, rows_ in tally.items():
-        matter = [wrong for _, large, wrong in rows_ if large]
-        held.append([part, f"{len(rows_)}", f"{100 * np.mean([h for h, *_ in rows_]):.0f} %",
-                     f"{len(matter)}", f"{sum(matter)}"])  # fmt: skip
+        held.append([part, *summary(told, advised)])
     for line in held:
-        print("".join(f"{cell:<26}" for cell in line))
-    behind = [float(row[5]) - float(row[3]) for row in advised]
-    lost = [float(row[3]) for row in advised]
-    print(f"advice: within 2 points of the best on {sum(b <= 2 for b in behind)} of {len(behind)} "
-          f"streams, worst {min(lost):+.1f} points")  # fmt: skip
+        print("".join(f"{cell:<22}" for cell in line))
     if options.store:
-        head = ["part", "stream", "advised", "gains", "best", "would gain"]
         promise.write(promise.TABLES / "try_held.csv", held)
-        promise.write(promise.TABLES / "try_advice.csv", [head, *advised])
+        promise.write(promise.TABLES / "try_advice.csv", [ADVICE.split(","), *advised])
     print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
 
 

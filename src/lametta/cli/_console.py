@@ -29,7 +29,7 @@ from lametta.classmap import ClassMap
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
-    from lametta.bench.tables import Entry, Table
+    from lametta.bench import tables
 
 _SECONDS = 10.0  # between lines of progress
 
@@ -75,7 +75,7 @@ def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> 
     out.print(table)
 
 
-def show_entries(table: "Table", *, notes: bool = False) -> None:
+def show_entries(table: "tables.Table", *, notes: bool = False) -> None:
     """Print a table of the benchmark, with gains in green and losses in red, perhaps with notes."""
     out.print(Text(table.title, "italic"))
     columns = (
@@ -91,7 +91,7 @@ def show_entries(table: "Table", *, notes: bool = False) -> None:
         out.print(Text(table.footnote, "dim"))
 
 
-def _colored(entry: "Entry", notes: bool) -> Text:
+def _colored(entry: "tables.Entry", notes: bool) -> Text:
     text = Text(entry.text.replace("± ", "±"))  # which stays together on a narrow terminal
     if entry.best:
         text.stylize("bold")

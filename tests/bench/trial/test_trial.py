@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 import lametta
 from lametta.bench.trial import Outputs, Trial, store, try_methods
-from lametta.bench.trial.candidates import Candidate, candidates, run_all, run_one
-from lametta.bench.trial.estimate import Estimate, Surroundings, clues, estimate
-from lametta.bench.trial.look import look, neighbors
+from lametta.bench.trial.gains import Estimate, estimate
+from lametta.bench.trial.runs import Candidate, candidates, run_all, run_one
+from lametta.bench.trial.stream import kinship, look, neighbors
 from lametta.data import Bank
 from lametta.types import LamettaError
 
@@ -158,26 +158,28 @@ def test_store_keeps_runs_as_they_are(trial, tmp_path):
     assert store.read(tmp_path / "x.safetensors", "another") == []
 
 
-def test_surroundings_against_brute_force():
-    outputs = Outputs.of(made_bank(groups=np.repeat(["a", "b"], 80)))
-    around = Surroundings.of(outputs)
+def test_kinship_against_brute_force():
+    outputs = Outputs.of(made_bank())
     unit = outputs.features / np.linalg.norm(outputs.features, axis=1, keepdims=True)
     cosines = unit @ unit.T - 3 * np.eye(160)
-    assert (np.sort(around.near) == np.sort(np.argsort(-cosines)[:, :5])).all()
-    assert around.moments[79].tolist() == [*range(71, 79), *[-1] * 8]  # the next group is another
+    near, before = np.argsort(-cosines)[:, :5], outputs.before
+    shares = np.bincount(before) / 160
+    beyond = ((before[near] == before[:, None]).mean() - (shares**2).sum()) / (
+        1 - (shares**2).sum()
+    )
+    assert np.isclose(kinship(outputs), min(1, beyond / outputs.probs.max(axis=1).mean() ** 2))
     assert neighbors(outputs, [5], k=3) == [np.argsort(-cosines[5])[:3].tolist()]
 
 
-def test_clues_by_hand():
-    """Six samples, of which the fourth is changed from class 1 to class 0."""
-    probs = np.eye(2)[[0, 0, 0, 1, 0, 0]] * 0.8 + 0.1
-    outputs = Outputs(np.ones((6, 2), np.float32), probs)
-    run = replace(run_one(outputs, Candidate("average", 1, causal=True), np.inf))
-    assert run.after.tolist() == [0] * 6
-    found = clues(outputs, run, Surroundings.of(outputs), [], np.arange(6))
-    expected = [1, 0.9, 1, 0.8 / 1.05, 1 / 1.05, 0]  # all neighbors say class 0, by 0.9
-    assert np.allclose(found[:6], expected)
-    assert found[7] == -found[8] < 0  # less diverse
+def test_nothing_is_advised_where_each_class_comes_once():
+    """Thirty classes, each once, a network that is right and sure: any change would be wrong."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 40)).astype(np.float32)
+    logits = (8 * np.eye(60) + rng.normal(size=(60, 60))).astype(np.float32)
+    trial = try_methods(Bank(features, logits, np.arange(60)), METHODS, jobs=1)
+    assert trial.look.kinship < 0.1
+    assert trial.advice.method == "source"
+    assert all(one.verdict == "cannot tell" or one.gain == 0 for one in trial.estimates.values())
 
 
 def test_an_estimate_lies_within_what_the_changes_allow(trial):
@@ -185,7 +187,7 @@ def test_an_estimate_lies_within_what_the_changes_allow(trial):
         one = trial.estimates[run.candidate.title]
         changed = np.mean(run.after != trial.outputs.before)
         assert -changed <= one.low <= one.gain <= one.high <= changed
-    alone = estimate(trial.outputs, trial.runs[0], trial.surroundings, [])
+    alone = estimate(trial.outputs, trial.runs[0], [], kinship=1.0)
     changed = np.mean(trial.runs[0].after != trial.outputs.before)
     assert (alone.low, alone.high) == (-changed, changed)  # no panel, no interval
 
@@ -257,3 +259,9 @@ def test_as_dict_is_json(trial):
     assert found["advice"]["method"] == trial.advice.method
     assert len(found["runs"]) == len(trial.runs)
     assert isinstance(trial, Trial)
+
+
+def test_notebooks_show_advice_and_table(trial):
+    shown = trial._repr_markdown_()
+    assert trial.advice.headline in shown
+    assert "| lame, batches of 64 |" in shown

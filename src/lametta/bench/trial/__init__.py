@@ -19,11 +19,11 @@ from lametta._files import PathLike
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.trial import store
 from lametta.bench.trial.advice import Advice, advise
-from lametta.bench.trial.candidates import Candidate, Outputs, Run, candidates, run_all
-from lametta.bench.trial.estimate import Estimate, Surroundings, estimate
-from lametta.bench.trial.look import Look, look
+from lametta.bench.trial.gains import Estimate, estimate
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
+from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all
+from lametta.bench.trial.stream import Look, look
 from lametta.data.bank.bank import Bank
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.types import LamettaError
@@ -94,8 +94,8 @@ def try_methods(
     known = [] if file is None else store.read(file, wanted)
     done = {run.candidate: run for run in known if run.candidate in found}
     missing = [one for one in found if one not in done]
-    settings = {"deadline": begun + budget, "jobs": jobs, "size": batch_size}
-    for run in run_all(outputs, missing, **settings) if missing else ():
+    rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
+    for run in rest if missing else ():
         done[run.candidate] = run
         if file is not None:
             store.write(file, wanted, done.values())
@@ -158,15 +158,10 @@ class Trial:
         return look(self.outputs, self.watched)
 
     @cached_property
-    def surroundings(self) -> Surroundings:
-        """The nearest neighbors by which gains are estimated."""
-        return Surroundings.of(self.outputs)
-
-    @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """The gain of each run, estimated without labels, by its title."""
         return {
-            run.candidate.title: estimate(self.outputs, run, self.surroundings, self.runs)
+            run.candidate.title: estimate(self.outputs, run, self.runs, self.look.kinship)
             for run in self.runs
         }
 
@@ -278,7 +273,7 @@ class Trial:
             return None
         data = []
         for rows in outputs.streams:
-            one = estimate(outputs, run, self.surroundings, self.runs, rows)
+            one = estimate(outputs, run, self.runs, self.look.kinship, rows)
             changed = float(np.mean(run.after[rows] != outputs.before[rows]))
             row = {"group": str(outputs.groups[rows[0]]), "samples": len(rows), "changed": changed}
             row |= {"estimate": one.gain, "low": one.low, "high": one.high}
@@ -322,6 +317,10 @@ class Trial:
             "runs": self.frame().to_dicts(),
             "untested": dict(self.left),
         }
+
+    def _repr_markdown_(self) -> str:
+        advice = self.advice  # notebooks show it
+        return f"**{advice.headline}** {advice.reason}\n\n{self.table().markdown()}"
 
     def write(
         self,

@@ -7,9 +7,9 @@ import numpy as np
 
 import lametta.correctors
 from lametta import methods
-from lametta.bench.trial.candidates import Outputs, Run
-from lametta.bench.trial.estimate import Estimate
-from lametta.bench.trial.look import Look
+from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate
+from lametta.bench.trial.runs import Outputs, Run
+from lametta.bench.trial.stream import Look
 
 _STILL = 0.005  # the share of changes up to which Prudent keeps still
 
@@ -23,7 +23,7 @@ class Advice:
     method : str
         By name; "source" for nothing.
     title : str
-        As `lametta.bench.trial.candidates.Candidate.title`; empty for nothing.
+        As `lametta.bench.trial.runs.Candidate.title`; empty for nothing.
     headline, reason, risk : str
         What to do, why, and what may go wrong.
     code : str
@@ -58,10 +58,17 @@ def advise(
     one, title = estimates[best.candidate.title], best.candidate.title
     changed = float(np.mean(best.after != outputs.before))
     about = f"{title} would change {changed:.1%} of the answers"
-    if one.gain <= 0 or one.verdict == "hurts":
+    if look.kinship < LEAST_KINSHIP:
         return _nothing(
-            "the changes look wrong.",
-            f"{about}, and they look like the wrong ones: {_evidence(one)} {look.sentences()[-1]}",
+            "samples that look alike are of different classes.",
+            f"{about}. But neighbors agree in {look.kinship:.0%} of what the network's confidence "
+            "promises, as if each class came once: there is nothing to learn from others.",
+            "That a correction would have helped after all; a few hundred labels would tell.",
+        )
+    if changed > _STILL and one.gain <= 0:
+        return _nothing(
+            "no change that was tried looks right.",
+            f"{about}, and other methods do not agree with that. {_evidence(one)}",
             "That a correction would have helped after all. A few hundred labels in the order of "
             "the stream would tell.",
         )

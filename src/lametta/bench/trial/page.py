@@ -3,7 +3,7 @@
 import base64
 import io
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,12 @@ from markupsafe import Markup
 from lametta._files import PathLike, write_text
 from lametta.bench.report.page import template
 from lametta.bench.tables import Entry, Table
-from lametta.bench.trial.look import flows, most_changed, neighbors
+from lametta.bench.trial.stream import flows, most_changed, neighbors
 from lametta.bench.trial.strips import OTHER, along, closest_look, colors, line, strips, ticks
 
 if TYPE_CHECKING:
     from lametta.bench.trial import Trial
-    from lametta.bench.trial.candidates import Outputs, Run
+    from lametta.bench.trial.runs import Index, Outputs, Run
 
 Pictures = Callable[[int], Any]
 """From the position of a sample to its image, as Pillow has it, or as an array."""
@@ -57,10 +57,10 @@ def write(
 
 _HOW = (
     "Each method saw the stream in its order, each group from its beginning, and no label. The "
-    "gain is estimated from the answers alone: what the neighbors of changed samples are called, in "
-    "features and in time, and whether other methods agree, as far as that went with the gain on "
-    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell "
-    "whether a method helps. docs/try.md says how often such intervals held.",
+    "gain is estimated from the answers alone: from how far other methods agree with the changes, "
+    "and whether the method itself asks for evidence, as far as these went with the gain on "
+    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell whether a "
+    "method helps. docs/try.md says how often such intervals held.",
     "A class has the same color in all strips; gray are all others. A stretch in which most would "
     "change is shown, up to 360 samples.",
 )
@@ -68,9 +68,10 @@ _HOW = (
 
 def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, Any]:
     before = outputs.before
-    answers, notes = {"the network alone": before}, [_right(outputs, before)]
+    answers: dict[str, Index] = {"the network alone": before}
+    notes = [_right(outputs, before)]
     if outputs.labels is not None:
-        answers, notes = {"truth": outputs.labels} | answers, ["", *notes]
+        answers, notes = {"truth": outputs.labels.astype(np.intp)} | answers, ["", *notes]
     if run is not None:
         answers |= {run.candidate.title: run.after}
         notes.append(_right(outputs, run.after))
@@ -127,7 +128,7 @@ def _flows(trial: "Trial") -> Table | None:
     return Table("flows", title, header, rows, pl.DataFrame(data))
 
 
-def _samples(trial: "Trial", run: "Run", pictures: Pictures | None) -> list[Mapping[str, Any]]:
+def _samples(trial: "Trial", run: "Run", pictures: Pictures | None) -> list[dict[str, Any]]:
     outputs = trial.outputs
     rows = most_changed(outputs, run)
     found = []

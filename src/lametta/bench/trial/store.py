@@ -10,7 +10,7 @@ import numpy as np
 import lametta
 from lametta._checks import reading
 from lametta._files import atomic_write, check_regular_file
-from lametta.bench.trial.candidates import SERIES, Candidate, Outputs, Run
+from lametta.bench.trial.runs import SERIES, Candidate, Outputs, Run
 from lametta.data.bank.safetensors import read_layout, write_blocks
 from lametta.types import LamettaError
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lametta._arrays import Floats
 from lametta.bench.figures.style import PALETTE
-from lametta.bench.trial.candidates import Index, Outputs, Run
+from lametta.bench.trial.runs import Index, Outputs, Run
 
 _CELLS = 360  # that a strip has at most
 _HEIGHT, _LINE = 20, 40  # of a strip and of a line, in units of a cell's width in the middle

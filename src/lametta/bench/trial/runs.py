@@ -27,6 +27,7 @@ SERIES = ("evidence", "novelty", "order", "trust")
 """What is kept of ``Prediction.info``, batch by batch."""
 
 _FIRST = ("prudent", "lame", "windowed", "memory", "smoothing", "majority", "average")
+_FAIR = 3.0  # seconds after which the pace of a run is judged
 _PATIENCE = 0.1  # seconds of a call, up to which longer ones are made
 _SMALL = 5e5  # numbers of outputs that one process is done with before others have started
 
@@ -260,7 +261,7 @@ def run_one(outputs: Outputs, one: Candidate, deadline: float, size: int = 64) -
     confidence, kept = np.empty(n, np.float32), np.empty(n, np.float32)
     scored = None if outputs.labels is None else StreamingMetrics(k)
     series: dict[str, list[float]] = {}
-    seconds = 0.0
+    seconds, n_done, begun = 0.0, 0, time.time()
     for stream in outputs.streams:
         chain = Chain(tuple(methods.find(one.method).correctors({})))
         give_prototypes(chain, outputs.prototypes, "the bank")
@@ -283,7 +284,8 @@ def run_one(outputs: Outputs, one: Candidate, deadline: float, size: int = 64) -
             for name in () if one.causal else SERIES:  # whose batches are cut as one likes
                 if name in prediction.info:
                     series.setdefault(name, []).append(float(prediction.info[name]))
-            if time.time() > deadline:
+            n_done += len(rows)
+            if _is_late(time.time(), begun, n_done / n, deadline):
                 return None
     return Run(
         one,
@@ -294,6 +296,12 @@ def run_one(outputs: Outputs, one: Candidate, deadline: float, size: int = 64) -
         {} if scored is None else _scores(scored, outputs, after),
         {name: np.array(values, np.float32) for name, values in series.items()},
     )
+
+
+def _is_late(now: float, begun: float, share: float, deadline: float) -> bool:
+    """Whether a run is past the deadline, or will be at the pace that it has had for a while."""
+    too_slow = now - begun > _FAIR and begun + (now - begun) / share > deadline
+    return share < 1 and (now > deadline or too_slow)
 
 
 def _scores(metrics: StreamingMetrics, outputs: Outputs, after: Index) -> dict[str, float]:

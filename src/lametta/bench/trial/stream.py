@@ -7,9 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lametta._arrays import Floats, unit_rows
-from lametta.bench.trial.candidates import Index, Outputs, Run
+from lametta._neighbors import nearest
+from lametta.bench.trial.runs import Index, Outputs, Run
 
+_MOST = 2048  # samples by whose neighbors the kinship is judged
+_NEIGHBORS = 5
 _OTHERS = 4096  # samples among which neighbors are looked for
+_OF_A_PAIR = 2  # samples of the same change that are shown
+_ONE_CLASS = 0.95  # the chance to agree above which there is no more to see
 _SURE_COPY = 0.5  # the share of near-copies from which a stream is called one of frames
 
 
@@ -25,6 +30,10 @@ class Look:
         How many equally frequent classes would be as diverse as the network's answers.
     stays, stays_by_chance : float
         The share of samples that have the class of the one before, and what it would be shuffled.
+    kinship : float
+        How often the nearest neighbors in features have the same class, beyond chance, over what
+        the network's own confidence promises, from 0 to 1. Near 0, samples that look alike are
+        surely of different classes, and there is nothing to learn from them.
     by_classes, by_other : float or None
         The share of the stream that Prudent found ordered by classes, or by something else that
         features show, such as domains; None if Prudent was not run.
@@ -40,6 +49,7 @@ class Look:
     predicted: float
     stays: float
     stays_by_chance: float
+    kinship: float = 1.0
     by_classes: float | None = None
     by_other: float | None = None
     copies: float | None = None
@@ -80,6 +90,11 @@ class Look:
                     "none": "Prudent found no order beyond chance, or saw too few different "
                     "samples to say.",
                 }[self.order]
+            )
+        if self.kinship < 0.5:
+            said.append(
+                "Samples that look alike are given different classes: they agree in "
+                f"{self.kinship:.0%} of what the network's confidence promises."
             )
         if self.copies is not None:
             frames = ": frames of videos, or bursts" if self.copies > _SURE_COPY else ""
@@ -123,8 +138,33 @@ def look(outputs: Outputs, watched: Run | None) -> Look:
         effective_number(counts),
         float(stays.mean()) if len(stays) else 0.0,
         chance,
+        kinship(outputs),
         **found,
     )
+
+
+def kinship(outputs: Outputs) -> float:
+    """How well neighbors agree, as `Look.kinship` says.
+
+    Examples
+    --------
+    >>> kinship(Outputs(np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 0, 1, 1]]))
+    1.0
+    """
+    n = len(outputs)
+    rows = np.unique(np.linspace(0, n - 1, min(n, _MOST)).astype(np.intp))
+    found = outputs.before[rows]
+    k = min(_NEIGHBORS, max(1, (len(rows) - 1) // 3))  # of few samples, all would be neighbors
+    near = np.asarray(nearest(np, outputs.features[rows], k))
+    if not near.size:
+        return 1.0
+    same = float((found[near] == found[:, None]).mean())
+    shares = np.bincount(found) / len(found)
+    chance = float((shares**2).sum())
+    if chance > _ONE_CLASS:
+        return 1.0
+    promised = float(outputs.probs[rows].max(axis=1).mean()) ** 2
+    return min(max((same - chance) / (1 - chance) / promised, 0.0), 1.0)
 
 
 def effective_number(counts: Floats) -> float:
@@ -155,7 +195,7 @@ def flows(before: Index, after: Index, most: int = 12) -> list[tuple[int, int, i
 def most_changed(outputs: Outputs, run: Run, most: int = 12) -> list[int]:
     """The samples whose class would change, those first that the network was surest of.
 
-    Not two of the same change in a row of samples: one frame of a scene shows enough.
+    Two of the same change at most, and not one after the other: one frame of a scene shows enough.
 
     Examples
     --------
@@ -170,7 +210,13 @@ def most_changed(outputs: Outputs, run: Run, most: int = 12) -> list[int]:
     first = changed & ~np.concatenate([[False], same])
     sure = outputs.probs[rows, before] + run.confidence
     found = np.flatnonzero(first)
-    return [int(i) for i in found[np.argsort(-sure[found], kind="stable")][:most]]
+    shown: list[int] = []
+    pairs = Counter[tuple[int, int]]()
+    for i in found[np.argsort(-sure[found], kind="stable")].tolist():
+        pairs[pair := (int(before[i]), int(run.after[i]))] += 1
+        if pairs[pair] <= _OF_A_PAIR:
+            shown.append(i)
+    return shown[:most]
 
 
 def neighbors(outputs: Outputs, rows: Sequence[int], k: int = 4) -> list[list[int]]:
