@@ -14,6 +14,7 @@ method that was run, and what it lost at worst; the second has the advice for ea
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -157,6 +158,8 @@ def main() -> None:
     parser.add_argument("--store", action="store_true", help="the tables, in docs/tables")
     parser.add_argument("--quick", action="store_true", help="digits alone, for the tests")
     options = parser.parse_args()
+    if options.quick:
+        options.folder = Path(tempfile.mkdtemp())
     begun = time.perf_counter()
     chosen = [
         "digits:digits",

@@ -72,6 +72,7 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
         ("many.py", "recall"),
         ("streams.py", "state of Prudent: "),
         ("promise.py", "domains that come again"),
+        ("try.py", "reported half"),
     ],
 )
 def test_benchmarks_run(name, shows, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any as _Any
 if _TYPE_CHECKING:
     from lametta import testing
     from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
-    from lametta._versions import show_versions
+    from lametta._versions import show_versions as show_versions
     from lametta.adapters import Corrected, Source
     from lametta.affinity import knn, linear, rbf
     from lametta.classmap import ClassMap

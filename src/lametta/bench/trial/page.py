@@ -59,8 +59,8 @@ _HOW = (
     "Each method saw the stream in its order, each group from its beginning, and no label. The "
     "gain is estimated from the answers alone: from how far other methods agree with the changes, "
     "and whether the method itself asks for evidence, as far as these went with the gain on "
-    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell whether a "
-    "method helps. docs/try.md says how often such intervals held.",
+    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell "
+    "whether a method helps. docs/try.md says how often such intervals held.",
     "A class has the same color in all strips; gray are all others. A stretch in which most would "
     "change is shown, up to 360 samples.",
 )
