@@ -25,6 +25,11 @@ def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
     probabilities take their place. ``label`` (a class's name or number), ``group`` and ``key`` are
     optional. Columns of numbers from 0 to 1 that sum to 1 are probabilities whatever their names.
     """
+    if not path.exists():
+        raise LamettaError(
+            f"no such file: {str(path)!r}; IN must end in .npz or .safetensors, or be a .csv or "
+            ".parquet with a column prob_<class> for each class"
+        )
     polars = import_optional("polars", "polars", f"a {path.suffix} file")
     check_regular_file("IN", path)
     with reading(path, f"a {path.suffix} file"):

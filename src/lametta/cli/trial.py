@@ -211,6 +211,5 @@ def _show(trial: "Trial") -> None:
         print_line(f"\n{advice.code}\n")
     late = [name for name, reason in trial.left.items() if reason.startswith("out of time")]
     if late:
-        print_line(
-            f"not tested, out of time: {', '.join(late)}; the same command goes on with them"
-        )
+        print_line(f"not tested: {'; '.join(late)}")
+        print_line("there was no time for these; the same command goes on with them")

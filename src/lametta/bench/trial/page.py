@@ -179,4 +179,4 @@ def _untested(trial: "Trial") -> list[tuple[str, str]]:
     by_reason: dict[str, list[str]] = {}
     for name, reason in trial.left.items():
         by_reason.setdefault(reason, []).append(name)
-    return [(", ".join(names), reason) for reason, names in by_reason.items()]
+    return [("; ".join(names), reason) for reason, names in by_reason.items()]

@@ -11,6 +11,7 @@ from functools import cached_property
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from lametta import methods
 from lametta._arrays import Floats, softmax
@@ -29,7 +30,7 @@ SERIES = ("evidence", "novelty", "order", "trust")
 _FIRST = ("prudent", "lame", "windowed", "memory", "smoothing", "majority", "average")
 _FAIR = 3.0  # seconds after which the pace of a run is judged
 _PATIENCE = 0.1  # seconds of a call, up to which longer ones are made
-_SMALL = 5e5  # numbers of outputs that one process is done with before others have started
+_SMALL = 2e6  # numbers of outputs that one process is done with before others have started
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def candidates(
     >>> left
     {'t3a': 'needs prototypes, the weights of the head', 'tent': 'adapts the network itself'}
     """
-    asked = methods.names() if names is None else list(names)
+    asked = [n for n in methods.names() if n != "source"] if names is None else list(names)
     found: list[Candidate] = []
     left: dict[str, str] = {}
     for name in asked:
@@ -239,7 +240,8 @@ def run_all(
         jobs = 1 if is_small else min(joblib.cpu_count(), 8)
     work = [joblib.delayed(run_one)(outputs, one, deadline, size) for one in found]
     options = {} if jobs == 1 else {"inner_max_num_threads": 1}
-    with joblib.parallel_config("loky", n_jobs=jobs, **options):
+    # One thread a process: the products are small, and threads would wait for each other.
+    with threadpool_limits(1), joblib.parallel_config("loky", n_jobs=jobs, **options):
         done = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs")(work)
         for run in done:
             if run is not None:
