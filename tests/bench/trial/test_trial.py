@@ -16,6 +16,7 @@ from lametta.bench.trial.runs import Candidate, candidates, run_all, run_one
 from lametta.bench.trial.stream import kinship, look, neighbors
 from lametta.data import Bank
 from lametta.types import LamettaError
+from tests.serve.chromium import chromium
 
 METHODS = ["prudent", "lame", "memory", "smoothing", "track", "prior_correction", "cofa"]
 
@@ -243,6 +244,34 @@ def test_pictures_are_in_the_page(trial, tmp_path):
 
     text = trial.write(tmp_path / "try.html", pictures=picture).read_text()
     assert text.count("data:image/jpeg") == len(asked) > 0
+
+
+@pytest.mark.slow(4)
+def test_a_browser_shows_the_page(browser, tmp_path):
+    """Wide and on a telephone, light and dark; nothing is asked of anyone else."""
+    bank = made_bank(groups=np.repeat(["a", "b"], 80))
+    trial = try_methods(bank, METHODS, jobs=1)
+    page = trial.write(tmp_path / "try.html", pictures=lambda row: np.zeros((8, 8), np.uint8))
+    with chromium(browser) as tab:
+        backs = set()
+        for width in (1200, 390):
+            for scheme in ("light", "dark"):
+                tab.resize(width)
+                tab.prefer(prefers_color_scheme=scheme)
+                tab.go(page.as_uri())
+                tab.wait("document.documentElement.dataset.ready === 'yes'")
+                wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                assert tab.evaluate(wide) == 0
+                backs.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert len(backs) == 2
+        loaded = "performance.getEntriesByType('resource').map((one) => one.name)"
+        assert all(name.startswith("data:") for name in tab.evaluate(loaded))
+        pictures = "[...document.images].every((one) => one.naturalWidth > 0)"
+        assert tab.evaluate(pictures)
+        links = "[...document.querySelectorAll('nav a')].map((a) => a.getAttribute('href'))"
+        for link in tab.evaluate(links):
+            assert tab.evaluate(f"document.querySelector('{link}') !== null")
+        assert tab.problems == []
 
 
 def test_errors():
