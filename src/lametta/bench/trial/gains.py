@@ -34,6 +34,7 @@ LEAST_KINSHIP = 0.25
 coefficients were fitted on has so little."""
 
 _EVIDENCE = ("prudent", "memory")  # which correct only as far as the stream so far speaks for it
+_NORMAL = 1.645  # deviations of a normal distribution that hold 90 %
 _FEW = 3  # methods of the panel, without which an estimate says nothing
 
 
@@ -129,5 +130,8 @@ def estimate(
     if few or kinship < LEAST_KINSHIP:
         return Estimate(0.0, -share, share)
     center = float(np.clip(clues(outputs, run, others, rows) @ np.array(COEFFICIENTS), -1, 1))
-    low, high = max(center - HALF_WIDTH, -1), min(center + HALF_WIDTH, 1)
+    # Of few changes r is also a matter of luck, more than in whole streams.
+    luck = 0.0 if len(rows) == len(outputs) else _NORMAL / np.sqrt(share * len(rows))
+    width = float(np.hypot(HALF_WIDTH, luck))
+    low, high = max(center - width, -1), min(center + width, 1)
     return Estimate(share * center, share * low, share * high)
