@@ -20,11 +20,9 @@ def versions() -> dict[str, str]:
     >>> list(versions())[:4]
     ['lametta', 'python', 'system', 'cores']
     """
-    from lametta import __version__
-
     found = {
-        "lametta": __version__,
-        "python": f"{platform.python_version()} ({sys.executable})",
+        "lametta": sys.modules["lametta"].__version__,
+        "python": platform.python_version(),
         "system": platform.platform(),
         "cores": str(os.cpu_count()),
     }
