@@ -16,6 +16,7 @@ from lametta.cli._console import (
     MapFile,
     err,
     option_names,
+    out,
     print_line,
     progress_bar,
     require,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lametta.data.dataset import Dataset
 
 _FILES = (".npz", ".safetensors", ".csv", ".parquet")
+_WIDE = 120  # columns of a terminal that has room for intervals beside scores
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
@@ -201,7 +203,7 @@ def _show(trial: "Trial") -> None:
     for said in trial.look.sentences():
         print_line(said)
     print_line("")
-    show_entries(trial.table(), notes=True)
+    show_entries(trial.table(), notes=trial.outputs.labels is None or out.width >= _WIDE)
     print_line("")
     advice = trial.advice
     print_line(advice.headline)
@@ -211,5 +213,7 @@ def _show(trial: "Trial") -> None:
         print_line(f"\n{advice.code}\n")
     late = [name for name, reason in trial.left.items() if reason.startswith("out of time")]
     if late:
-        print_line(f"not tested: {'; '.join(late)}")
-        print_line("there was no time for these; the same command goes on with them")
+        print_line(f"not tested, out of time: {'; '.join(late)}")
+        print_line(
+            "the same command goes on with methods, and a larger --budget takes more samples"
+        )

@@ -138,6 +138,14 @@ def test_what_was_not_done_in_time_is_named():
     assert len(trial.outputs) <= 160
 
 
+def test_of_a_stream_too_long_for_the_budget_the_first_samples_are_taken():
+    rng = np.random.default_rng(0)
+    arrays = (rng.normal(size=(4000, d)).astype(np.float32) for d in (4, 3))
+    trial = try_methods(Bank(*arrays), ["average"], budget=0.1, jobs=1)
+    assert (len(trial.outputs), trial.available) == (1000, 4000)
+    assert "the 3,000 samples after the first 1,000" in trial.left
+
+
 def test_a_file_of_the_user_is_not_overwritten(tmp_path):
     file = tmp_path / "mine.safetensors"
     save_file({"x": np.ones(3)}, file)

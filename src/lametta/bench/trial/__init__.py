@@ -34,6 +34,7 @@ _SHARE = 0.25  # of the budget that one method by itself may take
 _PROBE = 64  # samples by which the speed is judged
 _GROUPS = 30  # that the table of groups shows
 _OUT_OF_TIME = "out of time: run the same again to go on, or with a larger budget"
+_TOO_MANY = "out of time: a larger budget takes more"
 
 OnProgress = Callable[[int, int, str], object]
 """Called with the numbers of runs done and in all, and with what was just done."""
@@ -101,9 +102,9 @@ def try_methods(
             store.write(file, wanted, done.values())
         if progress is not None:
             progress(len(done), len(found), run.candidate.title)
-    for one in found:
-        if one not in done:
-            left[one.title] = _OUT_OF_TIME
+    left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
+    if (more := len(bank) - len(outputs)) > 0:
+        left[f"the {more:,} samples after the first {len(outputs):,}"] = _TOO_MANY
     return Trial(outputs, tuple(done[one] for one in found if one in done), left, len(bank))
 
 

@@ -28,6 +28,7 @@ SERIES = ("evidence", "novelty", "order", "trust")
 """What is kept of ``Prediction.info``, batch by batch."""
 
 _FIRST = ("prudent", "lame", "windowed", "memory", "smoothing", "majority", "average")
+_ADAPTS = "adapts the network itself"
 _FAIR = 3.0  # seconds after which the pace of a run is judged
 _PATIENCE = 0.1  # seconds of a call, up to which longer ones are made
 _SMALL = 2e6  # numbers of outputs that one process is done with before others have started
@@ -184,6 +185,9 @@ def candidates(
     found: list[Candidate] = []
     left: dict[str, str] = {}
     for name in asked:
+        if methods.METHODS.where(name).startswith("lametta.torch:"):  # seconds to import
+            left[name] = _ADAPTS
+            continue
         try:
             method = methods.find(name)
             if reason := _unfit(method, outputs):
@@ -202,7 +206,7 @@ def _unfit(method: methods.Method, outputs: Outputs) -> str:
     if method.name == "source":
         return "changes nothing"
     if not all(part.is_corrector for part in method.components):
-        return "adapts the network itself"
+        return _ADAPTS
     if "prototypes" in method.needs and outputs.prototypes is None:
         return "needs prototypes, the weights of the head"
     method.correctors({})
