@@ -63,8 +63,7 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file: features [N, d], logits or probs [N, K]; optional "
-            "labels [N], groups [N], prototypes [K, d] and bias [K]. Or a .csv or .parquet with "
-            "columns prob_<class>, and feature_<i>, label, group, key.",
+            "labels [N], groups [N], prototypes [K, d], bias [K]; or a .csv or .parquet.",
         ),
     ],
     target: Annotated[
@@ -101,9 +100,7 @@ def correct(
         ),
     ] = 64,
     map_file: MapFile = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was done as JSON, for scripts.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Correct cached predictions.
 
