@@ -3,13 +3,17 @@
 import importlib
 import importlib.metadata
 import pkgutil
+import platform
 import re
 import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 import lametta
+from lametta.types import StreamsPrediction
 from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -144,3 +148,22 @@ def test_readme_has_examples():
     assert len(examples) == 3
     lines = [line for line in examples[0][0].splitlines() if line]
     assert len(lines) == 10
+
+
+def test_show_versions(capsys):
+    lametta.show_versions()
+    found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert found["lametta"] == lametta.__version__
+    assert found["numpy"] == np.__version__
+    assert found["python"].startswith(platform.python_version())
+    assert "show_versions" in dir(lametta)
+
+
+def test_the_repr_of_a_prediction_is_short():
+    probs = np.full((64, 1000), 1e-3, np.float32)
+    prediction = lametta.Prediction(probs, probs, {"changed": 0.25, "n_iter": 3.0}, source=probs)
+    assert repr(prediction) == (
+        "Prediction(probs=float32[64, 1000], features=float32[64, 1000], "
+        "source=float32[64, 1000], info={'changed': 0.25, 'n_iter': 3.0})"
+    )
+    assert repr(StreamsPrediction(probs)) == "StreamsPrediction(probs=float32[64, 1000])"

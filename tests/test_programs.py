@@ -73,6 +73,7 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
         ("streams.py", "state of Prudent: "),
         ("fleet.py", "frames/s, two replicas"),
         ("promise.py", "domains that come again"),
+        ("try.py", "reported half"),
     ],
 )
 def test_benchmarks_run(name, shows, tmp_path):

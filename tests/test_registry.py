@@ -285,3 +285,10 @@ def test_a_registry_of_other_things_than_factories():
         corners.check("cube", "x")
     with pytest.raises(LamettaError, match=r"got 'square\+cube'$"):
         corners.check("cube", within="square+cube")
+
+
+def test_where_a_name_leads_is_known_without_an_import():
+    registry = Registry("shape", {"box": "package.that:is_absent", "four": 4})
+    assert registry.where("box") == "package.that:is_absent"
+    assert registry.where("python:math:pi") == "python:math:pi"
+    assert registry.where("four") == registry.where("nothing") == ""

@@ -10,6 +10,7 @@ from typing import Any as _Any
 if _TYPE_CHECKING:
     from lametta import testing
     from lametta._lame import LameResult, LameStreamsResult, lame, lame_streams
+    from lametta._versions import show_versions as show_versions
     from lametta.adapters import Corrected, Source
     from lametta.affinity import knn, linear, rbf
     from lametta.classmap import ClassMap
@@ -54,6 +55,8 @@ def __getattr__(name: str) -> _Any:
     # NumPy takes most of the time of an import, and who asks for the version does not need it.
     if name in _MODULES:
         return _import_module(f"lametta.{name}")
+    if name == "show_versions":  # which needs no NumPy
+        return _import_module("lametta._versions").show_versions
     if name in __all__:
         homes = (_import_module(f"lametta.{home}") for home in _HOMES)
         found = globals()[name] = next(getattr(home, name) for home in homes if hasattr(home, name))
@@ -62,4 +65,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES, "show_versions"})

@@ -115,6 +115,11 @@ class Registry(Mapping[str, T]):
         """Whether a name comes with lametta, so that to find it runs no other code."""
         return name in self._entries or name in self._aliases or self._family(name) is not None
 
+    def where(self, name: str) -> str:
+        """Say where a name leads, ``package.module:Name``, if that is known without an import."""
+        target = self._target(name)
+        return target if isinstance(target, str) else ""
+
     def find(self, name: str, argument: str = "") -> T:
         """Give what a name stands for; this imports what was not imported yet."""
         self.check(name, argument)

@@ -51,7 +51,7 @@ class Output:
     returned: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What a corrector or an adapter gives for one batch.
 
@@ -74,8 +74,8 @@ class Prediction:
     Examples
     --------
     >>> import numpy as np
-    >>> Prediction(np.array([[0.9, 0.1]]), info={"changed": 0.0}).info["changed"]
-    0.0
+    >>> Prediction(np.array([[0.9, 0.1]]), info={"changed": 0.0})
+    Prediction(probs=float64[1, 2], info={'changed': 0.0})
     """
 
     probs: Array
@@ -84,6 +84,16 @@ class Prediction:
     source: Array | None = None
     returned: Any = None
 
+    def __repr__(self) -> str:
+        arrays = {"probs": self.probs, "features": self.features, "source": self.source}
+        shown = [f"{name}={_shape(x)}" for name, x in arrays.items() if x is not None]
+        others = {name: x for name, x in vars(self).items() if name not in arrays and x}
+        info = {name: _short(x) for name, x in others.pop("info", {}).items()}
+        said = ", ".join(f"{name!r}: {value}" for name, value in info.items())
+        shown += [f"info={{{said}}}"] if said else []
+        shown += [f"{name}={type(x).__name__}" for name, x in others.items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def plain(self) -> Self:
         """The same with Python's numbers in ``info``; this waits for an accelerator."""
         numbers = {
@@ -91,6 +101,19 @@ class Prediction:
             for name, value in self.info.items()
         }
         return replace(self, info=numbers)
+
+
+def _shape(array: Array) -> str:
+    """An array by its dtype, shape and, off the host, its device: float32[64, 10] on cuda:0."""
+    kind = str(getattr(array, "dtype", type(array).__name__)).rpartition(".")[2]
+    device = str(getattr(array, "device", "cpu"))
+    place = "" if "cpu" in device.lower() else f" on {device}"
+    return f"{kind}{list(getattr(array, 'shape', ()))}{place}"
+
+
+def _short(value: object) -> str:
+    """A number in a few digits; what lies on an accelerator is not waited for."""
+    return f"{value:.4g}" if isinstance(value, float) and value % 1 else repr(value)[:40]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +157,7 @@ class Prototypes:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StreamsPrediction(Prediction):
     """What `lametta.Streams` gives for one batch.
 

@@ -210,3 +210,9 @@ def test_every_csv_of_a_report_is_defused(folder, results, tmp_path):
 def test_numbers_stand_right_and_words_left(main):
     assert tables.ranking(main).numeric == (*(False, True, True, True, False), *(True, True, True))
     assert Table("t", "T", ["a"], []).numeric == (True,)
+
+
+def test_notebooks_show_a_table():
+    table = Table("t", "A & B", ["method"], [[Entry("LAME")]])
+    assert table._repr_markdown_() == "**A &amp; B**\n\n| method |\n|---|\n| LAME |"
+    assert table._repr_latex_() == table.latex()

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -353,3 +354,15 @@ def test_a_batch_size_of_0_is_the_whole_file(bank, tmp_path):
         np.testing.assert_allclose(out["probs"], expected(bank, 200), atol=1e-6)
     streams = _streams(5, np.array([0, 1, 0, 1, 0]))
     assert [len(b) for stream in streams for b in _batches(stream, 0)] == [3, 2]
+
+
+def test_json(bank, tmp_path):
+    groups = np.repeat(["a", "b"], 100)
+    np.savez(tmp_path / "in.npz", **bank, groups=groups)
+    result = run("correct", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--json")
+    found = json.loads(result.stdout)
+    with np.load(tmp_path / "out.npz") as out:
+        right = out["probs"].argmax(axis=1) == bank["labels"]
+    assert found["after"] == right.mean()
+    assert [one["after"] for one in found["groups"]] == [right[:100].mean(), right[100:].mean()]
+    assert found["batches"] == 4

@@ -8,15 +8,18 @@ if TYPE_CHECKING:
     from lametta.bench.experiment import load
     from lametta.bench.running import run
     from lametta.bench.running.workspace import Workspace
+    from lametta.bench.trial import Trial, try_methods
 
-__all__ = ["Workspace", "load", "read_cells", "read_results", "run"]
+__all__ = ["Trial", "Workspace", "load", "read_cells", "read_results", "run", "try_methods"]
 
 _HOMES = {
+    "Trial": "trial",
     "Workspace": "running.workspace",
     "load": "experiment",
     "read_cells": "analysis.results",
     "read_results": "analysis.results",
     "run": "running",
+    "try_methods": "trial",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import lametta
-from lametta.cli import camera_traps, correct, export, extract, report, run, serve
+from lametta.cli import camera_traps, correct, export, extract, report, run, serve, trial
 from lametta.cli import list as list_
 from lametta.cli import map as map_
 
@@ -41,7 +41,7 @@ def _flowing(command: Callable[..., None]) -> str:
 
 
 for _command in (
-    *(run.demo, run.run, report.report, report.compare, correct.correct),
+    *(trial.try_, run.demo, run.run, report.report, report.compare, correct.correct),
     *(
         camera_traps.camera_traps,
         extract.extract,

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,6 +27,9 @@ from lametta._checks import extra, raise_as
 from lametta._files import check_regular_file, plain_error
 from lametta.classmap import ClassMap
 from lametta.types import LamettaError
+
+if TYPE_CHECKING:
+    from lametta.bench import tables
 
 _SECONDS = 10.0  # between lines of progress
 
@@ -69,6 +73,33 @@ def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> 
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     out.print(table)
+
+
+def show_entries(table: "tables.Table", *, notes: bool = False) -> None:
+    """Print a table of the benchmark, with gains in green and losses in red, perhaps with notes."""
+    out.print(Text(table.title, "italic"))
+    columns = (
+        Column(escape(name), justify="right" if right else "left")
+        for name, right in zip(table.header, table.numeric, strict=True)
+    )
+    first, *others = columns
+    first.no_wrap = True
+    show_table(
+        first, *others, rows=([_colored(entry, notes) for entry in row] for row in table.rows)
+    )
+    if table.footnote:
+        out.print(Text(table.footnote, "dim"))
+
+
+def _colored(entry: "tables.Entry", notes: bool) -> Text:
+    text = Text(entry.text.replace("± ", "±"))  # which stays together on a narrow terminal
+    if entry.best:
+        text.stylize("bold")
+    if entry.gain is not None and round(entry.gain, 1) != 0:
+        text.stylize("green" if entry.gain > 0 else "red")
+    if notes and entry.note:
+        text.append(f" ({entry.note})", "dim")
+    return text
 
 
 def progress_bar(*, transient: bool = True) -> Progress:
@@ -205,6 +236,17 @@ def data_folder(data: Path | None) -> Path | None:
     if not data.is_dir():
         raise LamettaError(f"--data must be a folder, got {data}, which is a file")
     return data
+
+
+def find_device(device: str) -> str:
+    """The device that ``--device auto`` stands for: a GPU if there is one; another as it is."""
+    if device != "auto":
+        return device
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def check_device(device: str) -> None:

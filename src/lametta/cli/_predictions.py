@@ -18,6 +18,7 @@ from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import import_optional
 from lametta._files import atomic_write, escape_formula, remove_abandoned_files
 from lametta.cli._console import load_map, option_names
+from lametta.cli._table import read_table
 from lametta.data.bank.bank import (
     check_finite,
     check_prototypes,
@@ -61,7 +62,8 @@ class Predictions:
 
 def read(path: Path, map_file: Path | None) -> Predictions:
     """Read the file; its logits or probs are pooled by the map that is given, or by its own."""
-    arrays, header, unused = read_arrays(path, "IN")
+    is_table = path.suffix in (".csv", ".parquet")
+    arrays, header, unused = read_table(path) if is_table else read_arrays(path, "IN")
     prototypes = pop_prototypes(arrays)
     name = "logits" if "logits" in arrays else "probs"
     outputs = np.asarray(arrays[name])

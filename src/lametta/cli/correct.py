@@ -1,9 +1,10 @@
 """``lametta correct``: any output-only method on cached predictions."""
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -62,7 +63,7 @@ def correct(
         typer.Argument(
             metavar="IN",
             help="A .npz or .safetensors file: features [N, d], logits or probs [N, K]; optional "
-            "labels [N], groups [N], prototypes [K, d] and bias [K].",
+            "labels [N], groups [N], prototypes [K, d], bias [K]; or a .csv or .parquet.",
         ),
     ],
     target: Annotated[
@@ -99,6 +100,7 @@ def correct(
         ),
     ] = 64,
     map_file: MapFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Correct cached predictions.
 
@@ -123,6 +125,9 @@ def correct(
         corrected, steps = _correct(found, params, predictions, batch_size)
         made_by = {"method": method, "params": params, "lametta": lametta.__version__}
         write(target, predictions, corrected, made_by)
+    if as_json:
+        typer.echo(json.dumps(_summary(predictions, corrected, steps) | {"output": str(target)}))
+        return
     _show(predictions, corrected, steps)
     _show_groups(predictions, corrected)
     n_alone = sum(step.alone for step in steps)
@@ -203,6 +208,26 @@ def _show(given: Predictions, after: Floats, steps: Sequence[_Step]) -> None:
         points = f"  ({100 * (new - old):+.2f} points)"
         rows.append(("accuracy after", Text.assemble((f"{new:.2%}", "bold"), points)))
     show_table(rows=rows)
+
+
+def _summary(given: Predictions, after: Floats, steps: Sequence[_Step]) -> dict[str, Any]:
+    """What is printed, for scripts: shares from 0 to 1."""
+    old, new, labels = given.probs.argmax(1), after.argmax(1), given.labels
+    found: dict[str, Any] = {
+        "samples": len(after),
+        "batches": len(steps),
+        "not_converged": sum(not step.converged for step in steps),
+        "changed": _share(old != new),
+    }
+    if labels is not None:
+        found |= {"before": _share(old == labels), "after": _share(new == labels)}
+    names = ("before", "after")
+    found["groups"] = [
+        {"group": one.name, "samples": one.n, "changed": one.changed}
+        | dict(zip(names, one.scores, strict=False))
+        for one in _groups(given, after)
+    ]
+    return found
 
 
 def _show_groups(given: Predictions, after: Floats) -> None:

@@ -4,7 +4,7 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 import typer
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lametta._checks import did_you_mean, raise_as
 from lametta.cli._console import (
+    find_device,
     load_map,
     option_names,
     print_line,
@@ -86,7 +87,12 @@ def extract(
             help="Processes that decode ahead of the model; 0 for none. One a core with a GPU."
         ),
     ] = 1,
-    device: Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, ...")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where the model runs: cpu, cuda, ...; auto takes a GPU if there is one."
+        ),
+    ] = "cpu",
     dtype: Annotated[Dtype, typer.Option(help="How numbers are stored.")] = Dtype.float32,
     skip_broken: Annotated[
         bool,
@@ -110,47 +116,95 @@ def extract(
     Example: lametta extract --model efficientnet_lite0 --data photos -o bank.safetensors
     """
     with user_errors(), resumable("lametta: stopped; run the same command again to go on"):
-        require("torch", "torch")
-        from lametta.torch import Classifier, zoo
-
-        with option_names(name="--model", weights="--weights", device="--device", head="--head"):
-            loaded = zoo.load(model, weights=weights, device=device)
-            classifier = Classifier(loaded.net, head)
-        header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net)}
-        header |= {} if head is None else {"head": head}  # features of two heads are never mixed
-        start = time.perf_counter()
-        done: list[int] = []
-        with classifier, progress_bar() as bar:
-            # A layer that the user names need not be the last.
-            last = classifier.head if head is None else None
-            count = _counter(classifier, last, loaded, device)
-            dataset = _dataset(data, root, class_map, fps, count)
-            task = bar.add_task("extracting")
-
-            def show(n_done: int, n: int) -> None:
-                done.append(n_done)
-                bar.update(task, completed=n_done, total=n)
-
-            with option_names(
-                path="--output", batch_size="--batch-size", workers="--workers", head="--head"
-            ):
-                bank = run(
-                    classifier,
-                    dataset,
-                    loaded.preprocess,
-                    target,
-                    batch_size=batch_size,
-                    workers=workers,
-                    device=device,
-                    dtype=dtype.value,
-                    header=header,
-                    on_error="report" if skip_broken else "raise",
-                    restart=restart,
-                    progress=show,
-                )
-        # What an earlier run had done is in the first count.
-        _report(bank, done[-1] - done[0] if done else 0, time.perf_counter() - start)
+        found = run_model(
+            model,
+            data,
+            target,
+            weights=weights,
+            head=head,
+            root=root,
+            class_map=class_map,
+            fps=fps,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            dtype=dtype.value,
+            skip_broken=skip_broken,
+            restart=restart,
+        )
+        _report(found.bank, found.n_new, found.seconds)
     print_line(f"wrote {target}")
+
+
+class Extracted(NamedTuple):
+    """A bank, what it was made of, and how many samples that took how many seconds now."""
+
+    bank: Bank
+    dataset: Dataset
+    n_new: int
+    seconds: float
+
+
+def run_model(
+    model: str,
+    data: str,
+    target: Path,
+    *,
+    weights: Path | None = None,
+    head: str | None = None,
+    root: Path | None = None,
+    class_map: Path | None = None,
+    fps: float | None = None,
+    batch_size: int = 64,
+    workers: int = 1,
+    device: str = "cpu",
+    dtype: str = "float32",
+    skip_broken: bool = False,
+    restart: bool = False,
+) -> Extracted:
+    """Run a model by its name over what ``data`` stands for, as the options of `extract` say."""
+    require("torch", "torch")
+    from lametta.torch import Classifier, zoo
+
+    device = find_device(device)
+    with option_names(name="--model", weights="--weights", device="--device", head="--head"):
+        loaded = zoo.load(model, weights=weights, device=device)
+        classifier = Classifier(loaded.net, head)
+    header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net)}
+    header |= {} if head is None else {"head": head}  # features of two heads are never mixed
+    start = time.perf_counter()
+    done: list[int] = []
+    with classifier, progress_bar() as bar:
+        # A layer that the user names need not be the last.
+        last = classifier.head if head is None else None
+        count = _counter(classifier, last, loaded, device)
+        dataset = _dataset(data, root, class_map, fps, count)
+        task = bar.add_task("extracting")
+
+        def show(n_done: int, n: int) -> None:
+            done.append(n_done)
+            bar.update(task, completed=n_done, total=n)
+
+        with option_names(
+            path="--output", batch_size="--batch-size", workers="--workers", head="--head"
+        ):
+            bank = run(
+                classifier,
+                dataset,
+                loaded.preprocess,
+                target,
+                batch_size=batch_size,
+                workers=workers,
+                device=device,
+                dtype=dtype,
+                header=header,
+                on_error="report" if skip_broken else "raise",
+                restart=restart,
+                progress=show,
+            )
+    # What an earlier run had done is in the first count.
+    n_new = done[-1] - done[0] if done else 0
+    return Extracted(bank, dataset, n_new, time.perf_counter() - start)
 
 
 def _dataset(

@@ -5,17 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.markup import escape
-from rich.table import Column
-from rich.text import Text
 
 from lametta.cli._console import (
     option_names,
-    out,
     print_error,
     print_line,
     require_bench,
-    show_table,
+    show_entries,
     user_errors,
 )
 from lametta.types import LamettaError
@@ -23,7 +19,6 @@ from lametta.types import LamettaError
 if TYPE_CHECKING:
     import polars as pl
 
-    from lametta.bench.tables import Entry, Table
 
 _N_NAMED = 5  # streams that differ; the others are counted
 
@@ -89,7 +84,7 @@ def report(
             table = accuracies(found.headline_rows, found.source)
         page = write(shown, folder)
         handout.write({results.resolve().name: found}, folder / "data")
-    _show(table)
+    show_entries(table)
     print_line(shown.message)
     if found.failures:
         print_error(f"{len(found.failures)} cells failed; the page says why")
@@ -105,7 +100,7 @@ def _report_shadow(status: Path, output: Path | None) -> None:
         found = shadow.tables(shadow.read_status(status))
         page = shadow.write(found, output_folder(output, status.parent / "report"))
     for table in found[:3]:
-        _show(table)
+        show_entries(table)
     print_line(f"wrote {page}")
 
 
@@ -163,7 +158,7 @@ def compare(
             b = read_cells(second)
         with option_names(a="A", b="B", tolerance="--tolerance"):
             found = compare_cells(a, b, tolerance)
-    _show(found.table())
+    show_entries(found.table())
     counts = f"{len(found.cells)} cells in both, {len(found.different)} differ"
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
     print_line(counts + alone)
@@ -183,7 +178,7 @@ def _leaderboard(folders: Sequence[Path], output: Path | None) -> NoReturn:
         folder = output_folder(output, Path("leaderboard"))
         data = handout.write(results, folder)
         page = leaderboard.write(board, folder)
-    _show(board.table())
+    show_entries(board.table())
     for row in board.left_out.head(_N_NAMED).iter_rows(named=True):
         where = f"{row['scenario']}, seed {row['seed']}, batches of {row['batch_size']}"
         what = f"{row['method']} by {row['by']} on {row['model']}, {where}"
@@ -221,25 +216,3 @@ def _name_streams(streams: "pl.DataFrame") -> None:
         print_line(f"other stream: {where}: {' and '.join(prints)}")
     if (more := len(streams) - _N_NAMED) > 0:
         print_line(f"and {more} other streams more")
-
-
-def _show(table: "Table") -> None:
-    out.print(Text(table.title, "italic"))
-    columns = (
-        Column(escape(name), justify="right" if right else "left")
-        for name, right in zip(table.header, table.numeric, strict=True)
-    )
-    first, *others = columns
-    first.no_wrap = True
-    show_table(first, *others, rows=(map(_colored, row) for row in table.rows))
-    if table.footnote:
-        out.print(Text(table.footnote, "dim"))
-
-
-def _colored(entry: "Entry") -> Text:
-    text = Text(entry.text.replace("± ", "±"))  # which stays together on a narrow terminal
-    if entry.best:
-        text.stylize("bold")
-    if entry.gain is not None and round(entry.gain, 1) != 0:
-        text.stylize("green" if entry.gain > 0 else "red")
-    return text

@@ -148,6 +148,9 @@ class Figure:
             for i, rows in enumerate(self._panels())
         ]
 
+    def _repr_svg_(self) -> str:
+        return _bytes(self.plot(), "svg", self.name).decode()  # notebooks show it
+
     def _panels(self) -> list[pl.DataFrame]:
         return self.data.partition_by("panel", maintain_order=True)
 

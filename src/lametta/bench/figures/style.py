@@ -21,7 +21,7 @@ GAIN, LOSS = "#0072b2", "#d55e00"
 # which would vanish on a dark page, and olive for its yellow, which would on a white one.
 _GRAY, _ORANGE, _SKY, _GREEN = "#808890", "#e69f00", "#56b4e9", "#009e73"
 _OLIVE, _BLUE, _VERMILLION, _PURPLE = "#999933", "#0072b2", "#d55e00", "#cc79a7"
-_PALETTE = (_SKY, _OLIVE, _GREEN, _ORANGE, _PURPLE, _BLUE, _VERMILLION)
+PALETTE = (_SKY, _OLIVE, _GREEN, _ORANGE, _PURPLE, _BLUE, _VERMILLION)
 _KNOWN = {
     "source": _GRAY,
     "baseline": _GRAY,
@@ -121,7 +121,7 @@ def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
         color = _KNOWN.get(normalize_name(name))
         if color and color not in known.values():  # "TENT" and "tent" are two methods
             known[name] = color
-    free = [color for color in _PALETTE if color not in known.values()]
+    free = [color for color in PALETTE if color not in known.values()]
     left = cycle([*product(_DASHES, free), *product(_DASHES[1:], known.values())])
     chosen = {}
     for name, marker in zip(unique, cycle(_MARKERS), strict=False):

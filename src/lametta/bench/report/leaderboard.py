@@ -13,7 +13,7 @@ from lametta._files import PathLike, write_text
 from lametta.bench.analysis import gains, means, risk
 from lametta.bench.analysis.results import Results, read_card
 from lametta.bench.columns import SCHEMA, STREAM
-from lametta.bench.report.page import environment
+from lametta.bench.report.page import template
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.tables.experiment import card
 from lametta.types import LamettaError
@@ -244,20 +244,16 @@ def write(board: Leaderboard, folder: PathLike) -> Path:
     write_text(folder / "leaderboard.md", table.markdown() + "\n")
     write_text(folder / "leaderboard.csv", table.csv())
     lines, cells = _details(board)
-    page = (
-        environment()
-        .get_template("leaderboard.html.j2")
-        .render(
-            boards=list(_boards(board, cells)),
-            names=list(board.cards),
-            families=FAMILIES,
-            left_out=board.left_out,
-            reasons=board.left_out["why"].value_counts(sort=True).rows(),
-            details={"lines": lines, "cells": [text for _, text in cells.values()]},
-            percent=percent,
-            passes_text=passes_text,
-            cost=_cost,
-        )
+    page = template("leaderboard.html.j2").render(
+        boards=list(_boards(board, cells)),
+        names=list(board.cards),
+        families=FAMILIES,
+        left_out=board.left_out,
+        reasons=board.left_out["why"].value_counts(sort=True).rows(),
+        details={"lines": lines, "cells": [text for _, text in cells.values()]},
+        percent=percent,
+        passes_text=passes_text,
+        cost=_cost,
     )
     file = folder / "leaderboard.html"
     write_text(file, page)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lametta._files import PathLike, write_text
@@ -62,42 +62,38 @@ def write_file(path: Path, text: str) -> None:
     write_text(path, text.rstrip("\n") + "\n")
 
 
-def environment() -> Environment:
-    """The templates of pages, and their filters."""
-    found = Environment(
+def _render(report: Report, streams: Table) -> str:
+    results, rows = report.results, report.results.headline_rows
+    scenarios = list(dict.fromkeys(rows["scenario"]))
+    return template("report.html.j2").render(
+        title=results.experiment.title,
+        results=results,
+        message=report.message,
+        cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
+        ahead=non_causal(rows),
+        marks=series_styles(results.experiment.methods),
+        sections=report.sections,
+        details=[details(rows, scenario) for scenario in scenarios],
+        environment=_flat(results.environment),
+        commands=_commands(results),
+        streams=streams,
+        experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
+        percent=percent,
+        Markup=Markup,
+    )
+
+
+def template(name: str) -> Template:
+    """A template of a page, with the filters that all of them use."""
+    environment = Environment(
         loader=PackageLoader("lametta.bench"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
-    return found
-
-
-def _render(report: Report, streams: Table) -> str:
-    results, rows = report.results, report.results.headline_rows
-    scenarios = list(dict.fromkeys(rows["scenario"]))
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            title=results.experiment.title,
-            results=results,
-            message=report.message,
-            cards=report.ranking.data.filter(pl.col("method") != results.source).to_dicts(),
-            ahead=non_causal(rows),
-            marks=series_styles(results.experiment.methods),
-            sections=report.sections,
-            details=[details(rows, scenario) for scenario in scenarios],
-            environment=_flat(results.environment),
-            commands=_commands(results),
-            streams=streams,
-            experiment_file=(results.folder / "experiment.toml").read_text(encoding="utf-8"),
-            percent=percent,
-            Markup=Markup,
-        )
-    )
+    environment.filters |= {"csv_link": _csv_link, "minus": _minus, "shade": _shade}
+    return environment.get_template(name)
 
 
 def _streams(results: Results) -> Table:

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lametta._files import PathLike, check_regular_file
 from lametta.bench.analysis.results import read_json
-from lametta.bench.report.page import write_file, write_table
+from lametta.bench.report.page import template, write_file, write_table
 from lametta.bench.tables import Table, as_table
 from lametta.types import LamettaError
 
@@ -129,9 +128,6 @@ def write(shown: list[Table], folder: PathLike) -> Path:
     folder = Path(folder)
     for table in shown:
         write_table(table, folder)
-    environment = Environment(
-        loader=PackageLoader("lametta.bench"), autoescape=True, undefined=StrictUndefined
-    )
     page = folder / "shadow.html"
-    write_file(page, environment.get_template("shadow.html.j2").render(tables=shown))
+    write_file(page, template("shadow.html.j2").render(tables=shown))
     return page

@@ -92,6 +92,12 @@ class Table:
         end += ["", _latex(self.footnote)] if self.footnote else []
         return "\n".join([begin, r"\toprule", head, r"\midrule", *body, *end])
 
+    def _repr_markdown_(self) -> str:
+        return f"**{_markdown(self.title)}**\n\n{self.markdown()}"  # notebooks show it
+
+    def _repr_latex_(self) -> str:
+        return self.latex()
+
     def csv(self) -> str:
         """The numbers behind the table, unrounded."""
         return to_csv(self.data)

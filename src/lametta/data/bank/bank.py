@@ -30,7 +30,7 @@ from lametta.types import Array, LamettaError, Output, Prototypes
 
 _NAMES = ("features", "logits", "probs", "labels", "groups", "keys", "prototypes", "bias")
 _OPTIONAL = ("labels", "groups", "keys", "prototypes")
-_UNREAD = ("classes", "before", "after", "confidence")  # a header's, and what a correction adds
+_UNREAD = ("classes", "stamps", "before", "after", "confidence")  # what lametta itself adds
 _NEAR = 0.8  # how alike a name is to one that it was meant to be: "group" to "groups" is 0.91
 _RATIO = 1032  # the most that deflate can shrink bytes by
 _MAX_CLASSES = 2**26  # bytes that the names of classes may take up

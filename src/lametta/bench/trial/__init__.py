@@ -1,0 +1,347 @@
+"""Trial: every output-only method that fits on one stream, at once. Its results and its page.
+
+`try_methods` runs them on a bank, `Trial.table` and `Trial.write` show what came out, and
+`Trial.advice` says what to take, why and at what risk. ``lametta try`` is the same as a command.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from lametta._checks import check_integer, check_number
+from lametta._files import PathLike
+from lametta.bench.tables import Entry, Table, percent
+from lametta.bench.trial import store
+from lametta.bench.trial.advice import Advice, advise
+from lametta.bench.trial.gains import Estimate, estimate
+from lametta.bench.trial.page import Pictures
+from lametta.bench.trial.page import write as write_page
+from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all
+from lametta.bench.trial.stream import Look, look
+from lametta.data.bank.bank import Bank
+from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
+from lametta.types import LamettaError
+
+__all__ = ["Advice", "Candidate", "Estimate", "Look", "Outputs", "Run", "Trial", "try_methods"]
+
+_SHARE = 0.25  # of the budget that one method by itself may take
+_PROBE = 64  # samples by which the speed is judged
+_GROUPS = 30  # that the table of groups shows
+_OUT_OF_TIME = "out of time: run the same again to go on, or with a larger budget"
+_TOO_MANY = "out of time: a larger budget takes more"
+
+OnProgress = Callable[[int, int, str], object]
+"""Called with the numbers of runs done and in all, and with what was just done."""
+
+
+def try_methods(
+    bank: Bank,
+    names: Iterable[str] | None = None,
+    *,
+    batch_size: int = 64,
+    budget: float = 60.0,
+    jobs: int | None = None,
+    results: PathLike | None = None,
+    progress: OnProgress | None = None,
+) -> "Trial":
+    """Try every method that sees outputs alone on the outputs in a bank, and say which to take.
+
+    Each group is a stream of its own. Labels, where the bank has some, are used for scores alone.
+
+    Parameters
+    ----------
+    bank : Bank
+        Features and logits in the order of the stream.
+    names : iterable of str, optional
+        The methods, as `lametta.methods` has them; all that fit by default.
+    batch_size : int
+        How many samples arrive together where methods run in batches; all that remember run one
+        by one, too.
+    budget : float
+        Seconds after which no batch is begun; what was not done by then is named in
+        `Trial.left`. Of a stream too long for it, the first samples are taken.
+    jobs : int, optional
+        Processes; by default one for a small stream, and else one a core.
+    results : path, optional
+        A file that keeps what was run, so that the same call goes on from there.
+    progress : callable, optional
+        Called after each run.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.repeat(np.arange(4), 25)
+    >>> features = np.eye(4)[labels] + 0.3 * rng.normal(size=(100, 4))
+    >>> bank = Bank(features, 2 * np.eye(4)[labels] + rng.normal(size=(100, 4)), labels)
+    >>> trial = try_methods(bank, ["lame", "prudent"], jobs=1)
+    >>> [run.candidate.title for run in trial.runs]
+    ['prudent, one by one', 'prudent, batches of 64', 'lame, batches of 64']
+    """
+    begun = time.time()
+    check_integer("batch_size", batch_size, 1)
+    check_number("budget", budget, above=0)
+    if len(bank) == 0:
+        raise LamettaError("bank must hold a sample, got none")
+    outputs = Outputs.of(bank, _affordable(bank, budget))
+    found, left = candidates(outputs, names, batch_size)
+    file = None if results is None else Path(results)
+    wanted = store.fingerprint(outputs, batch_size)
+    known = [] if file is None else store.read(file, wanted)
+    done = {run.candidate: run for run in known if run.candidate in found}
+    missing = [one for one in found if one not in done]
+    rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
+    for run in rest if missing else ():
+        done[run.candidate] = run
+        if file is not None:
+            store.write(file, wanted, done.values())
+        if progress is not None:
+            progress(len(done), len(found), run.candidate.title)
+    left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
+    if (more := len(bank) - len(outputs)) > 0:
+        left[f"the {more:,} samples after the first {len(outputs):,}"] = _TOO_MANY
+    return Trial(outputs, tuple(done[one] for one in found if one in done), left, len(bank))
+
+
+def _affordable(bank: Bank, budget: float) -> int:
+    """How many samples Prudent alone gets through, one by one, in its share of the budget."""
+    few = Outputs.of(bank, _PROBE)
+    start = time.perf_counter()
+    next(iter(run_all(few, [Candidate("prudent", 1)], deadline=np.inf, jobs=1, size=1)))
+    took = (time.perf_counter() - start) / len(few)
+    most = 1000 * max(1, int(_SHARE * budget / took / 1000))  # a round number, to go on from
+    return len(bank) if len(bank) <= 2 * most else most
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What came of trying methods on a stream.
+
+    Attributes
+    ----------
+    outputs : Outputs
+        What all of them saw.
+    runs : tuple of Run
+        What was run, the likeliest methods first.
+    left : mapping of str to str
+        What was not run, and why.
+    available : int
+        How many samples the bank has; those of ``outputs`` are its first.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> bank = Bank(rng.normal(size=(40, 3)), rng.normal(size=(40, 2)))
+    >>> trial = try_methods(bank, ["prudent"], jobs=1)
+    >>> trial.advice.method, trial.look.samples, trial.table().header[:2]
+    ('source', 40, ['method', 'changed'])
+    """
+
+    outputs: Outputs
+    runs: tuple[Run, ...]
+    left: Mapping[str, str]
+    available: int
+
+    @cached_property
+    def watched(self) -> Run | None:
+        """The run of Prudent that the look at the stream comes from, one by one if it is there."""
+        found = [run for run in self.runs if run.candidate.method == "prudent" and run.series]
+        return min(found, key=lambda run: run.candidate.batch_size, default=None)
+
+    @cached_property
+    def look(self) -> Look:
+        """What the stream shows without labels."""
+        return look(self.outputs, self.watched)
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """The gain of each run, estimated without labels, by its title."""
+        return {
+            run.candidate.title: estimate(self.outputs, run, self.runs, self.look.kinship)
+            for run in self.runs
+        }
+
+    @cached_property
+    def advice(self) -> Advice:
+        """What to take, by what can be known without labels; labels, if any, tell how it did."""
+        return advise(self.outputs, self.runs, self.estimates, self.look)
+
+    @property
+    def shown(self) -> Run | None:
+        """The run that strips and samples show: the advised one, or else Prudent's."""
+        titles = {run.candidate.title: run for run in self.runs}
+        first = next(iter(self.runs), None)
+        return titles.get(self.advice.title, self.watched or first)
+
+    def gain(self, run: Run) -> float | None:
+        """The share of samples that a run gains over the network, where labels are known."""
+        if not run.scores or self.outputs.labels is None:
+            return None
+        return run.scores["accuracy"] - float(np.mean(self.outputs.before == self.outputs.labels))
+
+    def class_name(self, index: int) -> str:
+        """What people call a class."""
+        names = self.outputs.classes
+        if names == IMAGENET:
+            return IMAGENET_NAMES[index]
+        return names[index] if names else f"class {index}"
+
+    def frame(self) -> pl.DataFrame:
+        """A row for each run, with all that is known of it."""
+        rows = []
+        for run in self.runs:
+            one, gain = self.estimates[run.candidate.title], self.gain(run)
+            row: dict[str, Any] = {
+                "method": run.candidate.method,
+                "batch_size": run.candidate.batch_size,
+                "changed": float(np.mean(run.after != self.outputs.before)),
+                "estimate": one.gain,
+                "low": one.low,
+                "high": one.high,
+                "agreement": self._agreement(run),
+                "ms_a_sample": 1000 * run.seconds / len(self.outputs),
+            }
+            rows.append(row | ({} if gain is None else {"gain": gain, **run.scores}))
+        return pl.DataFrame(rows)
+
+    def _agreement(self, run: Run) -> float | None:
+        """Of the samples that it changes, the share that most other methods change alike."""
+        others = {
+            one.candidate.method: one.after
+            for one in self.runs
+            if one.candidate.method != run.candidate.method
+        }
+        changed = run.after != self.outputs.before
+        if not others or not changed.any():
+            return None
+        alike = np.mean([after[changed] == run.after[changed] for after in others.values()], axis=0)
+        return float(np.mean(alike >= 0.5))
+
+    def table(self) -> Table:
+        """A row for each run: with labels the best first, without by the estimate of the gain."""
+        frame = self.frame()
+        scored = "gain" in frame.columns
+        header = ["method", "changed", "estimated gain", "agrees"]
+        header += ["accuracy", "worst group", "ECE", "NLL"] if scored else []
+        rows = []
+        if len(frame):
+            frame = frame.sort("gain" if scored else "estimate", descending=True)
+        for row in frame.iter_rows(named=True):
+            title = Candidate(row["method"], row["batch_size"]).title
+            one = self.estimates[title]
+            agrees = row["agreement"]
+            entries = [
+                Entry(title, best=title == self.advice.title),
+                Entry(percent(row["changed"])),
+                Entry(percent(one.gain, signed=True), note=one.interval),
+                Entry("" if agrees is None else percent(agrees)),
+            ]
+            if scored:
+                gain = percent(row["gain"], signed=True)
+                entries += [
+                    Entry(percent(row["accuracy"]), 100 * row["gain"], gain),
+                    Entry(percent(row["worst_group"])),
+                    Entry(percent(row["ece"])),
+                    Entry(f"{row['nll']:.2f}"),
+                ]
+            rows.append([*entries, Entry(f"{row['ms_a_sample']:.2f}")])
+        footnote = (
+            "In percent, and points of accuracy. Changed: samples of another class than the "
+            "network's. Estimated gain: without labels, below it the 90 % interval. Agrees: of its "
+            "changes, those that most other methods make, too."
+        )
+        if scored:
+            right = float(np.mean(self.outputs.before == self.outputs.labels))
+            footnote += f" The network alone is right in {percent(right)} %."
+        return Table(
+            "methods",
+            "Every method on this stream",
+            [*header, "ms a sample"],
+            rows,
+            frame,
+            footnote,
+        )
+
+    def group_table(self) -> Table | None:
+        """What the shown run does in each group; None where there are no groups."""
+        run, outputs = self.shown, self.outputs
+        if run is None or outputs.groups is None:
+            return None
+        data = []
+        for rows in outputs.streams:
+            one = estimate(outputs, run, self.runs, self.look.kinship, rows)
+            changed = float(np.mean(run.after[rows] != outputs.before[rows]))
+            row = {"group": str(outputs.groups[rows[0]]), "samples": len(rows), "changed": changed}
+            row |= {"estimate": one.gain, "low": one.low, "high": one.high}
+            if outputs.labels is not None:
+                for name, answers in (("before", outputs.before), ("after", run.after)):
+                    row[name] = float(np.mean(answers[rows] == outputs.labels[rows]))
+            data.append(row)
+        key = "changed" if outputs.labels is None else "gain"
+        frame = pl.DataFrame(data)
+        if outputs.labels is not None:
+            frame = frame.with_columns(gain=pl.col("after") - pl.col("before"))
+        frame = frame.sort(key, descending=key == "changed", maintain_order=True)
+        rows_ = [self._group_entries(row) for row in frame.head(_GROUPS).iter_rows(named=True)]
+        header = ["group", "samples", "changed", "estimated gain"]
+        header += ["before", "after"] if outputs.labels is not None else []
+        more = len(frame) - len(rows_)
+        note = f"and {more} groups more, in the CSV file" if more else ""
+        return Table("groups", f"Groups under {run.candidate.title}", header, rows_, frame, note)
+
+    def _group_entries(self, row: Mapping[str, Any]) -> list[Entry]:
+        one = Estimate(row["estimate"], row["low"], row["high"])
+        entries = [
+            Entry(row["group"]),
+            Entry(f"{row['samples']}"),
+            Entry(percent(row["changed"])),
+            Entry(percent(one.gain, signed=True), note=one.interval),
+        ]
+        if "gain" in row:
+            gain = 100 * row["gain"]
+            entries += [Entry(percent(row["before"])), Entry(percent(row["after"]), gain)]
+        return entries
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        return {
+            "samples": len(self.outputs),
+            "available": self.available,
+            "labels": self.outputs.labels is not None,
+            "look": {**vars(self.look), "order": self.look.order},
+            "advice": vars(self.advice),
+            "runs": self.frame().to_dicts(),
+            "untested": dict(self.left),
+        }
+
+    def _repr_markdown_(self) -> str:
+        advice = self.advice  # notebooks show it
+        return f"**{advice.headline}** {advice.reason}\n\n{self.table().markdown()}"
+
+    def write(
+        self,
+        path: PathLike,
+        *,
+        title: str = "Your stream",
+        command: Sequence[str] = (),
+        pictures: Pictures | None = None,
+    ) -> Path:
+        """Write the page, one HTML file with everything in it, and give its path.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        title : str
+            What the stream is called.
+        command : sequence of str
+            What makes the page again.
+        pictures : callable, optional
+            From the position of a sample to its image.
+        """
+        return write_page(self, path, title=title, command=command, pictures=pictures)

@@ -1,0 +1,150 @@
+"""What to take, why, and at what risk, in plain words: by what can be known without labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+import lametta.correctors
+from lametta import methods
+from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate
+from lametta.bench.trial.runs import Outputs, Run
+from lametta.bench.trial.stream import Look
+
+_STILL = 0.005  # the share of changes up to which Prudent keeps still
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take.
+
+    Attributes
+    ----------
+    method : str
+        By name; "source" for nothing.
+    title : str
+        As `lametta.bench.trial.runs.Candidate.title`; empty for nothing.
+    headline, reason, risk : str
+        What to do, why, and what may go wrong.
+    code : str
+        The line that does it.
+    """
+
+    method: str
+    title: str
+    headline: str
+    reason: str
+    risk: str
+    code: str
+
+
+def advise(
+    outputs: Outputs, runs: Sequence[Run], estimates: Mapping[str, Estimate], look: Look
+) -> Advice:
+    """Advise by the estimated gains: Prudent where it may help, and nothing where it would hurt.
+
+    Another method takes Prudent's place only where the whole interval of its gain lies above that
+    of Prudent's estimate. Labels are not looked at.
+
+    Examples
+    --------
+    >>> look = Look(9, 3, 1, 2.5, 0.6, 0.4)
+    >>> advise(Outputs(np.eye(2), np.eye(2)), [], {}, look).headline
+    'Take nothing: no method was run.'
+    """
+    best = _chosen(runs, estimates)
+    if best is None:
+        return _nothing("no method was run.", "There is nothing to compare.", "None.")
+    one, title = estimates[best.candidate.title], best.candidate.title
+    changed = float(np.mean(best.after != outputs.before))
+    about = f"{title} would change {changed:.1%} of the answers"
+    if look.kinship < LEAST_KINSHIP:
+        return _nothing(
+            "samples that look alike are of different classes.",
+            f"{about}. But neighbors agree in {look.kinship:.0%} of what the network's confidence "
+            "promises, as if each class came once: there is nothing to learn from others.",
+            "That a correction would have helped after all; a few hundred labels would tell.",
+        )
+    if changed > _STILL and one.gain <= 0:
+        return _nothing(
+            "no change that was tried looks right.",
+            f"{about}, and other methods do not agree with that. {_evidence(one)}",
+            "That a correction would have helped after all. A few hundred labels in the order of "
+            "the stream would tell.",
+        )
+    if changed <= _STILL:
+        return _nothing(
+            "there is nothing to gain that can be seen.",
+            f"{about}: it found no structure to draw on. {_order(look)}",
+            "Little. With Prudent in place, a stream that gets an order later would be corrected.",
+        )
+    sure = "" if one.verdict == "helps" else ", in shadow mode first: the estimate cannot tell"
+    return Advice(
+        best.candidate.method,
+        title,
+        f"Take {title}{sure}; about {100 * one.gain:+.0f} points, without labels "
+        f"{one.interval} at 90 %.",
+        f"{about}. {_evidence(one)} {_order(look)}",
+        _risk(look, best),
+        _code(best, outputs),
+    )
+
+
+def _chosen(runs: Sequence[Run], estimates: Mapping[str, Estimate]) -> Run | None:
+    if not runs:
+        return None
+    best = max(runs, key=lambda run: estimates[run.candidate.title].gain)
+    own = [run for run in runs if run.candidate.method == "prudent"]
+    if not own:
+        return best
+    prudent = max(own, key=lambda run: estimates[run.candidate.title].gain)
+    usual = estimates[prudent.candidate.title]
+    return best if estimates[best.candidate.title].low > max(usual.gain, 0.0) else prudent
+
+
+def _nothing(headline: str, reason: str, risk: str) -> Advice:
+    return Advice("source", "", f"Take nothing: {headline}", reason, risk, "")
+
+
+def _evidence(one: Estimate) -> str:
+    said = {
+        "helps": "the whole interval lies above 0.",
+        "hurts": "the whole interval lies below 0.",
+        "cannot tell": "the interval holds 0, so that labels alone can settle it.",
+    }[one.verdict]
+    return f"The estimate is {100 * one.gain:+.1f} points ({one.interval}): {said}"
+
+
+def _order(look: Look) -> str:
+    return " ".join(look.sentences()[2:3])
+
+
+def _risk(look: Look, best: Run) -> str:
+    said = []
+    if best.candidate.method != "prudent":
+        said.append("This method does not ask whether the stream is still like this one.")
+    if look.copies is not None and look.copies > 0.5:
+        said.append(
+            "Frames that follow each other are wrong together: where the network is wrong in most "
+            "of a scene, the correction is wrong in all of it, and surer."
+        )
+    if best.candidate.batch_size > 1:
+        said.append(
+            f"It was run in batches of {best.candidate.batch_size}; one by one it may gain less."
+        )
+    said.append("Gains end where the order ends: watch info['changed'] and info['evidence'].")
+    return " ".join(said)
+
+
+def _code(best: Run, outputs: Outputs) -> str:
+    (part,) = methods.find(best.candidate.method).components
+    name = getattr(part.factory, "__name__", "")
+    home = "lametta" if name in lametta.__all__ else "lametta.correctors"
+    made = f"{home}.{name}()" if hasattr(lametta.correctors, name) else repr(part.name)
+    ids = ""
+    if outputs.groups is not None:
+        made, ids = f"lametta.Streams({made})", ", groups"
+    return (
+        f"corrector = {made}  # then, as samples come:\n"
+        f"probs = corrector.correct(features, probs{ids}).probs"
+    )

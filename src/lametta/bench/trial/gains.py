@@ -1,0 +1,137 @@
+"""Estimate of a gain without labels, with an interval.
+
+What a correction gains is what it changes times r, where r is 1 if every change is right and was
+wrong before, and -1 if it is the other way round. A linear model guesses r from what can be seen of
+the changes (`clues`). Its coefficients were fitted on labeled streams, and its interval is where
+90 % of r were on those of a network that was left out: ``benchmarks/try.py``, docs/try.md.
+
+Neighbors in features and in time, the confidence of network and correction, and how diverse answers
+are were tried as clues, too. They told one network's streams better, and another's worse.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lametta.bench.trial.runs import Index, Outputs, Run
+
+PANEL = (
+    *("prudent", "lame", "windowed", "memory", "smoothing", "track", "prior_correction", "cofa"),
+)
+"""The methods whose agreement counts: they err in different ways, and are cheap."""
+
+CLUES = ("intercept", "agreement", "asks for evidence")
+"""The names of `clues`, in order."""
+
+COEFFICIENTS = (0.128, 0.703, 0.466)
+HALF_WIDTH = 0.708
+"""Of the 90 % interval of r."""
+
+LEAST_KINSHIP = 0.25
+"""The `lametta.bench.trial.stream.Look.kinship` below which no gain is guessed: no stream that the
+coefficients were fitted on has so little."""
+
+_EVIDENCE = ("prudent", "memory")  # which correct only as far as the stream so far speaks for it
+_NORMAL = 1.645  # deviations of a normal distribution that hold 90 %
+_FEW = 3  # methods of the panel, without which an estimate says nothing
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A gain of accuracy, as a share of samples, and its 90 % interval.
+
+    Examples
+    --------
+    >>> Estimate(0.05, 0.02, 0.08).verdict, Estimate(0.05, 0.02, 0.08).interval
+    ('helps', '2.0 to 8.0')
+    """
+
+    gain: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether it "helps" or "hurts", or "cannot tell" where the interval holds 0."""
+        if self.low > 0:
+            return "helps"
+        return "hurts" if self.high < 0 else "cannot tell"
+
+    @property
+    def interval(self) -> str:
+        """The interval in points."""
+        low, high = (round(100 * x, 1) + 0.0 for x in (self.low, self.high))  # no -0.0
+        return f"{low:.1f} to {high:.1f}"
+
+
+def panel(runs: Collection[Run]) -> list[Run]:
+    """The runs whose agreement counts."""
+    return [run for run in runs if run.candidate.method in PANEL]
+
+
+def clues(outputs: Outputs, run: Run, others: Collection[Run], rows: Index) -> NDArray[np.float64]:
+    """What can be seen of the changes among these samples, as `CLUES` names it.
+
+    The agreement is the share of the other methods that make the same change, less the share of
+    those that stay with the network, from -1 to 1.
+
+    Examples
+    --------
+    >>> from lametta.bench.trial.runs import Candidate
+    >>> outputs = Outputs(np.eye(2), np.eye(2))
+    >>> one, other = (
+    ...     Run(Candidate(name, 64), np.array(after), np.ones(2), np.ones(2), 0.0)
+    ...     for name, after in (("lame", [0, 0]), ("cofa", [0, 1]))
+    ... )
+    >>> clues(outputs, one, [one, other], np.arange(2))
+    array([ 1., -1.,  0.])
+    """
+    before, after = outputs.before, run.after
+    changed = rows[after[rows] != before[rows]]
+    votes = [
+        np.mean(
+            1.0 * (one.after[changed] == after[changed]) - (one.after[changed] == before[changed])
+        )
+        for one in others
+        if one.candidate.method != run.candidate.method
+    ]
+    agreement = float(np.mean(votes)) if votes and len(changed) else 0.0
+    return np.array([1.0, agreement, float(run.candidate.method in _EVIDENCE)])
+
+
+def estimate(
+    outputs: Outputs,
+    run: Run,
+    runs: Collection[Run],
+    kinship: float,
+    rows: Index | None = None,
+) -> Estimate:
+    """Estimate what a run gains on a stream, or on some samples of it.
+
+    With too few methods of `PANEL` among all runs, or too little kinship, the interval is all that
+    the changes allow.
+
+    Examples
+    --------
+    >>> from lametta.bench.trial.runs import Candidate
+    >>> outputs = Outputs(np.eye(2), np.eye(2))
+    >>> run = Run(Candidate("lame", 64), np.array([0, 0]), np.ones(2), np.ones(2), 0.0)
+    >>> estimate(outputs, run, [run], kinship=1.0)
+    Estimate(gain=0.0, low=-0.5, high=0.5)
+    """
+    rows = np.arange(len(outputs)) if rows is None else rows
+    share = float(np.mean(run.after[rows] != outputs.before[rows]))
+    if share == 0:
+        return Estimate(0.0, 0.0, 0.0)
+    others = panel(runs)
+    few = len({one.candidate.method for one in others} - {run.candidate.method}) < _FEW
+    if few or kinship < LEAST_KINSHIP:
+        return Estimate(0.0, -share, share)
+    center = float(np.clip(clues(outputs, run, others, rows) @ np.array(COEFFICIENTS), -1, 1))
+    # Of few changes r is also a matter of luck, more than in whole streams.
+    luck = 0.0 if len(rows) == len(outputs) else _NORMAL / np.sqrt(share * len(rows))
+    width = float(np.hypot(HALF_WIDTH, luck))
+    low, high = max(center - width, -1), min(center + width, 1)
+    return Estimate(share * center, share * low, share * high)

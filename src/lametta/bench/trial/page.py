@@ -1,0 +1,182 @@
+"""The page of a trial: one HTML file with everything in it."""
+
+import base64
+import io
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from markupsafe import Markup
+
+from lametta._files import PathLike, write_text
+from lametta.bench.report.page import template
+from lametta.bench.tables import Entry, Table
+from lametta.bench.trial.stream import flows, most_changed, neighbors
+from lametta.bench.trial.strips import OTHER, along, closest_look, colors, line, strips, ticks
+
+if TYPE_CHECKING:
+    from lametta.bench.trial import Trial
+    from lametta.bench.trial.runs import Index, Outputs, Run
+
+Pictures = Callable[[int], Any]
+"""From the position of a sample to its image, as Pillow has it, or as an array."""
+
+_SIZES = (192, 64)  # pixels of a sample's picture, and of a neighbor's
+
+
+def write(
+    trial: "Trial",
+    path: PathLike,
+    *,
+    title: str = "Your stream",
+    command: Sequence[str] = (),
+    pictures: Pictures | None = None,
+) -> Path:
+    """Write the page; ``pictures`` gives the image of a sample, where there are images."""
+    outputs, run = trial.outputs, trial.shown
+    text = template("trial.html.j2").render(
+        title=title,
+        advice=trial.advice,
+        table=trial.table(),
+        groups=trial.group_table(),
+        look=trial.look,
+        flows=_flows(trial) if run is not None else None,
+        samples=_samples(trial, run, pictures) if run is not None else [],
+        untested=_untested(trial),
+        how=_HOW,
+        command=shlex.join(command),
+        Markup=Markup,
+        **_strips(outputs, run, trial),
+    )
+    write_text(path, text.rstrip("\n") + "\n")
+    return Path(path)
+
+
+_HOW = (
+    "Each method saw the stream in its order, each group from its beginning, and no label. The "
+    "gain is estimated from the answers alone: from how far other methods agree with the changes, "
+    "and whether the method itself asks for evidence, as far as these went with the gain on "
+    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell "
+    "whether a method helps. docs/try.md says how often such intervals held.",
+    "A class has the same color in all strips; gray are all others. A stretch in which most would "
+    "change is shown, up to 360 samples.",
+)
+
+
+def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, Any]:
+    before = outputs.before
+    answers: dict[str, Index] = {"the network alone": before}
+    notes = [_right(outputs, before)]
+    if outputs.labels is not None:
+        answers, notes = {"truth": outputs.labels.astype(np.intp)} | answers, ["", *notes]
+    if run is not None:
+        answers |= {run.candidate.title: run.after}
+        notes.append(_right(outputs, run.after))
+    shown = slice(0, 360) if run is None else closest_look(outputs, run)
+    palette = colors(*(found[shown] for found in answers.values()))
+    watched = trial.watched
+    lines = []
+    if watched is not None:
+        for name, what, top in (
+            ("novelty", "novelty: 0 for a near-copy of the sample before", 1.0),
+            ("evidence", "evidence: nats by which the past predicts the network's answers", 2.0),
+        ):
+            if np.ptp(watched.series[name]) > 0:
+                low = -0.5 if name == "evidence" else 0.0
+                lines.append((what, line(along(watched, name, outputs)[shown], low, top)))
+    stop = min(shown.stop, len(outputs))
+    where = f"Samples {shown.start + 1} to {stop} of {len(outputs):,}, one cell each"
+    return {
+        "legend": [
+            *((trial.class_name(c), color) for c, color in palette.items()),
+            ("others", OTHER),
+        ],
+        "strips": strips(answers, notes, shown, palette),
+        "ticks": ticks(outputs, shown),
+        "lines": lines,
+        "caption": where + (", as they came." if outputs.groups is None else ", as in the file."),
+    }
+
+
+def _right(outputs: "Outputs", found: Any) -> str:
+    if outputs.labels is None:
+        return ""
+    return f"{np.mean(found == outputs.labels):.1%} right"
+
+
+def _flows(trial: "Trial") -> Table | None:
+    run = trial.shown
+    if run is None or not (commonest := flows(trial.outputs.before, run.after)):
+        return None
+    rows, data = [], []
+    for before, after, n in commonest:
+        names = trial.class_name(before), trial.class_name(after)
+        entries = [Entry(names[0]), Entry(names[1]), Entry(f"{n}")]
+        data.append({"before": names[0], "after": names[1], "samples": n})
+        if (labels := trial.outputs.labels) is not None:
+            moved = (trial.outputs.before == before) & (run.after == after)
+            right, was = (int((labels[moved] == c).sum()) for c in (after, before))
+            entries += [Entry(f"{right}"), Entry(f"{was}")]
+            data[-1] |= {"right_now": right, "right_before": was}
+        rows.append(entries)
+    header = ["before", "after", "samples"]
+    header += ["right now", "right before"] if trial.outputs.labels is not None else []
+    title = f"The commonest changes by {run.candidate.title}"
+    return Table("flows", title, header, rows, pl.DataFrame(data))
+
+
+def _samples(trial: "Trial", run: "Run", pictures: Pictures | None) -> list[dict[str, Any]]:
+    outputs = trial.outputs
+    rows = most_changed(outputs, run)
+    found = []
+    for row, near in zip(rows, neighbors(outputs, rows), strict=True):
+        before = int(outputs.before[row])
+        labels = outputs.labels
+        found.append(
+            _sample(trial, row, pictures, _SIZES[0])
+            | {
+                "sure_before": f"{outputs.probs[row, before]:.0%}",
+                "after": trial.class_name(int(run.after[row])),
+                "sure_after": f"{run.confidence[row]:.0%}",
+                "label": "" if labels is None else trial.class_name(int(labels[row])),
+                "neighbors": [_sample(trial, one, pictures, _SIZES[1]) for one in near],
+            }
+        )
+    return found
+
+
+def _sample(trial: "Trial", row: int, pictures: Pictures | None, size: int) -> dict[str, Any]:
+    outputs = trial.outputs
+    return {
+        "key": outputs.keys[row] if outputs.keys else f"row {row}",
+        "before": trial.class_name(int(outputs.before[row])),
+        "picture": "" if pictures is None else _data_uri(pictures(row), size),
+    }
+
+
+def _data_uri(image: Any, size: int) -> str:
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        array = np.asarray(image)
+        array = array.transpose(1, 2, 0) if array.ndim == 3 and len(array) in (1, 3) else array
+        array = array[..., 0] if array.ndim == 3 and array.shape[-1] == 1 else array
+        if array.dtype.kind == "f":
+            array = 255 * (array - array.min()) / max(float(np.ptp(array)), 1e-9)
+        image = Image.fromarray(array.astype(np.uint8))
+    image = image.convert("RGB")
+    image.thumbnail((size, size))
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
+
+
+def _untested(trial: "Trial") -> list[tuple[str, str]]:
+    """Names of methods by the reason why they were left out."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in trial.left.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [("; ".join(names), reason) for reason, names in by_reason.items()]

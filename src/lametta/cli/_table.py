@@ -1,0 +1,117 @@
+"""Predictions in a .csv or .parquet file: one row a sample, one column a class."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lametta._checks import import_optional, reading
+from lametta._files import check_regular_file
+from lametta.data.bank.safetensors import Header
+from lametta.types import LamettaError
+
+_COLUMNS = {name: f"{name}s" for name in ("label", "group", "key")}
+_SKIPPED = ("row", "before", "after", "confidence")  # a correction writes them
+_FEATURE = re.compile(r"(?:features?|f)[_.]?(\d+)")
+_OUTPUT = re.compile(r"(probs?|p|logits?)[_.](.+)")
+_SLACK = 1e-3  # of the sum of a row
+
+
+def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
+    """Read ``prob_<class>`` or ``logit_<class>`` and more, as arrays, header and unused names.
+
+    ``feature_0``, ``feature_1``, ... are features; where there are none, the square roots of the
+    probabilities take their place. ``label`` (a class's name or number), ``group`` and ``key`` are
+    optional. Columns of numbers from 0 to 1 that sum to 1 are probabilities whatever their names.
+    """
+    if not path.exists():
+        raise LamettaError(
+            f"no such file: {str(path)!r}; IN must end in .npz or .safetensors, or be a .csv or "
+            ".parquet with a column prob_<class> for each class"
+        )
+    polars = import_optional("polars", "polars", f"a {path.suffix} file")
+    check_regular_file("IN", path)
+    with reading(path, f"a {path.suffix} file"):
+        frame = (polars.read_csv if path.suffix == ".csv" else polars.read_parquet)(path)
+    if not len(frame):
+        raise LamettaError(f"IN must have a row for each sample, got none in {path}")
+    single = {name: name.rstrip("s") for name in frame.columns}
+    columns = {_COLUMNS[one]: frame[name] for name, one in single.items() if one in _COLUMNS}
+    others = [name for name in frame.columns if single[name] not in (*_COLUMNS, *_SKIPPED)]
+    features = {int(m[1]): name for name in others if (m := _FEATURE.fullmatch(name))}
+    rest = [name for name in others if name not in features.values()]
+    kind, names, unused = _outputs(frame, rest, path)
+    outputs = _numbers(frame, list(names), path)
+    arrays: dict[str, Any] = {kind: outputs}
+    arrays["features"] = (
+        _numbers(frame, [features[i] for i in sorted(features)], path)
+        if features
+        else np.sqrt(_probs(kind, outputs))
+    )
+    classes = list(names.values())
+    if "labels" in columns:
+        arrays["labels"] = _labels(columns.pop("labels"), classes)
+    arrays |= {
+        name: column.cast(polars.String).to_numpy().astype(str) for name, column in columns.items()
+    }
+    return arrays, {"classes": classes}, unused
+
+
+def _outputs(frame: Any, rest: list[str], path: Path) -> tuple[str, dict[str, str], list[str]]:
+    """Whether there are probs or logits, the name of the class of each column, and what is left."""
+    named = {name: m for name in rest if (m := _OUTPUT.fullmatch(name))}
+    if len(named) > 1:
+        kind = "logits" if next(iter(named.values()))[1].startswith("logit") else "probs"
+        names = {name: m[2] for name, m in named.items() if m[1][0] == kind[0]}
+        if kind == "probs":
+            _check_probs(_numbers(frame, list(names), path), path)
+        return kind, names, [name for name in rest if name not in names]
+    numeric = [name for name in rest if frame[name].dtype.is_numeric()]
+    if len(numeric) < 2:
+        have = ", ".join(frame.columns[:8])
+        raise LamettaError(
+            f"IN must have a column of probabilities for each class, prob_<class>, or logits, "
+            f"logit_<class>, got {have} in {path}"
+        )
+    _check_probs(_numbers(frame, numeric, path), path)
+    return "probs", {name: name for name in numeric}, [name for name in rest if name not in numeric]
+
+
+def _check_probs(probs: Any, path: Path) -> None:
+    sums = probs.sum(axis=1)
+    wrong = (probs < 0).any(axis=1) | ~(abs(sums - 1) <= _SLACK)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise LamettaError(
+            f"probabilities of IN must be >= 0 and sum to 1 in each row, got a sum of "
+            f"{sums[row]:g} in row {row} of {path} (rows count from 0); columns logit_<class> "
+            "would be logits"
+        )
+
+
+def _probs(kind: str, outputs: Any) -> Any:
+    if kind == "probs":
+        return outputs
+    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+def _numbers(frame: Any, names: list[str], path: Path) -> Any:
+    for name in names:
+        if not frame[name].dtype.is_numeric() or frame[name].null_count():
+            got = "an empty cell" if frame[name].null_count() else str(frame[name].dtype)
+            raise LamettaError(f"column {name!r} of IN must be numbers, got {got} in {path}")
+    return frame.select(names).to_numpy().astype(np.float64)
+
+
+def _labels(column: Any, classes: list[str]) -> Any:
+    if column.null_count():
+        raise LamettaError("label of IN must be there in every row, or in none")
+    if column.dtype.is_integer():
+        return column.to_numpy().astype(np.int64)
+    places = {name: i for i, name in enumerate(classes)}
+    unknown = sorted(set(column.to_list()) - places.keys())
+    if unknown:
+        raise LamettaError(f"label of IN must be one of its classes, got {unknown[0]!r}")
+    return np.array([places[name] for name in column.to_list()], np.int64)

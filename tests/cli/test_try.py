@@ -1,0 +1,144 @@
+import json
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from lametta.cli import app
+from lametta.cli._predictions import read
+from tests.conftest import softmax
+
+runner = CliRunner()
+METHODS = "prudent,lame,memory,smoothing"
+
+
+def run(*arguments):
+    return runner.invoke(app, ["try", *map(str, arguments)])
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 20)
+    features = (np.eye(3)[labels] + 0.3 * rng.normal(size=(60, 3))).astype(np.float32)
+    logits = (np.eye(3)[labels] + rng.normal(size=(60, 3))).astype(np.float32)
+    return {"features": features, "logits": logits, "labels": labels}
+
+
+@pytest.fixture
+def bank(arrays, tmp_path):
+    np.savez(tmp_path / "bank.npz", **arrays)
+    return tmp_path / "bank.npz"
+
+
+def test_try(bank, arrays, tmp_path):
+    page = tmp_path / "page.html"
+    result = run(bank, "-o", page, "--methods", METHODS, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    right = np.mean(arrays["logits"].argmax(axis=1) == arrays["labels"])
+    flat = " ".join(result.output.split())
+    assert f"The network alone is right in {100 * right:.1f} %" in flat
+    assert "lame, batches of 64" in result.output
+    assert re.search(r"^Take ", result.output, re.MULTILINE)
+    assert page.read_text().startswith("<!doctype html>")
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"bank.npz", "page.html", "page.results.safetensors"}
+
+
+def test_json_goes_on_and_restarts(bank, tmp_path):
+    page = tmp_path / "page.html"
+    first = run(bank, "-o", page, "--methods", "lame", "--jobs", 1, "--json")
+    found = json.loads(first.stdout)
+    assert [one["method"] for one in found["runs"]] == ["lame"]
+    assert found["samples"] == found["available"] == 60
+    assert found["runs"][0].keys() >= {"estimate", "low", "high", "accuracy", "ece", "nll"}
+    again = json.loads(run(bank, "-o", page, "--methods", "lame", "--jobs", 1, "--json").stdout)
+    assert again == found  # with the time that it took then: nothing was run
+    anew = run(bank, "-o", page, "--methods", "lame", "--jobs", 1, "--json", "--restart")
+    assert json.loads(anew.stdout)["runs"][0]["ms_a_sample"] != found["runs"][0]["ms_a_sample"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_of_predictions(arrays, tmp_path, ending):
+    probs = softmax(arrays["logits"].astype(np.float64))
+    names = ["ant", "bee", "cat"]
+    frame = pl.DataFrame(
+        {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+        | {f"feature_{i}": arrays["features"][:, i] for i in range(3)}
+        | {"label": [names[k] for k in arrays["labels"]], "group": ["a"] * 30 + ["b"] * 30}
+        | {"key": [f"{i}.jpg" for i in range(60)]}
+    )
+    file = tmp_path / f"in.{ending}"
+    getattr(frame, f"write_{ending}")(file)
+    given = read(file, None)
+    assert np.allclose(given.probs, probs)
+    assert np.allclose(given.features, arrays["features"], atol=1e-6)
+    assert (given.labels == arrays["labels"]).all()
+    assert given.classes == ("ant", "bee", "cat")
+    assert given.groups.tolist() == ["a"] * 30 + ["b"] * 30
+    result = run(file, "-o", tmp_path / "x.html", "--methods", "prudent,average", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "2 streams, kept apart" in result.output
+
+
+def test_a_table_without_features_takes_the_roots_of_probabilities(tmp_path):
+    (tmp_path / "in.csv").write_text("cat,dog,note\n0.9,0.1,x\n0.25,0.75,y\n")
+    given = read(tmp_path / "in.csv", None)
+    assert np.allclose(given.features, np.sqrt([[0.9, 0.1], [0.25, 0.75]]))
+    assert given.classes == ("cat", "dog")
+    assert "note" in given.notes[0]
+
+
+def test_logits_in_a_table(tmp_path):
+    (tmp_path / "in.csv").write_text("logit_0,logit_1,label\n2,0,1\n0,1,0\n")
+    given = read(tmp_path / "in.csv", None)
+    assert np.allclose(given.probs, softmax(np.array([[2.0, 0], [0, 1]])))
+    assert given.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prob_a,prob_b\n0.9,0.3\n", "must be >= 0 and sum to 1 in each row, got a sum of 1.2"),
+        ("class,confidence\ncat,0.9\n", "must have a column of probabilities for each class"),
+        ("prob_a,prob_b\n0.9,\n", "must be numbers, got an empty cell"),
+        ("prob_a,prob_b,label\n0.9,0.1,c\n", "label of IN must be one of its classes, got 'c'"),
+        ("prob_a,prob_b\n", "must have a row for each sample"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, text, message):
+    (tmp_path / "in.csv").write_text(text)
+    result = run(tmp_path / "in.csv", "-o", tmp_path / "x.html")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_sources_that_are_refused(tmp_path, bank):
+    (tmp_path / "md.json").write_text("{}")
+    (tmp_path / "photos").mkdir()
+    for arguments, message in (
+        ([tmp_path / "md.json"], "lametta camera-traps corrects"),
+        ([tmp_path / "photos"], "or have a --model beside it"),
+        ([bank, "--model", "embedded:digits"], "--model must be left out"),
+        ([bank, "--budget", "soon"], "--budget must be a time such as 60s"),
+        ([bank, "--methods", "prudnt"], "did you mean 'prudent'"),
+        ([bank, "-o", "x.txt"], "--output must end in .html"),
+        ([tmp_path / "none.npz"], "no such file"),
+    ):
+        options = [] if "-o" in arguments else ["-o", tmp_path / "x.html"]
+        result = run(*arguments, *options)
+        assert result.exit_code == 2, arguments
+        assert message in " ".join(result.output.split())
+
+
+@pytest.mark.slow(8)
+def test_a_model_and_its_images(tmp_path):
+    """Pictures of the samples are in the page, and the bank of the outputs beside it."""
+    page = tmp_path / "page.html"
+    result = run("embedded:digits_vid", "--model", "embedded:digits", "-o", page,
+                 "--methods", "prudent,average", "--jobs", 1)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "data:image/jpeg;base64," in page.read_text()
+    assert (tmp_path / "page.bank.safetensors").exists()
