@@ -92,6 +92,8 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "alpha_bn": "lametta.torch:AlphaBN",
         "ema_bn": "lametta.torch:EMABN",
         "ttbn": "lametta.torch:TTBN",
+        "half_bn": "lametta.torch:HalfBN",
+        "prudent_bn": "lametta.torch:PrudentBN",
         "prudent": "lametta.correctors:Prudent",
         "memory": "lametta.correctors:Memory",
         "windowed": "lametta.correctors:Windowed",
