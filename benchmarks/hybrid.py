@@ -131,7 +131,7 @@ class Bench:
     def __init__(self, name: str, weights: Path, images: Images) -> None:
         loaded = zoo.load(name, weights=weights)
         self.net, self.preprocess, self.images = loaded.net, loaded.preprocess, images
-        self.model = Classifier(loaded.net)
+        self.model = Classifier(loaded.net, preprocess=loaded.preprocess)
         mean, std = loaded.preprocess.mean, loaded.preprocess.std
         self.mean, self.std = (torch.tensor(x)[:, None, None] for x in (mean, std))
 

@@ -47,6 +47,7 @@ from lametta.torch.methods import (
 )
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs
+from lametta.torch.probation import Probation
 from lametta.torch.wrapped import Wrapped, wrap
 
 # As they were called before each method had the name that its paper gives it.
@@ -81,6 +82,7 @@ __all__ = [
     "Outputs",
     "PeTTA",
     "Preprocess",
+    "Probation",
     "PrudentBN",
     "PseudoLabel",
     "RDumb",

@@ -228,6 +228,20 @@ class NetworkMethod:
         norms = norms_of(net) if self.statistics == "all" else chosen
         return Network(self.model, parameters, list(norms), optimizer, self.bn_momentum, self.seed)
 
+    def predict(self, x: Sized, /) -> Outputs:
+        """Make a pass as the method answers by, which learns nothing: for probes and vetoes.
+
+        Normalizations go by this batch where ``bn_momentum`` is 0, since running statistics are
+        then the source's, and by running ones else. A teacher answers where there is one.
+        """
+        with _lock_of(self.model.net), torch.inference_mode(False):
+            x = _out_of_inference_mode(x)
+            network = self._network or self._begin(x)
+            with network.stepping(StepTimer(next(self.model.net.parameters()).device)):
+                asked = network.teacher() if "teacher" in self.needs else network
+                with torch.no_grad():
+                    return asked(x, train=self.bn_momentum == 0)
+
     def reset(self) -> None:
         """Give the network back as it was before the first step, and forget all state."""
         if self._before is None or self._network is None:

@@ -1,19 +1,30 @@
 """A network asked as it is, or with its first normalizations half-way to a stream's statistics."""
 
 import math
+from collections.abc import Sized
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from lametta.torch.model import Classifier
 from lametta.torch.moments import Meter, change, has_statistics, measuring, shift
-from lametta.torch.network import Batch, Network, Outputs
+from lametta.torch.network import Outputs
 from lametta.types import LamettaError
 
 SHARE = 0.5  # of the layers, and of the way: .35 to .7 of either gain within 3 points
 SKIPPED = 0.1  # of the layers, the first, say nothing of a domain: they follow single images' light
 WINDOW = 64  # samples that statistics are of: 32 and 128 gain the same
 LEAST = 16  # samples that say something of a domain
+
+
+class Asked(Protocol):
+    """What makes a pass in eval mode: a `lametta.torch.Network`, or a copy of one."""
+
+    model: Classifier
+
+    def __call__(self, x: Any, /, *, train: bool) -> Outputs: ...
 
 
 @dataclass
@@ -50,7 +61,7 @@ class Halfway:
                 got = list(held.shape)
                 raise LamettaError(f"halfway.{name} must be [n, 2, C] moments, got {got}")
 
-    def ask_source(self, batch: Batch, net: Network, /) -> Outputs:
+    def ask_source(self, batch: Sized, net: Asked, /) -> Outputs:
         """The source's answer, by a pass in which its moments are measured."""
         with measuring(self.norms or _norms(net), len(batch)) as meter:
             answer = net(batch, train=False)
@@ -58,7 +69,7 @@ class Halfway:
         self.source = self._joined(self.source, meter, len(batch))
         return answer
 
-    def ask_moved(self, batch: Batch, net: Network, /) -> Outputs:
+    def ask_moved(self, batch: Sized, net: Asked, /) -> Outputs:
         """The moved network's answer, by statistics of the last 64 samples and of the batch."""
         if not self.norms:  # whose order a pass tells
             with measuring(_norms(net), len(batch)) as meter:
@@ -130,5 +141,5 @@ class Halfway:
         return torch.tensor(self.sizes[self.skipped :], device=held.device)
 
 
-def _norms(net: Network) -> list[nn.Module]:
+def _norms(net: Asked) -> list[nn.Module]:
     return [module for module in net.model.net.modules() if has_statistics(module)]

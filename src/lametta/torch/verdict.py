@@ -1,7 +1,7 @@
 """The verdict between two networks on the same samples: whose answers neighbors predict."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ _POWER = 1 / 4  # of probabilities: the best of eight in telling harm from gain 
 _TINY = 1e-30
 
 
-def information(features: Tensor, probs: Tensor) -> Tensor:
+def information(features: Tensor, probs: Tensor, usual: Tensor | None = None) -> Tensor:
     """What feature neighbors say of each sample's answer beyond what all samples say [n], in nats.
 
     With q the probabilities to the power 1/4, scaled to sum to 1, N the five nearest neighbors of a
@@ -24,7 +24,7 @@ def information(features: Tensor, probs: Tensor) -> Tensor:
         I_i = sum_k q_ik log[(sum over N of q_k + m_k) / (6 m_k)].
 
     It is 0 where all answers are alike, and where an error is shared with no neighbor: neither
-    confidence nor diversity counts as such.
+    confidence nor diversity counts as such. ``usual`` [K] takes the place of m.
 
     Examples
     --------
@@ -35,13 +35,25 @@ def information(features: Tensor, probs: Tensor) -> Tensor:
     True
     """
     n, k = len(features), min(NEIGHBORS, len(features) - 1)
-    q = probs**_POWER
-    q = q / q.sum(1, keepdim=True)
+    q = softened(probs)
     unit = functional.normalize(features, dim=1)
     near = (unit @ unit.T).fill_diagonal_(-math.inf).topk(k, dim=1).indices
     others = q[near].sum(1)
-    mean = ((q.sum(0) - q + others / k) / n).clamp(min=_TINY)
+    mean = (q.sum(0) - q + others / k) / n if usual is None else usual
+    mean = mean.clamp(min=_TINY)
     return (q * ((others + mean) / ((k + 1) * mean)).log()).sum(1)
+
+
+def softened(probs: Tensor, power: Tensor | float = _POWER) -> Tensor:
+    """Probabilities to a power, scaled to sum to 1 again; by default the q of `information`.
+
+    Examples
+    --------
+    >>> softened(torch.tensor([[0.81, 0.01]]), 0.5)
+    tensor([[0.9000, 0.1000]])
+    """
+    q = probs**power
+    return q / q.sum(1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,36 @@ class Pairs:
     def t(self) -> Tensor:
         """Student's t of the difference of `information`, positive where the source's is less."""
         gain = information(self.other_features, self.other_probs)
-        gain = gain - information(self.features, self.probs)
-        spread: Tensor = gain.std() / len(gain) ** 0.5
-        return gain.mean() / spread.clamp(min=_TINY)
+        return _t(gain - information(self.features, self.probs))
+
+    def both_t(self) -> list[Tensor]:
+        """`t`, and the same by what both networks say of all samples."""
+        usual = torch.cat([softened(self.probs), softened(self.other_probs)]).mean(0)
+        gain = information(self.other_features, self.other_probs, usual)
+        return [self.t(), _t(gain - information(self.features, self.probs, usual))]
+
+    def on_one_scale(self) -> "Pairs":
+        """The other's answers as sharp as the source's, where they are plainly on another scale.
+
+        That is where their mean confidence is below half of the source's, as after a division by a
+        prior: to the power at which the mean entropy of q is the source's.
+        """
+        sure = self.probs.amax(1).mean() > 2 * self.other_probs.amax(1).mean()
+        wanted, low = _entropy(softened(self.probs)), torch.zeros_like(self.probs[0, 0])
+        high = low + 64.0
+        for _ in range(30):  # bisection, with no wait for the device
+            power = (low + high) / 2
+            flat = _entropy(softened(self.other_probs, power * _POWER)) > wanted
+            low, high = torch.where(flat, power, low), torch.where(flat, high, power)
+        sharp = softened(self.other_probs, torch.where(sure, low, torch.ones_like(low)))
+        return replace(self, other_probs=sharp)
+
+
+def _t(gain: Tensor) -> Tensor:
+    spread: Tensor = gain.std() / len(gain) ** 0.5
+    return gain.mean() / spread.clamp(min=_TINY)
+
+
+def _entropy(q: Tensor) -> Tensor:
+    found: Tensor = torch.special.entr(q).sum(1).mean()
+    return found
