@@ -8,12 +8,15 @@ images and corruptions, ``--network`` another network, ``--weights`` its file; `
 AdaBN with Prudent on top, by momenta of .05, .2 and 1, of which the table takes the best of each
 stream, as only labels can. ``--one-class`` runs streams of a single class instead.
 
+``--cost`` times a step in each state beside the plain pass, and stores nothing.
+
 Rows that a file has are not run again, so that a run goes on where it was; ``--table`` shows what
 it has. One core takes about 20 minutes for a network without ``--fixed``.
 """
 
 import argparse
 import csv
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -186,6 +189,27 @@ class Bench:
         return (100 * before / n, 100 * after / n), told
 
 
+def cost(bench: Bench, images: Images, batch: int, rounds: int = 30) -> None:
+    """Print how long a step takes in each state, in plain passes of the same batch."""
+    positions = images.hundred[:, : -(-batch // 10)].ravel()[:batch]
+    for state, condition in (("closed", "clean"), ("open", "contrast")):
+        run = Run(condition, "", batch, positions, [condition] * batch)
+        x, method, times = bench.inputs(run), HalfBN(bench.model), {"plain": [], "step": []}
+        for _ in range(4):
+            info = method.step(x).info
+        for _ in range(rounds):
+            for name, call in (("plain", bench.model), ("step", method.step)):
+                start = time.process_time()  # of one thread: others may be busy here
+                call(x)
+                times[name].append(time.process_time() - start)
+        info = method.step(x).info
+        method.reset()
+        # Four steps take turns while it is open, of which one is the source's, too.
+        plain = np.median(times["plain"])
+        steps = np.array(times["step"][: rounds // 4 * 4]).reshape(-1, 4).mean(1)
+        print(f"{state} ({info['state']:g}), batches of {batch}: {np.median(steps) / plain:.2f}")
+
+
 def table(rows: list[dict[str, str]]) -> None:
     """Print gains over the better of source and source with Prudent, by kinds of streams."""
 
@@ -244,6 +268,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=BATCHES)
     parser.add_argument("--fixed", action="store_true", help="fixed momenta beside it")
     parser.add_argument("--one-class", action="store_true", help="streams of one class")
+    parser.add_argument("--cost", action="store_true", help="time steps, store nothing")
     parser.add_argument("--csv", type=Path, required=True, help="where rows are kept")
     parser.add_argument("--table", action="store_true", help="show the table, run nothing")
     given = parser.parse_args()
@@ -256,6 +281,10 @@ def main() -> None:
         weights = given.weights or given.data / WEIGHTS[given.network]
         images = Images(given.data, given.half)
         bench = Bench(name, weights, images)
+        if given.cost:
+            for batch in given.batches:
+                cost(bench, images, batch)
+            return
         known = {
             tuple(row[key] for key in ("network", "half", "condition", "order", "batch", "seed"))
             for row in stored

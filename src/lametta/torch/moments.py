@@ -41,10 +41,20 @@ def sample_moments(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """
     over, wide = tuple(range(2, x.ndim)), mean.dtype
     m = x.mean(over, dtype=wide) if over else x.to(wide)
-    # Squares of half precision would overflow.
-    length = torch.linalg.vector_norm(x, dim=over, dtype=wide) if over else m
-    q = length**2 * (m.numel() / max(x.numel(), 1))
+    q = _mean_square(x, wide)
     return torch.stack([(m - mean) / var.sqrt(), (q - 2 * m * mean + mean**2) / var], 1)
+
+
+def _mean_square(x: Tensor, wide: torch.dtype) -> Tensor:
+    """The mean square over positions, in a type in which squares do not overflow."""
+    over = tuple(range(2, x.ndim))
+    if not over:
+        return x.to(wide) ** 2
+    if x.is_contiguous() or x.is_cuda:  # in one kernel, which on a CPU is slow in other layouts
+        size = x.numel() / max(x.shape[0] * x.shape[1], 1)
+        length: Tensor = torch.linalg.vector_norm(x, dim=over, dtype=wide)
+        return length**2 / max(size, 1)
+    return x.to(wide).square().mean(over)
 
 
 class Meter:
