@@ -273,7 +273,8 @@ def test_any_batch_normalization(dims, frozen):
     x, _ = stream()
     x, n = x[:210], 16
     expected = follow(HalfBN(Classifier(network())), x, n)
-    assert expected[-1].info["state"] == 1
+    assert [one.info["state"] for one in expected[4:]] == [0.5] + [1] * 9
+    assert sum(one.info["forwards"] for one in expected[6:]) == 8 * 1.25
     found = follow(HalfBN(Classifier(network(dims, frozen=frozen))), shaped(x, dims), n)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.probs, other.probs)
