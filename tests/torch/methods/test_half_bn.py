@@ -268,6 +268,7 @@ def follow(method, x, batch=16):
     return [method.step(part) for part in x.split(batch)]
 
 
+# With `test_a_stream_without_a_shift_costs_one_pass`, the passes of docs/hybrid.md.
 @pytest.mark.parametrize(("dims", "frozen"), [(1, False), (3, False), (2, True)])
 def test_any_batch_normalization(dims, frozen):
     x, _ = stream()
