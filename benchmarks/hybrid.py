@@ -90,10 +90,11 @@ class Images:
 
     @cache  # noqa: B019 - as long as the program
     def image(self, position: int, condition: str) -> NDArray[np.uint8]:
-        plain = self.pixels[position]
+        plain: NDArray[np.uint8] = self.pixels[position]
         if condition == "clean":
             return plain
-        return corrupt_pixels(plain, condition, SEVERITY, int(position))
+        corrupted: NDArray[np.uint8] = corrupt_pixels(plain, condition, SEVERITY, int(position))
+        return corrupted
 
 
 def runs(images: Images, half: str, seed: int, one_class: bool) -> Iterator[Run]:
@@ -135,6 +136,7 @@ class Bench:
         loaded = zoo.load(name, weights=weights)
         self.net, self.preprocess, self.images = loaded.net, loaded.preprocess, images
         self.model = Classifier(loaded.net, preprocess=loaded.preprocess)
+        assert loaded.preprocess is not None
         mean, std = loaded.preprocess.mean, loaded.preprocess.std
         self.mean, self.std = (torch.tensor(x)[:, None, None] for x in (mean, std))
 
@@ -163,10 +165,10 @@ class Bench:
         )
         if fixed and shifted and run.batch > 1 and run.order in ("i.i.d.", "by class"):
             for momentum in MOMENTA:
-                method = AdaBN(self.model, momentum=momentum)
-                found, _ = self.follow(Corrected(method, Prudent()), x, labels, run.batch)
+                other = AdaBN(self.model, momentum=momentum)
+                found, _ = self.follow(Corrected(other, Prudent()), x, labels, run.batch)
                 row[f"adabn {momentum}"] = found[1]
-                method.reset()
+                other.reset()
         return row
 
     def follow(
@@ -175,7 +177,7 @@ class Bench:
         """Accuracy before and after the corrector, and what the method said of itself."""
         before = after = passes = opened = 0.0
         changes = t = 0.0
-        for x_part, y in zip(x.split(batch), labels.split(batch), strict=True):
+        for x_part, y in zip(torch.split(x, batch), torch.split(labels, batch), strict=True):
             prediction = adapter.step(x_part)
             assert prediction.source is not None
             before += float((prediction.source.argmax(1) == y).sum())
@@ -194,7 +196,8 @@ def cost(bench: Bench, images: Images, batch: int, rounds: int = 30) -> None:
     positions = images.hundred[:, : -(-batch // 10)].ravel()[:batch]
     for state, condition in (("closed", "clean"), ("open", "contrast")):
         run = Run(condition, "", batch, positions, [condition] * batch)
-        x, method, times = bench.inputs(run), HalfBN(bench.model), {"plain": [], "step": []}
+        x, method = bench.inputs(run), HalfBN(bench.model)
+        times: dict[str, list[float]] = {"plain": [], "step": []}
         for _ in range(4):
             info = method.step(x).info
         for _ in range(rounds):

@@ -11,6 +11,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ def chosen(images: Images, seed: int) -> Iterator[Run]:
 def follow(method: NetworkMethod | Probation, x: torch.Tensor, labels: torch.Tensor) -> list[float]:
     """Accuracy in percent, forward and backward passes a sample."""
     right = forwards = backwards = 0.0
-    for part, y in zip(x.split(16), labels.split(16), strict=True):
+    for part, y in zip(torch.split(x, 16), torch.split(labels, 16), strict=True):
         prediction = method.step(part)
         right += float((prediction.probs.argmax(1) == y).sum())
         forwards += float(prediction.info["forward_samples"])
@@ -67,7 +68,7 @@ def table(rows: list[dict[str, str]]) -> None:
         kept = f"{100 * guarded[gains].sum() / alone[gains].sum():.0f} %" if gains.any() else ""
         passes = []
         for key in ("alone", "guarded"):
-            found = [np.mean([float(row[f"{key}_{way}"]) for row in own]) for way in ("f", "b")]
+            found = [fmean(float(row[f"{key}_{way}"]) for row in own) for way in ("f", "b")]
             passes.append("{:.2f} + {:.2f}".format(*found))
         print(
             f"| {name} | {len(own)} | {alone.mean():+.1f} / {alone.min():+.1f} "
@@ -98,7 +99,7 @@ def main() -> None:
                     continue
                 x, labels = bench.inputs(run), torch.as_tensor(images.labels[run.index])
                 with torch.no_grad():
-                    answers = torch.cat([bench.net(part).argmax(1) for part in x.split(50)])
+                    answers = torch.cat([bench.net(part).argmax(1) for part in torch.split(x, 50)])
                 row = {"method": title, "condition": run.condition, "order": run.order}
                 row |= {"seed": str(given.seed)}
                 row["source"] = f"{100 * float((answers == labels).double().mean()):.4f}"

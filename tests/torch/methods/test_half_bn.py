@@ -344,6 +344,13 @@ def test_a_shift_that_moving_does_not_help_is_vetoed():
     assert sum(one.info["forwards"] for one in found) == 50 + 2 * 8 + 4
 
 
+@pytest.mark.parametrize(("t", "state"), [(3.0, 0.5), (3.1, 1)])
+def test_it_opens_above_3(t, state, monkeypatch):
+    monkeypatch.setattr(Pairs, "t", lambda pairs: torch.tensor(t))
+    x, _ = stream()
+    assert follow(HalfBN(Classifier(network())), x[60:140])[-1].info["state"] == state
+
+
 # What it remembers
 
 
