@@ -165,23 +165,27 @@ class Corrected(Composite):
                 self._streams.reset()
 
     def state_dict(self) -> dict[str, Array]:
-        """Give a copy of what the corrector remembers, of streams with ids too: arrays by name."""
-        held = {"corrector": self.corrector, "streams": self._streams}
+        """Give a copy of what is remembered, by a base that can be stored, too: arrays by name."""
+        held = {"base": self._stored_base(), "corrector": self.corrector, "streams": self._streams}
         return {
             f"{part}.{name}": array
             for part, one in held.items()
-            if isinstance(one, Stateful)
+            if isinstance(one, Stateful) or (part == "base" and one is not None)
             for name, array in one.state_dict().items()
         }
 
     def load_state_dict(self, state: Mapping[str, Array], /) -> None:
         """Continue from what `state_dict` gave."""
-        parts: dict[str, dict[str, Array]] = {"corrector": {}, "streams": {}}
+        parts: dict[str, dict[str, Array]] = {"base": {}, "corrector": {}, "streams": {}}
         for key, array in state.items():
             part, _, name = key.partition(".")
             if part not in parts:
                 raise LamettaError(f"state must have names of corrector or streams, got {key!r}")
             parts[part][name] = array
+        base = self._stored_base()
+        if base is None and parts["base"]:
+            got = ", ".join(parts["base"])
+            raise LamettaError(f"state must hold none of {type(self.base).__name__}, got {got}")
         if isinstance(self.corrector, Stateful):
             self.corrector.load_state_dict(parts["corrector"])
         elif parts["corrector"]:
@@ -191,6 +195,13 @@ class Corrected(Composite):
             )
         if parts["streams"] or self._streams is not None:
             self.streams.load_state_dict(parts["streams"])
+        if base is not None:
+            base.load_state_dict(parts["base"])
+
+    def _stored_base(self) -> Any:
+        """The base, where it is an adapter whose state can be stored as arrays."""
+        can_be = isinstance(self.base, Adapter) and hasattr(self.base, "state_dict")
+        return self.base if can_be else None
 
     def _before(self, x: Any) -> Prediction:
         base = self.base if isinstance(self.base, Adapter) else Source(self.base)

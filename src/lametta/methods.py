@@ -7,7 +7,8 @@ their defaults and types are read from its signature; its own constructor checks
 A name is one of the table's, one of an installed package's (entry points of the group
 ``lametta.methods``), or ``python:package.module:Name``: a class, a function, or a corrector that is
 made already and has its options. With ``+`` correctors go on top of anything: ``tent+lame``; and
-``tent+aetta`` is TENT with its accuracy estimated and its resets, by `lametta.torch.AETTA`.
+``tent+aetta`` is TENT with its accuracy estimated and its resets, by `lametta.torch.AETTA`, and
+``tent+probation`` TENT that answers while evidence is for it, by `lametta.torch.Probation`.
 Parameters are flat: those of all components, and beside an option that is itself given by a name,
 as an affinity is, the options of what it names. Where two components have one of the same name,
 ``lame.weight`` tells which is meant.
@@ -92,6 +93,8 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "alpha_bn": "lametta.torch:AlphaBN",
         "ema_bn": "lametta.torch:EMABN",
         "ttbn": "lametta.torch:TTBN",
+        "half_bn": "lametta.torch:HalfBN",
+        "prudent_bn": "lametta.torch:PrudentBN",
         "prudent": "lametta.correctors:Prudent",
         "memory": "lametta.correctors:Memory",
         "windowed": "lametta.correctors:Windowed",
@@ -112,7 +115,10 @@ METHODS: Registry[Callable[..., Any]] = Registry(
         "transclip": "lametta.correctors:TransCLIP",
     },
     group=GROUPS["methods"],
-    aliases={"aetta": "python:lametta.torch:AETTA"},  # no method by itself: tent+aetta
+    aliases={  # no methods by themselves: tent+aetta
+        "aetta": "python:lametta.torch:AETTA",
+        "probation": "python:lametta.torch:Probation",
+    },
     also="several with + between them",
     load=_load,
 )

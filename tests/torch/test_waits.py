@@ -18,7 +18,7 @@ from tests.torch.test_seam import INPUTS, SHIPPED, shipped
 
 WAITS = {
     "eata": 1, "eta": 1, "rdumb": 1, "sar": 1, "deyo": 2, "roid": 1, "cmf": 1, "cotta": 1,
-    "pseudo_label": 1, "rotta": 1, "petta": 1, "note": 1, "sotta": 1,
+    "pseudo_label": 1, "rotta": 1, "petta": 1, "note": 1, "sotta": 1, "half_bn": 2,
 }  # fmt: skip
 TIMES = {"once": 1, "twice": 2}
 

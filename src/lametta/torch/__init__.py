@@ -37,7 +37,9 @@ from lametta.torch.methods import (
     AlphaBN,
     CoTTA,
     DeYO,
+    HalfBN,
     PeTTA,
+    PrudentBN,
     PseudoLabel,
     RDumb,
     RoTTA,
@@ -45,6 +47,7 @@ from lametta.torch.methods import (
 )
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs
+from lametta.torch.probation import Probation
 from lametta.torch.wrapped import Wrapped, wrap
 
 # As they were called before each method had the name that its paper gives it.
@@ -71,6 +74,7 @@ __all__ = [
     "DeYO",
     "GradientAdapter",
     "GradientMethod",
+    "HalfBN",
     "LossMethod",
     "Network",
     "NetworkAdapter",
@@ -78,6 +82,8 @@ __all__ = [
     "Outputs",
     "PeTTA",
     "Preprocess",
+    "Probation",
+    "PrudentBN",
     "PseudoLabel",
     "RDumb",
     "RoTTA",

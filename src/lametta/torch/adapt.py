@@ -81,7 +81,8 @@ class NetworkMethod:
     Notes
     -----
     What a class may say beside its options: ``statistics``, which batch normalizations go by the
-    batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``;
+    batch in a pass with ``train=True``, the ``"chosen"`` ones among ``layers`` or ``"all"``, or
+    ``"own"`` where it learns no parameters, and measures and moves statistics itself;
     ``transform``, the augmentation of pixels that it makes, for which the model has to know its
     ``preprocess``; ``seed``, of the draws of ``net.generator`` (an option, in a method that draws);
     ``ordered``, whether the order inside a batch matters; ``needs``, out of
@@ -113,7 +114,7 @@ class NetworkMethod:
     needs: ClassVar[frozenset[str]] = frozenset()
     answers: ClassVar[str] = "after"
     passes: ClassVar[tuple[float, float] | None] = None
-    statistics: ClassVar[Literal["chosen", "all"]] = "chosen"
+    statistics: ClassVar[Literal["chosen", "all", "own"]] = "chosen"
     transform: ClassVar[Any] = None  # a Transform; mypy would take a callable for a method
     seed: ClassVar[int] = 0
 
@@ -123,7 +124,7 @@ class NetworkMethod:
             raise LamettaError(f"{kind.__name__} must be a dataclass, got {name} in a plain class")
         as_selector(self.layers)
         check_number("bn_momentum", self.bn_momentum, 0, 1)
-        check_choice("statistics", self.statistics, ("chosen", "all"))
+        check_choice("statistics", self.statistics, ("chosen", "all", "own"))
         check_integer("seed", self.seed, 0)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -211,6 +212,8 @@ class NetworkMethod:
 
     def _make_network(self, x: Sized) -> Network:
         net, choose = self.model.net, as_selector(self.layers)
+        if self.statistics == "own":
+            return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
         chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
         parameters = _parameters(chosen)
         optimizer = self.make_optimizer(list(parameters.values())) if parameters else None
@@ -224,6 +227,20 @@ class NetworkMethod:
             raise LamettaError(f"layers must choose {what} of net to adapt, got none{named}")
         norms = norms_of(net) if self.statistics == "all" else chosen
         return Network(self.model, parameters, list(norms), optimizer, self.bn_momentum, self.seed)
+
+    def predict(self, x: Sized, /) -> Outputs:
+        """Make a pass as the method answers by, which learns nothing: for probes and vetoes.
+
+        Normalizations go by this batch where ``bn_momentum`` is 0, since running statistics are
+        then the source's, and by running ones else. A teacher answers where there is one.
+        """
+        with _lock_of(self.model.net), torch.inference_mode(False):
+            x = _out_of_inference_mode(x)
+            network = self._network or self._begin(x)
+            with network.stepping(StepTimer(next(self.model.net.parameters()).device)):
+                asked = network.teacher() if "teacher" in self.needs else network
+                with torch.no_grad():
+                    return asked(x, train=self.bn_momentum == 0)
 
     def reset(self) -> None:
         """Give the network back as it was before the first step, and forget all state."""

@@ -223,7 +223,7 @@ class Network:
         self.passes = Count()
         self._norms = [model.net.get_submodule(name) for name in norms]
         self._norm_names = list(norms)
-        on_cpu = next(iter(parameters.values())).device.type == "cpu"
+        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters.values())
         self._groups = [m for m in model.net.modules() if on_cpu and isinstance(m, nn.GroupNorm)]
         self._bn_momentum = bn_momentum
         self._seed = seed
@@ -349,6 +349,8 @@ class Network:
 
     def drift(self) -> Tensor:
         """How far the parameters are from the source's, as a share of their length."""
+        if not self.source:
+            return torch.zeros(())
         with torch.no_grad():
             now: list[Tensor] = [*self.parameters.values()]
             moved = length(torch._foreach_sub(now, [*self.source.values()]))
@@ -567,6 +569,8 @@ def length(tensors: "Sequence[Tensor | None]") -> Tensor:
     tensor(5.)
     """
     held = [tensor for tensor in tensors if tensor is not None]
+    if not held:
+        return torch.zeros(())
     # A network can hold parameters of several dtypes: hstack promotes them, stack does not.
     found: Tensor = torch.linalg.vector_norm(torch.hstack(torch._foreach_norm(held)))
     return found

@@ -20,6 +20,7 @@ from lametta.torch.model import (
     unwrapped,
     with_logits,
 )
+from lametta.torch.stored import Stored
 from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Prediction
 
 
@@ -122,8 +123,8 @@ class Wrapped(nn.Module):
         self._last = None
 
     def get_extra_state(self) -> torch.Tensor:
-        """The memory of the corrector as bytes of safetensors; none where nothing is remembered."""
-        state = self.adapter.state_dict() if isinstance(self.adapter, Corrected) else {}
+        """The memory of the corrector, and of `HalfBN` under it, as bytes of safetensors."""
+        state = self.adapter.state_dict() if isinstance(self.adapter, Corrected | Stored) else {}
         if not state:
             return torch.empty(0, dtype=torch.uint8)
         return torch.frombuffer(bytearray(save(state)), dtype=torch.uint8)
@@ -131,7 +132,7 @@ class Wrapped(nn.Module):
     def set_extra_state(self, state: torch.Tensor) -> None:
         """Continue from what `get_extra_state` gave."""
         arrays = load(state.cpu().numpy().tobytes()) if len(state) else {}
-        if isinstance(self.adapter, Corrected):
+        if isinstance(self.adapter, Corrected | Stored):
             self.adapter.load_state_dict(arrays)
         elif arrays:
             raise LamettaError(

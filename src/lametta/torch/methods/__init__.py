@@ -7,9 +7,11 @@ from lametta.torch.methods.cotta import CoTTA
 from lametta.torch.methods.deyo import DeYO
 from lametta.torch.methods.eata import EATA
 from lametta.torch.methods.eta import ETA
+from lametta.torch.methods.half_bn import HalfBN
 from lametta.torch.methods.memo import MEMO
 from lametta.torch.methods.note import NOTE
 from lametta.torch.methods.petta import PeTTA
+from lametta.torch.methods.prudent_bn import PrudentBN
 from lametta.torch.methods.pseudo_label import PseudoLabel
 from lametta.torch.methods.rdumb import RDumb
 from lametta.torch.methods.roid import ROID
@@ -36,7 +38,9 @@ __all__ = [
     "AlphaBN",
     "CoTTA",
     "DeYO",
+    "HalfBN",
     "PeTTA",
+    "PrudentBN",
     "PseudoLabel",
     "RDumb",
     "RoTTA",
