@@ -161,7 +161,7 @@ class scenes:  # noqa: N801
 
     All neighbors of a frame are pictures of one scene, and say the same thing k times: `knn` makes
     the frame nearly certain of its own errors. Here each neighbor j of sample i weighs 1 over the
-    number of near-copies that j has among the neighbors of i and i itself, j counted:
+    number of near-copies that j has among the neighbors of i and i itself, j counted::
 
         W_ij = 1 / |{l in N(i) or l = i: 1 - cos(x_l, x_j) <= link median}|    for j in N(i),
 
