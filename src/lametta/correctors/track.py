@@ -44,7 +44,7 @@ class Track(StatefulCorrector):
     which is about 0 for photographs in any order and 0.5 in videos. The power keeps answers from
     being as sure as if samples were independent. Frames share their errors, and weigh less as soon
     as there is a sign of them: v = min(1, a / 0.1). Near-copies say nothing new, and m = 1 where
-    all rows are the same: m = min(n, 1 + 10 x), with the variation of rows
+    all rows are the same: m = min(n, 1 + 10 x), with the variation of rows::
 
         x <- d (x + min(1, |q - q before| / (2 max q))).
 
