@@ -236,7 +236,7 @@ def test_lazy_attribute():
         ),
         (
             lambda: wrap(Resnet().eval(), "lame", affinity="cos"),
-            "affinity must be one of 'knn', 'rbf', 'l",
+            "affinity must be one of 'knn', 'scenes', 'rbf', 'l",
         ),
         (lambda: wrap(Resnet().eval(), "lame", weight="a"), "weight must be a number, got 'a'"),
         (lambda: wrap(Resnet().eval(), "lame+tent"), r"method must have correctors after \+, got"),

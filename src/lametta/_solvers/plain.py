@@ -38,7 +38,8 @@ def iterate(
     z = q / xp.sum(q, axis=1, keepdims=True)
     a, n_iter, converged = xp.zeros_like(z), 0, False
     while n_iter < max_iter and not converged:
-        check_interrupt()
+        if tol > 0:  # a compiler sees no clock
+            check_interrupt()
         a = matmul(xp, w, z)
         z_old, z = z, softmax(xp, log_q + a)
         n_iter += 1

@@ -208,6 +208,7 @@ def test_the_page_in_a_browser(written, browser):
         tab.evaluate("document.querySelector('.filters input').click()")
         assert sorted(x.strip() for x in column(0)) == ["AdaBN", "TENT"]
         tab.click("tr:not([hidden]) .cell")
+        tab.wait("document.querySelector('dialog[open]')")
         card = tab.evaluate("document.querySelector('dialog[open]').innerText")
         for part in ("seed", "network net", "SHA-256", "reset: never", "tuned on"):
             assert part in card
