@@ -97,7 +97,7 @@ def store(name: str, rows: list[list[str]]) -> None:
 
 def signed(value: object, digits: int = 1) -> str:
     """A difference, with its sign."""
-    return f"{as_float(value):+.{digits}f}"
+    return f"{round(as_float(value), digits) + 0:+.{digits}f}"  # 0 without a minus
 
 
 def as_float(value: object) -> float:

@@ -60,7 +60,10 @@ def test_behind_a_model(tmp_path):
     ("options", "message"),
     [
         ("--k 0", "--k must be an integer >= 1, got 0"),
-        ("--affinity cosine", "--affinity must be one of 'knn', 'scenes', 'rbf', 'linear', or python:"),
+        (
+            "--affinity cosine",
+            "--affinity must be one of 'knn', 'scenes', 'rbf', 'linear', or python:",
+        ),
         ("--row-sum 5", "--row-sum is no option of lame"),
         ("--weight -1", "--weight must be a finite number >= 0 and <= 1e+06, got -1.0"),
         ("--iterations -1", "--iterations must be an integer >= 0, got -1"),

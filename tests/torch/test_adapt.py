@@ -437,7 +437,7 @@ def test_public_names():
         assert getattr(lametta.torch, name) is getattr(lametta.torch, former)
     seam = ["Batch", "GradientMethod", "LossMethod", "Network", "NetworkMethod", "Outputs", "own"]
     former = ["GradientAdapter", "NetworkAdapter", *methods.values()]
-    others = ["AETTA", "Classifier", "Preprocess", "Wrapped", "wrap"]
+    others = ["AETTA", "Classifier", "Preprocess", "Probation", "Wrapped", "wrap"]
     others += ["measure_features", "measure_fisher"]
     every = lametta.torch.methods.__all__
     assert {*methods} < {*every}
