@@ -57,6 +57,6 @@ class PrudentBN(Corrected):
             )
         super().__init__(HalfBN(model) if moves else model, Prudent())
 
-    def step(self, x: Any, /) -> Prediction:
+    def step(self, x: Any, /, *, stream: Any = None) -> Prediction:
         with self._lock:  # statistics and memory see the batches in one order
-            return super().step(x)
+            return super().step(x, stream=stream)
