@@ -73,8 +73,8 @@ class Source:
 class Corrected(Composite):
     """A corrector on top of a frozen model, or of another adapter.
 
-    Threads may share it. Forward passes run side by side; a corrector that remembers is then called
-    for one of them at a time, in the order in which they came.
+    Threads may share it. Forward passes run side by side, but for a base that remembers, too; a
+    corrector that remembers is called for one of them at a time, in the order in which they came.
 
     Parameters
     ----------
@@ -133,9 +133,14 @@ class Corrected(Composite):
             before = self._before(x)
             return _joined(before, streams.correct(before.features, before.probs, stream))
         corrector = cast(Corrector, self.corrector)
+        remembers = is_stateful(corrector)
+        # Where both remember, they see the batches in one order.
+        alone = remembers and isinstance(self.base, Adapter) and is_stateful(self.base)
         with self._lock.queue() as turn:  # here, and not when a pass is done: passes may overtake
+            if alone:
+                turn.wait()
             before = self._before(x)
-            if is_stateful(corrector):
+            if remembers and not alone:
                 turn.wait()
             after = corrector.correct(before.features, before.probs)
             return _joined(before, checked_prediction(after, corrector))

@@ -32,7 +32,7 @@ def taken(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("name", [*methods.METHODS, "average+lame"])
+@pytest.mark.parametrize("name", [*methods.METHODS, "average+lame", "tent+prudent"])
 def test_answers_are_those_of_one_thread(name, taken):
     """Bit for bit, in the order in which the batches were taken in."""
     torch.manual_seed(0)

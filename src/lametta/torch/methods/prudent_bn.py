@@ -2,14 +2,13 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lametta.adapters import Corrected
 from lametta.correctors import Prudent
 from lametta.torch.methods.half_bn import HalfBN
 from lametta.torch.model import Classifier
 from lametta.torch.moments import has_statistics
-from lametta.types import Prediction
 
 
 @dataclass(init=False)
@@ -56,7 +55,3 @@ class PrudentBN(Corrected):
                 stacklevel=2,
             )
         super().__init__(HalfBN(model) if moves else model, Prudent())
-
-    def step(self, x: Any, /, *, stream: Any = None) -> Prediction:
-        with self._lock:  # statistics and memory see the batches in one order
-            return super().step(x, stream=stream)
