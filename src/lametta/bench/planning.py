@@ -20,7 +20,7 @@ from lametta._checks import import_optional
 from lametta._files import PathLike
 from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
-from lametta.bench.experiment.schema import DatasetSpec, ModelSpec, UnknownSpec
+from lametta.bench.experiment.schema import DatasetSpec, ModelSpec, UnknownSpec, source_data
 from lametta.bench.running.cell import passes_of
 from lametta.bench.running.inputs import THIRD_PARTY, Requirement, find_inputs, runs_third_party
 from lametta.bench.running.workspace import IMAGE_CACHE, pixels_of
@@ -300,8 +300,10 @@ def count_passes(kind: str, config: str) -> tuple[float, float]:
     from lametta.torch import Classifier, Preprocess
 
     net, x = _small_network()
+    params = json.loads(config)
+    params |= {option: [x] for option in source_data(params)}  # gone through once: not counted
     with Classifier(deepcopy(net), preprocess=Preprocess()) as network:
-        adapter = method.build(network, json.loads(config))
+        adapter = method.build(network, params)
         counted = passes_of(adapter.step(x).info)
         adapter.reset()
     return counted["forward_samples"] / _COUNTED, counted["backward_samples"] / _COUNTED

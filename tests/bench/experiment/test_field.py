@@ -16,7 +16,7 @@ from lametta.data import corrupt
 from lametta.data import load as load_data
 from lametta.data.corruption import STANDARD
 from lametta.stream import Scenario, by_class, each_group
-from lametta.torch import Classifier, zoo
+from lametta.torch import Classifier, measure_fisher, zoo
 from tests.bench.experiment.test_bundled import FIELD
 from tests.conftest import shared
 from tests.stream.cases import repeats, runs
@@ -50,7 +50,7 @@ def test_each_names_its_paper(name):
 
 @pytest.mark.parametrize("name", sorted({*FIELD} - {"stata", "label_shift", "open_set"}))
 def test_cifar_10_c_at_severity_5_in_order(name):
-    (data,) = read(name).datasets.values()
+    data = read(name).datasets["cifar10_c"]
     assert (data.reader, data.constants) == ("cifar10_test", "cifar")
     assert data.severity == ((1, 2, 3, 4, 5) if name == "gradual" else 5)
     if name not in ("ptta", "recurring"):
@@ -223,6 +223,14 @@ def test_each_runs(name, tmp_path):
     assert (rows["auroc"].null_count() == 0) == (name == "open_set")
 
 
+def source_batches(root, preprocess):
+    """The clean images of the experiment `cut`, in batches of 20."""
+    data = load_data("cifar10_test", root)
+    data = data.take(range(0, len(data), 50))
+    for index in Scenario(batch_size=20)(data.labels, keys=data.keys):
+        yield torch.stack([preprocess(data.samples[i]) for i in index])
+
+
 @pytest.mark.slow
 def test_rows_are_those_of_a_loop_without_the_bench(tmp_path):
     """Every method of the correlated table, in a loop that anyone may write."""
@@ -245,9 +253,11 @@ def test_rows_are_those_of_a_loop_without_the_bench(tmp_path):
         loaded = zoo.load(
             "torch:lametta.torch.cifar:resnet26_gn", weights=root / "cifar10/resnet26_gn.npz"
         )
-        method = experiment.methods[name]
+        method, params = experiment.methods[name], dict(experiment.methods[name].params)
         model = Classifier(loaded.net, preprocess=loaded.preprocess)
-        adapter = methods.find(method.kind).build(model, method.params)
+        if "fisher" in params:
+            params["fisher"] = measure_fisher(model, source_batches(root, loaded.preprocess))
+        adapter = methods.find(method.kind).build(model, params)
         hits = []
         for index in stream:
             x = torch.stack([loaded.preprocess(data.samples[i]) for i in index])

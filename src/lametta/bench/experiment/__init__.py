@@ -23,6 +23,7 @@ from lametta.bench.experiment.schema import (
     ScenarioSpec,
     Study,
     Validation,
+    source_data,
 )
 from lametta.types import LamettaError
 
@@ -162,6 +163,11 @@ class Experiment(StrictModel):
         cells = (self.study_cells(study, selected) for study in self.studies)
         return list(dict.fromkeys(itertools.chain.from_iterable(cells)))
 
+    def _source_identities(self, config: str) -> tuple[dict[str, object], ...]:
+        """What the data sets that a configuration names stand for."""
+        names = source_data(json.loads(config)).values()
+        return tuple(self.datasets[name].identity() for name in names)
+
     def _chosen(self, method: str, selected: Mapping[str, Mapping[str, object]]) -> str:
         if method in selected:
             return canonical(selected[method])
@@ -176,18 +182,20 @@ class Experiment(StrictModel):
     def _cells(
         self, phase: Validation | Study, configs: Iterable[tuple[str, str]]
     ) -> Iterator[Cell]:
+        chosen = [(*pair, self._source_identities(pair[1])) for pair in configs]
         for model, scenario in itertools.product(phase.models, phase.scenarios):
             spec = self.scenarios[scenario]
             parts = (self.models[model], self.datasets[spec.dataset], spec)
             # If what the names stand for changes, so do the ids.
             definition = canonical([part.identity() for part in parts])
-            for seed, size, (method, config) in itertools.product(
-                phase.seeds, phase.batch_sizes, configs
+            for seed, size, (method, config, identities) in itertools.product(
+                phase.seeds, phase.batch_sizes, chosen
             ):
                 kind = self.methods[method].kind
                 rest = (config, model, scenario, seed, size, phase.live)
                 # As canonical([[...], *key]) is, but for thousands of cells the parts are long.
-                more = ("consistency",) if phase.consistency else ()  # ids without it stay
+                # Ids without either of these stay.
+                more = (("consistency",) if phase.consistency else ()) + identities
                 key = _encode((method, _kind_as_stored(kind), *rest, *more))
                 text = f"[{definition}, {key[1:-1]}]"
                 id_ = hashlib.sha256(text.encode()).hexdigest()[:16]

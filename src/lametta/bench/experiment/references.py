@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lametta import methods
 from lametta._checks import check_choice
 from lametta.bench.experiment.errors import ConfigError, expected
+from lametta.bench.experiment.schema import source_data
 from lametta.registry import is_third_party
 from lametta.types import LamettaError
 
@@ -96,6 +97,11 @@ def _is_ours(method: "MethodSpec") -> bool:
 def _references(experiment: "Experiment") -> Iterator[ConfigError]:
     for name, scenario in experiment.scenarios.items():
         yield from _defined(("scenarios", name, "dataset"), [scenario.dataset], experiment.datasets)
+    for name, method in experiment.methods.items():
+        for params in method.configurations():
+            for option, data in source_data(params).items():
+                table = "params" if option in method.params else "grid"
+                yield from _defined(("methods", name, table, option), [data], experiment.datasets)
     if not experiment.studies and not experiment.validation.seeds:
         yield ConfigError((), "must have a validation or a study, got none")
     for keys, phase in _phases(experiment):

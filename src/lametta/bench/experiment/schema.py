@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import (
@@ -43,6 +43,26 @@ _Grids = Annotated[
 
 Params: TypeAlias = dict[str, object]
 """The parameters of a method: what TOML and JSON can say."""
+
+
+_SOURCE_DATA = "dataset:"
+
+
+def source_data(params: Mapping[str, object]) -> dict[str, str]:
+    """Give the options that are a data set of the experiment, written ``dataset:NAME``.
+
+    Its images, without labels, are what methods that need source data take.
+
+    Examples
+    --------
+    >>> source_data({"fisher": "dataset:clean", "lr": 0.001})
+    {'fisher': 'clean'}
+    """
+    return {
+        option: value.removeprefix(_SOURCE_DATA)
+        for option, value in params.items()
+        if isinstance(value, str) and value.startswith(_SOURCE_DATA)
+    }
 
 
 class _Spec(StrictModel):

@@ -18,12 +18,13 @@ from joblib.externals import loky
 from lametta._arrays import to_numpy
 from lametta.bench.columns import CELL, names
 from lametta.bench.experiment import Cell
+from lametta.bench.experiment.schema import source_data
 from lametta.bench.running.scores import StreamingMetrics, soft_neighborhood_density
 from lametta.bench.running.workspace import Workspace
 from lametta.correctors.base import has_use_for_prototypes
 from lametta.data.bank.extraction import copy_to_host_async
 from lametta.methods import find
-from lametta.stream import Stream
+from lametta.stream import Scenario, Stream
 from lametta.types import Adapter, Array, Model, Output, Prototypes
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ def _run(
     with set_up(workspace, cell) as setup:
         unknown = bool((setup.labels == setup.n_classes).any())
         stream, metrics = setup.stream, StreamingMetrics(setup.n_classes, unknown=unknown)
-        make = partial(method.build, setup.model, cell.params)
-        with closing(adapter_per_stream(make, stream.ids, shared=shared)) as own:
+        with closing(adapter_per_stream(setup.make, stream.ids, shared=shared)) as own:
             steps = list(_steps(own, setup, metrics, answers))
     return stream, metrics, steps, answers
 
@@ -89,7 +89,8 @@ class Setup:
     """What a cell runs on: the model, the stream, and the labels of all samples.
 
     ``batches`` gives the model's inputs for each batch of the stream; where a bank is replayed,
-    these are its outputs. A method sees the model and these inputs, and nothing else.
+    these are its outputs. ``make`` builds the method's adapter, which sees the model and these
+    inputs, and nothing else.
     """
 
     model: Model
@@ -97,6 +98,7 @@ class Setup:
     labels: Array
     n_classes: int
     batches: Callable[[], Iterable[Any]]
+    make: Callable[[], Adapter]
     prefetch_device: str | None = (
         None  # the GPU that works on a batch while the next is made and queued
     )
@@ -105,27 +107,44 @@ class Setup:
 @contextmanager
 def set_up(workspace: Workspace, cell: Cell) -> Iterator[Setup]:
     """Make what a cell runs on; its adapter is built on the model."""
+    method, params = find(cell.kind), cell.params
     scenario = workspace.experiment.scenarios[cell.scenario]
     arriving = scenario.scenario(cell.batch_size, cell.seed)
-    outputs_only = not find(cell.kind).needs_network
+    outputs_only = not method.needs_network
     if outputs_only and not cell.live:
         bank = workspace.bank(cell.model, scenario.dataset)
         stream = arriving(bank.labels, bank.groups, keys=bank.keys)
         # Not the bank, which holds labels, nor positions in it, which are often sorted by class.
-        model = _Replay(_copied(bank.prototypes) if _uses_prototypes(cell.kind) else None)
-        yield Setup(model, stream, bank.labels, bank.n_classes, lambda: map(bank, stream))
+        replay = _Replay(_copied(bank.prototypes) if _uses_prototypes(cell.kind) else None)
+        build, batches = partial(method.build, replay, params), partial(map, bank, stream)
+        yield Setup(replay, stream, bank.labels, bank.n_classes, batches, build)
         return
     data, on_gpu = workspace.samples(cell.model, scenario.dataset), workspace.device[:4] == "cuda"
     stream = arriving(data.labels, data.groups, keys=data.keys)
     with workspace.classifier(cell.model, data.class_map) as network:
+        model = _Timed(network) if outputs_only else network
+
+        def make() -> Adapter:
+            sources = source_data(params).items()
+            given = {option: _unlabeled(workspace, cell, name) for option, name in sources}
+            return method.build(model, params | given)
+
         yield Setup(
-            _Timed(network) if outputs_only else network,
+            model,
             stream,
             np.asarray(data.labels),
             data.n_known,
             partial(workspace.inputs, cell.model, data, stream),
+            make,
             prefetch_device=workspace.device if on_gpu and not cell.live else None,
         )
+
+
+def _unlabeled(workspace: Workspace, cell: Cell, dataset: str) -> "Iterator[torch.Tensor]":
+    """Source data for a method, once: inputs of the network in shuffled batches, without labels."""
+    data = workspace.dataset(dataset)
+    stream = Scenario(batch_size=cell.batch_size)(data.labels, keys=data.keys)
+    yield from workspace.inputs(cell.model, data, stream)
 
 
 @dataclass(frozen=True)
@@ -365,9 +384,8 @@ def _measure(workspace: Workspace, cell: Cell) -> int | None:
 
     with set_up(workspace, cell) as setup:
         batches = list(itertools.islice(setup.batches(), _BATCHES))
-        make = partial(find(cell.kind).build, setup.model, cell.params)
-        few = make()
+        few = setup.make()
         few.step(batches[0][:2])  # loads what any first step loads, and needs little
         few.reset()
-        adapter = make()
+        adapter = setup.make()
         return peak_memory_of(lambda: [adapter.step(x) for x in batches])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lametta import networks
 from lametta._files import PathLike
 from lametta.bench.experiment import Cell, Experiment
-from lametta.bench.experiment.schema import DatasetSpec, ModelSpec
+from lametta.bench.experiment.schema import DatasetSpec, ModelSpec, source_data
 from lametta.bench.running.workspace import Workspace, as_specified, load_specified
 from lametta.data import catalog
 from lametta.data.corruption import packages
@@ -30,7 +30,7 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     """Raise unless cells find their data and weights, and networks fit the data and the methods."""
     scenarios, cells = workspace.experiment.scenarios, list(cells)
     pairs = dict.fromkeys((cell.model, scenarios[cell.scenario].dataset) for cell in cells)
-    _check_files(workspace, pairs)
+    _check_files(workspace, [*pairs, *_source_pairs(cells)])
     for model, name in pairs:
         data = workspace.dataset(name)
         if message := _unlike(data, _count_classes(workspace, model, data)):
@@ -38,6 +38,12 @@ def check_inputs(workspace: Workspace, cells: Iterable[Cell]) -> None:
     for model, name, kind in dict.fromkeys((cell.model, cell.method, cell.kind) for cell in cells):
         if message := _lacking(workspace, model, find(kind)):
             raise LamettaError(f"models.{model} does not fit methods.{name}: {message}")
+
+
+def _source_pairs(cells: Iterable[Cell]) -> list[tuple[str, str]]:
+    """The models and data sets of the methods that take source data."""
+    found = ((cell.model, name) for cell in cells for name in source_data(cell.params).values())
+    return list(dict.fromkeys(found))
 
 
 def _check_files(workspace: Workspace, pairs: Iterable[tuple[str, str]]) -> None:
@@ -110,8 +116,9 @@ def find_inputs(
     """
     given = root or os.environ.get("LAMETTA_DATA")
     folder = Path(given or "$LAMETTA_DATA")
-    scenarios = (experiment.scenarios[cell.scenario] for cell in cells)
-    used = {scenario.dataset: experiment.datasets[scenario.dataset] for scenario in scenarios}
+    names = [experiment.scenarios[cell.scenario].dataset for cell in cells]
+    names += [name for _, name in _source_pairs(cells)]
+    used = {name: experiment.datasets[name] for name in names}
     models = {cell.model: experiment.models[cell.model] for cell in cells}
     data: dict[str, Dataset] = {}
     needs = list(_data_sets(used, folder, folder if given else None, data))
