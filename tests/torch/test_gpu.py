@@ -20,7 +20,6 @@ ADAPTERS = [*NAMES, "prudent_bn", "tent+aetta", "tent+probation", "tent+prudent"
 OUTPUTS = [name for name in methods.names() if not methods.find(name).needs_network]
 OUTPUTS.remove("source")
 OPTIONS = {"update_every": 8, "capacity": 16, "lr": 0.01}
-ITERATED = ("lame", "windowed", "prudent")  # by the solver of CUDA, up to a tolerance of its own
 
 
 def answers(name, device, **options):
@@ -73,5 +72,5 @@ def test_correctors_answer_as_in_numpy(name):
         found.append([corrector.correct(*batch).probs for batch in batches])
     assert all(isinstance(one, torch.Tensor) and one.device.type == DEVICE for one in found[1])
     expected = torch.from_numpy(np.concatenate(found[0]))
-    limit = 1e-4 if name in ITERATED else 1e-8
+    limit = 1e-4 if name == "lame" else 1e-8  # LAME ends at a tolerance, on a host by other steps
     torch.testing.assert_close(torch.cat(found[1]).cpu(), expected, atol=limit, rtol=0)
