@@ -5,7 +5,8 @@ and diagnostics, and the loop as one would write it in a script (`PLAIN`), which
 sides share augmentations, replaced layers and memories, and are checked to make the same passes;
 filters let every sample through. ``python benchmarks/methods.py --device cuda --network resnet50
 --batch-size 64`` also shows peak memory, of tensors on the device. On a CPU, seconds are those of
-the processor, which other programs change less. ``--quick`` is for the tests.
+the processor, which other programs change less. HalfBN and PrudentBN see no shift here, and are
+compared with a pass of the source. ``--csv FILE`` stores the table; ``--quick`` is for the tests.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
+import store
 from lametta import methods
 from lametta.preprocess import Preprocess
 from lametta.torch import Classifier, cifar
@@ -134,6 +136,14 @@ def adabn(script: Script) -> Step:
         train(script.net, momentum=0.1)
         script.net(x)
         train(script.net, on=False)
+        return script.net(x)  # type: ignore[no-any-return]
+
+    return step
+
+
+def frozen(script: Script) -> Step:
+    @torch.no_grad()
+    def step(x: Tensor) -> Tensor:
         return script.net(x)  # type: ignore[no-any-return]
 
     return step
@@ -449,6 +459,8 @@ PLAIN: dict[str, Callable[[Script], Step]] = {
     "alpha_bn": normalized(MixedNorm, 0.1, 1),
     "ema_bn": normalized(MeanNorm, 0.1, 1),
     "ttbn": normalized(StreamNorm, 0.1, 2),
+    "half_bn": frozen,
+    "prudent_bn": frozen,
 }
 
 
@@ -486,8 +498,8 @@ def samples(net: nn.Module, call: Callable[[], Any]) -> int:
     return count
 
 
-def compare(name: str, network: str, x: Tensor, prepare: Preprocess, rounds: int) -> str:
-    """A line of the table."""
+def compare(name: str, network: str, x: Tensor, prepare: Preprocess, rounds: int) -> dict[str, str]:
+    """A row of the table."""
     x, known = x[: IMAGES.get(name, len(x))], methods.find(name).parameters()
     options = {key: value for key, value in OPTIONS.items() if key in known}
     net = build(network, x)
@@ -519,12 +531,14 @@ def compare(name: str, network: str, x: Tensor, prepare: Preprocess, rounds: int
                 torch.cuda.synchronize()
                 peak[side] = torch.cuda.max_memory_allocated() / 2**20
             times[side].append((clock() - start) * 1e3 / each)
-    middle = [statistics.median(values) for values in times.values()]
     pairs = zip(times["lametta"], times["plain"], strict=True)
     ratio = statistics.median(one / other for one, other in pairs)
-    cells = [name, *(f"{value:.1f} ms" for value in middle), f"{ratio:.2f}"]
-    cells += [f"{value:.0f} MiB" for value in peak.values()] if x.is_cuda else []
-    return f"| {' | '.join(cells)} |"
+    row = {"": f"`{name}`"}
+    row |= {side: f"{statistics.median(values):.2f} ms" for side, values in times.items()}
+    row["times plain"] = f"{ratio:.2f}"
+    if x.is_cuda:
+        row |= {f"{side}, memory": f"{value:.0f} MiB" for side, value in peak.items()}
+    return row
 
 
 def main() -> None:
@@ -534,6 +548,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--methods", nargs="+", choices=[*PLAIN], default=[*PLAIN])
+    store.add_option(parser)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     side = 224 if args.network == "resnet50" else 32
@@ -543,11 +558,13 @@ def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(args.batch_size, 3, side, side, device=args.device)
     print(f"{args.network}, batches of {args.batch_size}, {args.device}, {args.rounds} rounds")
-    cells = ["method", "plain loop", "lametta", "times plain"]
-    cells += ["plain, peak memory", "lametta, peak memory"] if x.is_cuda else []
-    print(f"| {' | '.join(cells)} |\n|---{'|---:' * (len(cells) - 1)}|")
+    rows: list[dict[str, str]] = []
     for name in args.methods:
-        print(compare(name, args.network, x, prepare, args.rounds), flush=True)
+        rows.append(compare(name, args.network, x, prepare, args.rounds))
+        if not rows[1:]:
+            print(f"| {' | '.join(rows[0])} |\n|---{'|---:' * (len(rows[0]) - 1)}|")
+        print(f"| {' | '.join(rows[-1].values())} |", flush=True)
+        store.write(args.csv, rows)  # after each method: a run that is cut short has told something
 
 
 if __name__ == "__main__":

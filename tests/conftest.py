@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from lametta import registry
 from lametta._files import file_lock
@@ -31,10 +31,14 @@ collect_ignore = [
     "serve/ray_cluster.py",
 ]
 
-# Timing is for benchmarks; these machines are too noisy for deadlines.
-settings.register_profile("lametta", deadline=None, derandomize=True)
-settings.register_profile("quick", settings.get_profile("lametta"), max_examples=20)
-settings.load_profile("lametta")
+# A machine with a GPU may have PyTorch and pytest alone, for the tests of these.
+with suppress(ImportError):
+    from hypothesis import settings
+
+    # Timing is for benchmarks; these machines are too noisy for deadlines.
+    settings.register_profile("lametta", deadline=None, derandomize=True)
+    settings.register_profile("quick", settings.get_profile("lametta"), max_examples=20)
+    settings.load_profile("lametta")
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = {
@@ -116,15 +120,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set up the libraries, except in a process that only hands tests out to workers."""
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         return
-    import jax
     import torch
+
+    torch.set_num_threads(1)  # on a busy machine threads wait for each other
+    if not torch.cuda.is_available():  # before anything imports Triton
+        os.environ["TRITON_INTERPRET"] = "1"
+    with suppress(ImportError):
+        _set_up_typer()
+    with suppress(ImportError):
+        _set_up_jax(config)
+
+
+def _set_up_typer() -> None:
     import typer.testing
 
     if hasattr(typer.testing, "_get_command"):  # or each call makes our command, in 12 ms
         typer.testing._get_command = cache(typer.testing._get_command)
-    torch.set_num_threads(1)  # on a busy machine threads wait for each other
-    if not torch.cuda.is_available():  # before anything imports Triton
-        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _set_up_jax(config: pytest.Config) -> None:
+    import jax
+
     jax.config.update("jax_enable_x64", True)
     # One MLIR context for all: JAX spends half of its time on a new one for each operation.
     from jax._src.interpreters import mlir

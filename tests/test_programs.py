@@ -66,7 +66,7 @@ def test_torch_md_shows_what_moving_boundary_gives(tmp_path):
     [
         ("lame.py", "times sensible"),
         ("networks.py", "x a plain TENT"),
-        ("methods.py", "| ttbn |"),
+        ("methods.py", "| `ttbn` |"),
         ("extract.py", "to the larger"),
         ("imports.py", "import lametta"),
         ("many.py", "recall"),

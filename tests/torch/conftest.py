@@ -4,9 +4,13 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
 
 from lametta.preprocess import Preprocess
 from tests.torch.nets import Tiny
+
+# Convolutions on a GPU would keep ten bits of float32; without one this does nothing.
+torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture

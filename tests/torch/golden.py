@@ -3,8 +3,8 @@
 A test of a method replays a file and compares after each batch::
 
     @golden
-    def test_published_numbers(dtype):
-        vectors = Vectors("tent_orig", dtype)
+    def test_published_numbers(dtype, device):
+        vectors = Vectors("tent_orig", dtype, device)
         replay(TENT(vectors.classifier(), bn_momentum=0, predict_first=True), vectors)
 """
 
@@ -27,14 +27,19 @@ from tests.conftest import SHARED
 
 FIELD = SHARED / "golden" / "field"
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]  # no skipped test for each where none is
 PLAIN = Preprocess(resize=None, crop=None, mean=(0, 0, 0), std=(1, 1, 1))
 SGD = partial(torch.optim.SGD, momentum=0.9)  # without Nesterov, as the authors of most methods
 
 
 def golden(test: Any) -> Any:
-    """Mark a test that compares with the vectors, in both precisions (its argument ``dtype``)."""
+    """Mark a test that compares with the vectors, in both precisions, on a CPU and a GPU.
+
+    Its arguments are ``dtype`` and ``device``.
+    """
     absent = pytest.mark.skipif(not FIELD.is_dir(), reason=f"needs the published vectors: {FIELD}")
     dtypes = [pytest.param(dtype, id=str(dtype).partition(".")[2]) for dtype in TOLERANCE]
+    test = pytest.mark.parametrize("device", DEVICES)(test)
     return absent(pytest.mark.parametrize("dtype", dtypes)(test))
 
 
@@ -77,6 +82,7 @@ class Vectors:
 
     file: str
     dtype: torch.dtype
+    device: str = "cpu"
     arrays: dict[str, Any] = field(init=False, repr=False)
     config: dict[str, Any] = field(init=False)
 
@@ -98,7 +104,11 @@ class Vectors:
         net = Net(self.config.get("net", "bn"), last).to(self.dtype)  # or weights would be rounded
         state = {k[3:]: torch.tensor(v) for k, v in self.problem.items() if k.startswith("sd.")}
         net.load_state_dict({k.replace("layer3", last): v for k, v in state.items()})
-        return net
+        return net.to(self.device)
+
+    def tensor(self, array: Any) -> Tensor:
+        """Inputs, in the precision and on the device of the network."""
+        return torch.tensor(array, dtype=self.dtype, device=self.device)
 
     def classifier(self) -> Classifier:
         """The same as a model whose inputs are pixels."""
@@ -106,7 +116,7 @@ class Vectors:
 
     def source(self) -> list[Tensor]:
         """The clean batches of the source."""
-        return list(torch.tensor(self.problem["source_x"], dtype=self.dtype))
+        return list(self.tensor(self.problem["source_x"]))
 
     def __iter__(self) -> Iterator[tuple[int, Tensor | None]]:
         """Each row with its batch, of fewer samples where the order says so; None is a reset."""
@@ -118,7 +128,7 @@ class Vectors:
             if name == "RESET":
                 yield row, None
                 continue
-            batch = torch.tensor(own[row] if own else named[name], dtype=self.dtype)
+            batch = self.tensor(own[row] if own else named[name])
             yield row, batch[: int(first)] if first else batch
             row += 1
 

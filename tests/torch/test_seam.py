@@ -88,13 +88,13 @@ def structure(net):
 
 
 @golden
-def test_published_numbers_of_the_method_of_contributing(dtype):
+def test_published_numbers_of_the_method_of_contributing(dtype, device):
     """Generalized cross-entropy to the network's own classes, as the benchmark has it."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (body,) = re.findall(r"\+\+\+ b/src/lametta/torch/methods/rpl\.py\n@@.*\n((?:\+.*\n)+)", text)
     module = types.ModuleType("rpl")
     exec(re.sub(r"^\+", "", body, flags=re.MULTILINE), vars(module))
-    vectors = Vectors("rpl_bench", dtype)
+    vectors = Vectors("rpl_bench", dtype, device)
     replay(module.RPL(vectors.classifier(), lr=1e-3), vectors)
 
 

@@ -1,6 +1,7 @@
 """How often a step makes the host wait for the device, counted without one."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -86,6 +87,27 @@ def test_no_step_waits_unless_it_says_so(name, waits):
     own = [kind for kind in type(method).mro() if kind.__module__.startswith("lametta.torch.meth")]
     says = re.findall(r"host\s+waits for the device\s+(\w+)", " ".join(k.__doc__ for k in own))
     assert {TIMES[word] for word in says} == ({waits.count} if waits.count else set())
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_gpu_waits_no_more_often(name):
+    """As PyTorch itself counts it, with copies of numbers to the device."""
+    model, images = Classifier(Net().cuda(), preprocess=PLAIN), INPUTS.cuda()
+    method = shipped(name, model, copies=4)
+    known = adapt.skip_finite_check.set(True)
+    method.step(images)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            method.step(images)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        adapt.skip_finite_check.reset(known)
+    found = [f"{one.filename}:{one.lineno}" for one in seen if "synchronizing" in str(one.message)]
+    assert len(found) <= WAITS.get(name, 0), found
 
 
 def test_views_of_cotta_wait_for_nothing(waits):

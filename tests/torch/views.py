@@ -28,6 +28,6 @@ def recorded(kind: type[NetworkMethod], vectors: Vectors) -> type[Any]:
 
 def moved(pixels: Tensor, draw: Any) -> Tensor:
     """The simple augmentation of the vectors: rolled, mirrored, scaled and shifted."""
-    down, right, flip, gain, offset = draw
+    down, right, flip, gain, offset = map(float, draw)
     x = torch.roll(pixels, (int(down), int(right)), (2, 3))
     return (gain * (x.flip(-1) if flip else x) + offset).clamp(0, 1)

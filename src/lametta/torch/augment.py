@@ -14,8 +14,6 @@ from torch.nn import functional
 
 from lametta.types import LamettaError
 
-_GRAY = (0.2989, 0.587, 0.114)
-
 
 class Draw(NamedTuple):
     """What is random in one augmentation of a batch.
@@ -225,8 +223,7 @@ def hue(x: Tensor, shift: float) -> Tensor:
     turn = (turn + shift) % 1
     # A channel is at its highest within a sixth of the circle around its own place, and at its
     # lowest within a sixth around the opposite one.
-    places = torch.tensor([5.0, 3.0, 1.0], dtype=x.dtype, device=x.device)[:, None, None]
-    k = (places + 6 * turn[..., None, :, :]) % 6
+    k = torch.stack([(place + 6 * turn) % 6 for place in (5, 3, 1)], -3)
     near = torch.minimum(k, 4 - k).clamp(0, 1)
     top = high[..., None, :, :]
     return top - top * share[..., None, :, :] * near
@@ -317,8 +314,9 @@ _JITTER = (brightness, contrast, saturation, hue, gamma)
 
 
 def _gray(x: Tensor) -> Tensor:
-    weights = torch.tensor(_GRAY, dtype=x.dtype, device=x.device)[:, None, None]
-    return (x * weights).sum(-3, keepdim=True)
+    red, green, blue = x.unbind(-3)  # weights in a tensor would be copied, and waited for
+    gray: Tensor = 0.2989 * red + 0.587 * green + 0.114 * blue
+    return gray.unsqueeze(-3)
 
 
 def _blend(x: Tensor, other: Tensor, factor: float) -> Tensor:

@@ -98,13 +98,15 @@ class Halfway:
     def shift(self, n: int) -> Tensor:
         """How far the last n samples are from the source; NaN where there are fewer."""
         held = self._telling(self.source)
-        return shift(held[-n:], self._sizes(held)) if len(held) >= n else held.new_tensor(math.nan)
+        if len(held) < n:
+            return held.new_full((), math.nan)
+        return shift(held[-n:], self._sizes(held))
 
     def change(self, n: int, *, moved: bool = False) -> Tensor:
         """How far the last n samples are from the 64 before; NaN where there are fewer."""
         held = self._telling(self.moved if moved else self.source)
         if len(held) < WINDOW + n:
-            return held.new_tensor(math.nan)
+            return held.new_full((), math.nan)
         return change(held[-n - WINDOW : -n], held[-n:], self._sizes(held))
 
     def _choose(self, meter: Meter) -> None:
@@ -138,7 +140,7 @@ class Halfway:
         return torch.empty(0) if held is None else held[:, :, sum(self.sizes[: self.skipped]) :]
 
     def _sizes(self, held: Tensor) -> Tensor:
-        return torch.tensor(self.sizes[self.skipped :], device=held.device)
+        return torch.tensor(self.sizes[self.skipped :]).to(held.device, non_blocking=True)
 
 
 def _norms(net: Asked) -> list[nn.Module]:

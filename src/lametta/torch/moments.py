@@ -212,4 +212,4 @@ def change(before: Tensor, after: Tensor, sizes: Tensor) -> Tensor:
 
 def _by_layer(channels: Tensor, sizes: Tensor) -> Tensor:
     """The mean over the channels of each layer."""
-    return torch.segment_reduce(channels, "mean", lengths=sizes)
+    return torch.segment_reduce(channels, "mean", lengths=sizes, unsafe=True)  # or it would wait

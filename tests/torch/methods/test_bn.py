@@ -23,8 +23,8 @@ INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         ("bn_ema_bethge", EMABN, {}),
     ],
 )
-def test_published_numbers(name, kind, options, dtype):
-    vectors = Vectors("bn_alpha_ema", dtype)
+def test_published_numbers(name, kind, options, dtype, device):
+    vectors = Vectors("bn_alpha_ema", dtype, device)
     vectors.arrays["out"] = vectors[name]
     method = kind(vectors.classifier(), **options)
 
@@ -35,7 +35,7 @@ def test_published_numbers(name, kind, options, dtype):
 
     replay(method, vectors, buffers)
     if f"{name}_single" in vectors.arrays:
-        for row, image in enumerate(torch.tensor(vectors.problem["x"][0], dtype=dtype)):
+        for row, image in enumerate(vectors.tensor(vectors.problem["x"][0])):
             expected = torch.tensor(vectors[f"{name}_single"][row]).softmax(0)
             found = method.step(image[None]).probs[0]
             assert difference(found, expected) < TOLERANCE[dtype]
@@ -43,8 +43,8 @@ def test_published_numbers(name, kind, options, dtype):
 
 @golden
 @pytest.mark.parametrize(("file", "momentum"), [("tema_ttbn_m0.1", 0.1), ("tema_ttbn_m1.0", 1.0)])
-def test_published_numbers_of_ttbn(file, momentum, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers_of_ttbn(file, momentum, dtype, device):
+    vectors = Vectors(file, dtype, device)
     method = TTBN(vectors.classifier(), momentum=momentum)
 
     def state():

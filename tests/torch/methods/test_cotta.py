@@ -19,13 +19,14 @@ SETTINGS = {
 
 @golden
 @pytest.mark.parametrize("file", SETTINGS)
-def test_published_numbers(file, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers(file, dtype, device):
+    vectors = Vectors(file, dtype, device)
     config = vectors.config
 
     class Restoring(recorded(CoTTA, vectors)):
         def masks(self, net):
-            return {n: torch.tensor(vectors[f"restore.{n}"][self.row]) for n in net.parameters}
+            rows = {n: vectors[f"restore.{n}"][self.row] for n in net.parameters}
+            return {n: torch.tensor(row, device=device) for n, row in rows.items()}
 
     method = Restoring(
         vectors.classifier(), decay=config["mt"], unsure_below=config["ap"], **SETTINGS[file]

@@ -42,8 +42,8 @@ def recorded(vectors):
         ("deyo_bench", {"lr": 0.001, "min_drop": 0.2, "optimizer": "adam"}),
     ],
 )
-def test_published_numbers(file, options, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers(file, options, dtype, device):
+    vectors = Vectors(file, dtype, device)
     kind = DeYO if "occ" in file else recorded(vectors)
     method = kind(vectors.classifier(), **options)
 
@@ -56,11 +56,11 @@ def test_published_numbers(file, options, dtype):
 
 
 @golden
-def test_published_images_of_moved_patches(dtype):
+def test_published_images_of_moved_patches(dtype, device):
     """Of 10 pixels a side, so that both resizes act."""
-    vectors = Vectors("deyo_orig_10px", dtype)
+    vectors = Vectors("deyo_orig_10px", dtype, device)
     method = recorded(vectors)(None)
-    for row, x in enumerate(torch.tensor(vectors["x"], dtype=dtype)):
+    for row, x in enumerate(vectors.tensor(vectors["x"])):
         method.row, kept = row, vectors["keep1"][row]
         if kept.any():
             found = method.destroyed(x[kept], None)

@@ -22,8 +22,8 @@ INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         ("eta_orig_confident_first", AUTHORS),
     ],
 )
-def test_published_numbers_of_eta(file, options, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers_of_eta(file, options, dtype, device):
+    vectors = Vectors(file, dtype, device)
     method = ETA(vectors.classifier(), **options)
 
     def check(row, prediction):
@@ -43,8 +43,8 @@ def test_published_numbers_of_eta(file, options, dtype):
         ("eata_bench_reset", BENCH),
     ],
 )
-def test_published_numbers_of_eata(file, options, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers_of_eata(file, options, dtype, device):
+    vectors = Vectors(file, dtype, device)
     method = EATA(vectors.classifier(), fisher=vectors.source(), **options)
     gaps = replay(method, vectors, lambda: {"m": method.mean})
     assert {"loss", "grad.layer1.bn.weight"} <= {*gaps}
@@ -53,8 +53,8 @@ def test_published_numbers_of_eata(file, options, dtype):
 
 
 @golden
-def test_published_numbers_of_rdumb(dtype):
-    vectors = Vectors("rdumb_orig", dtype)
+def test_published_numbers_of_rdumb(dtype, device):
+    vectors = Vectors("rdumb_orig", dtype, device)
     method = RDumb(vectors.classifier(), **AUTHORS)
     method.count = 997
     gaps = replay(method, vectors, lambda: {"m": method.mean})
@@ -63,9 +63,9 @@ def test_published_numbers_of_rdumb(dtype):
 
 
 @golden
-def test_published_numbers_of_the_benchmarks_rdumb(dtype):
+def test_published_numbers_of_the_benchmarks_rdumb(dtype, device):
     """It goes back after a batch, and ours before the next one, so that two rows differ."""
-    vectors = Vectors("rdumb_bench", dtype)
+    vectors = Vectors("rdumb_bench", dtype, device)
     method = RDumb(vectors.classifier(), lr=0.001, optimizer="adam", redundancy=0.4, every=3)
 
     def skip(name, row):

@@ -12,8 +12,8 @@ SETTINGS = {"memo_orig": {}, "memo_bench": {"momentum": 0.9, "bn_momentum": 0.1}
 
 @golden
 @pytest.mark.parametrize("file", SETTINGS)
-def test_published_numbers(file, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers(file, dtype, device):
+    vectors = Vectors(file, dtype, device)
     draws = list(vectors["aug"])
 
     class Recorded(MEMO):
@@ -22,7 +22,7 @@ def test_published_numbers(file, dtype):
             return torch.cat([moved(x[None], row) for x, row in zip(pixels, rows, strict=True)])
 
     method = Recorded(vectors.classifier(), copies=32, lr=0.005, **SETTINGS[file])
-    images = torch.tensor(vectors.problem["x"][0][:4], dtype=dtype)
+    images = vectors.tensor(vectors.problem["x"][0][:4])
     names = [name for name in vectors.arrays if name.startswith("param.")]
     for row, image in enumerate(images):
         prediction = method.step(image[None])

@@ -15,8 +15,8 @@ from tests.torch.golden import TOLERANCE, Net, Vectors, difference, golden
 INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def vectors_of(file, dtype):
-    vectors = Vectors(file, dtype)
+def vectors_of(file, dtype, device):
+    vectors = Vectors(file, dtype, device)
     vectors.config["net"] = "bn"  # with other layers in place of its batch normalizations
     return vectors
 
@@ -73,13 +73,13 @@ def order(memory):
         ("sotta_hus_nothreshold", HUS),
     ],
 )
-def test_published_memories(file, make, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_memories(file, make, dtype, device):
+    vectors = Vectors(file, dtype, device)
     options = {"threshold": vectors.config["threshold"] or 0.0} if make is HUS else {}
     memory = recorded(make)(20, draws=Draws(vectors), **options)
     for number, label in enumerate(vectors["label"]):
         confidence = float(vectors["confidence"][number])
-        memory.add(Item(torch.tensor(number), int(label), confidence=confidence))
+        memory.add(Item(vectors.tensor(number), int(label), confidence=confidence))
         expected = vectors["mem.index"][number]
         assert order(memory) == expected[expected >= 0].tolist()
 
@@ -88,8 +88,8 @@ def test_published_memories(file, make, dtype):
 @pytest.mark.parametrize(
     ("file", "options"), [("note", {}), ("note_small", {"capacity": 20, "update_every": 16})]
 )
-def test_published_numbers_of_note(file, options, dtype):
-    vectors = vectors_of(file, dtype)
+def test_published_numbers_of_note(file, options, dtype, device):
+    vectors = vectors_of(file, dtype, device)
 
     class Drawn(NOTE):
         def make_memory(self):
@@ -113,7 +113,7 @@ def test_published_numbers_of_note(file, options, dtype):
 
 
 @golden
-def test_published_numbers_of_notes_variant_for_mixed_classes(dtype):
+def test_published_numbers_of_notes_variant_for_mixed_classes(dtype, device):
     """NOTE*, which is TENT on instance-aware normalizations: the batch is its memory."""
 
     class Star(TENT):
@@ -122,7 +122,7 @@ def test_published_numbers_of_notes_variant_for_mixed_classes(dtype):
         def prepare(self, net):
             replace(net, InstanceAwareNorm.of)
 
-    vectors = vectors_of("note_star", dtype)
+    vectors = vectors_of("note_star", dtype, device)
     vectors.arrays["out"] = vectors["out"].reshape(8, 16, 10)
     for name in [name for name in vectors.arrays if name.startswith("param.")]:
         vectors.arrays[name.replace("._bn.", ".")] = vectors.arrays.pop(name)
@@ -139,9 +139,9 @@ def test_published_numbers_of_notes_variant_for_mixed_classes(dtype):
 
 
 @golden
-def test_published_normalization(dtype):
-    vectors = vectors_of("note", dtype)
-    x = torch.tensor(vectors.problem["x"][0], dtype=dtype)
+def test_published_normalization(dtype, device):
+    vectors = vectors_of("note", dtype, device)
+    x = vectors.tensor(vectors.problem["x"][0])
     net = vectors.net()
     replace(net, InstanceAwareNorm.of)
     limit = 10 * TOLERANCE[dtype]  # of logits

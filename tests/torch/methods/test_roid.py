@@ -16,8 +16,8 @@ SETTINGS = {
 
 @golden
 @pytest.mark.parametrize("file", SETTINGS)
-def test_published_numbers(file, dtype):
-    vectors, (kind, options) = Vectors(file, dtype), SETTINGS[file]
+def test_published_numbers(file, dtype, device):
+    vectors, (kind, options) = Vectors(file, dtype, device), SETTINGS[file]
     options |= {"lr": 1e-3, "optimizer": "adam", "batch_size": 16}
     method = recorded(kind, vectors)(vectors.classifier(), **options)
 

@@ -57,8 +57,8 @@ def held(memory, size):
         ("rotta_bench_small", SMALL),
     ],
 )
-def test_published_numbers_of_rotta(file, options, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers_of_rotta(file, options, dtype, device):
+    vectors = Vectors(file, dtype, device)
     method = recorded(RoTTA, vectors)(vectors.classifier(), **options)
 
     def check(row, prediction):
@@ -77,9 +77,9 @@ def test_published_numbers_of_rotta(file, options, dtype):
 
 @golden
 @pytest.mark.parametrize(("file", "symmetric"), [("petta_ce", False), ("petta_sce", True)])
-def test_published_numbers_of_petta(file, symmetric, dtype):
-    vectors = Vectors(file, dtype)
-    source = list(torch.tensor(vectors["source_x"], dtype=dtype))
+def test_published_numbers_of_petta(file, symmetric, dtype, device):
+    vectors = Vectors(file, dtype, device)
+    source = list(vectors.tensor(vectors["source_x"]))
     method = recorded(PeTTA, vectors)(
         vectors.classifier(), source=source, symmetric=symmetric, capacity=24
     )
@@ -98,12 +98,12 @@ def test_published_numbers_of_petta(file, symmetric, dtype):
 
 
 @golden
-def test_published_memory(dtype):
+def test_published_memory(dtype, device):
     """After each of 300 samples, whose uncertainties tie."""
-    vectors = Vectors("cstu", dtype)
+    vectors = Vectors("cstu", dtype, device)
     memory = CSTU(20, classes=6)
     for number, (label, u) in enumerate(zip(vectors["label"], vectors["u"], strict=True)):
-        memory.add(Item(torch.tensor(number), int(label), uncertainty=float(u)))
+        memory.add(Item(vectors.tensor(number), int(label), uncertainty=float(u)))
         order = [int(item.x) for item in sorted(memory.items, key=lambda item: item.label)]
         ages = [item.age for item in sorted(memory.items, key=lambda item: item.label)]
         n = len(order)

@@ -21,8 +21,8 @@ RELEASED = {"lr": 0.005, "released": True, "keep_average": True}
         ("sar_bench_reset", RELEASED | {"keep_average": False}),
     ],
 )
-def test_published_numbers(file, options, dtype):
-    vectors = Vectors(file, dtype)
+def test_published_numbers(file, options, dtype, device):
+    vectors = Vectors(file, dtype, device)
     method = SAR(vectors.classifier(), **options)
 
     def state():

@@ -16,15 +16,15 @@ SETTINGS = {
 
 @golden
 @pytest.mark.parametrize("file", SETTINGS)
-def test_published_numbers(file, dtype):
+def test_published_numbers(file, dtype, device):
     """The field normalizes by the batch alone, and answers from the pass before the step."""
-    vectors = Vectors(file, dtype)
+    vectors = Vectors(file, dtype, device)
     method = TENT(vectors.classifier(), bn_momentum=0, predict_first=True, **SETTINGS[file])
     assert {"loss", "grad.layer1.bn.weight"} <= {*replay(method, vectors)}
 
 
 @golden
-def test_published_numbers_of_single_samples_in_a_sliding_window(dtype):
+def test_published_numbers_of_single_samples_in_a_sliding_window(dtype, device):
     """As the benchmark has it: the window answers each sample, and is learned from once full."""
 
     @dataclass(kw_only=True)
@@ -43,10 +43,10 @@ def test_published_numbers_of_single_samples_in_a_sliding_window(dtype):
                 net.step(self.loss(out))
             return Outputs(out.features[place, None], out.logits[place, None])
 
-    vectors = Vectors("sliding_window_tent_bn", dtype)
+    vectors = Vectors("sliding_window_tent_bn", dtype, device)
     model = vectors.classifier()
     method = Sliding(model, bn_momentum=0, lr=1e-3, window=vectors.config["window"])
-    samples = torch.tensor(vectors.problem["x"][[0, 3]].reshape(-1, 1, 3, 8, 8), dtype=dtype)
+    samples = vectors.tensor(vectors.problem["x"][[0, 3]].reshape(-1, 1, 3, 8, 8))
     names = dict(zip(vectors.problem["batch_names"], range(8), strict=True))
     assert (names["iid0"], names["corr0"]) == (0, 3)
     parameters = dict(model.net.named_parameters())
@@ -62,12 +62,12 @@ def test_published_numbers_of_single_samples_in_a_sliding_window(dtype):
 
 @golden
 @pytest.mark.parametrize("kind", ["bn", "gn"])
-def test_the_networks_of_the_vectors(kind, dtype):
+def test_the_networks_of_the_vectors(kind, dtype, device):
     """By running statistics, and by those of the batch."""
-    vectors = Vectors("memo_orig" if kind == "gn" else "tent_orig", dtype)
+    vectors = Vectors("memo_orig" if kind == "gn" else "tent_orig", dtype, device)
     problem, model = vectors.problem, vectors.classifier()
     by_batch = TENT(model, bn_momentum=0, lr=0, predict_first=True)
-    for row, x in enumerate(torch.tensor(problem["x"], dtype=dtype)):
+    for row, x in enumerate(vectors.tensor(problem["x"])):
         found = model(x)
         assert difference(found.logits, problem["logits_eval"][row]) < TOLERANCE[dtype]
         assert difference(found.features, problem["features_eval"][row]) < TOLERANCE[dtype]
