@@ -8,7 +8,8 @@ images and corruptions, ``--network`` another network, ``--weights`` its file; `
 AdaBN with Prudent on top, by momenta of .05, .2 and 1, of which the table takes the best of each
 stream, as only labels can. ``--one-class`` runs streams of a single class instead.
 
-``--cost`` times a step in each state beside the plain pass, and stores nothing.
+``--cost`` times a step in each state beside the plain pass, and stores nothing; ``--device cuda``
+does so on a GPU.
 
 Rows that a file has are not run again, so that a run goes on where it was; ``--table`` shows what
 it has. One core takes about 20 minutes for a network without ``--fixed``.
@@ -18,9 +19,9 @@ import argparse
 import csv
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,9 @@ def domains(images: Images, half: str, order: str, seed: int) -> tuple[Index, li
 class Bench:
     """A network, and what it makes of streams."""
 
-    def __init__(self, name: str, weights: Path, images: Images) -> None:
-        loaded = zoo.load(name, weights=weights)
+    def __init__(self, name: str, weights: Path, images: Images, device: str = "cpu") -> None:
+        loaded = zoo.load(name, weights=weights, device=device)
+        self.device = torch.device(device)
         self.net, self.preprocess, self.images = loaded.net, loaded.preprocess, images
         self.model = Classifier(loaded.net, preprocess=loaded.preprocess)
         assert loaded.preprocess is not None
@@ -145,11 +147,12 @@ class Bench:
             self.images.image(int(i), c) for i, c in zip(run.index, run.conditions, strict=True)
         ]
         x = torch.as_tensor(np.stack(pixels)).permute(0, 3, 1, 2) / 255
-        return (x - self.mean) / self.std
+        return ((x - self.mean) / self.std).to(self.device)
 
     def accuracies(self, run: Run, fixed: bool) -> dict[str, float]:
         """Accuracy of each method in percent, forward passes a sample, changes of domain."""
-        x, labels = self.inputs(run), torch.as_tensor(self.images.labels[run.index])
+        x = self.inputs(run)
+        labels = torch.as_tensor(self.images.labels[run.index], device=x.device)
         method = HalfBN(self.model)
         found, info = self.follow(Corrected(method, Prudent()), x, labels, run.batch)
         row = {"half_bn": found[0], "prudent_bn": found[1]}
@@ -191,7 +194,20 @@ class Bench:
         return (100 * before / n, 100 * after / n), told
 
 
-def cost(bench: Bench, images: Images, batch: int, rounds: int = 30) -> None:
+def seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """How long a call takes; on a CPU of the process alone, since others may be busy there."""
+    if device.type == "cpu":
+        start = time.process_time()
+        call()
+        return time.process_time() - start
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def cost(bench: Bench, images: Images, batch: int, rounds: int = 60) -> None:
     """Print how long a step takes in each state, in plain passes of the same batch."""
     positions = images.hundred[:, : -(-batch // 10)].ravel()[:batch]
     for state, condition in (("closed", "clean"), ("open", "contrast")):
@@ -201,16 +217,17 @@ def cost(bench: Bench, images: Images, batch: int, rounds: int = 30) -> None:
         for _ in range(4):
             info = method.step(x).info
         for _ in range(rounds):
-            for name, call in (("plain", bench.model), ("step", method.step)):
-                start = time.process_time()  # of one thread: others may be busy here
-                call(x)
-                times[name].append(time.process_time() - start)
+            times["plain"].append(seconds(partial(bench.model, x), bench.device))
+            times["step"].append(seconds(partial(method.step, x), bench.device))
         info = method.step(x).info
         method.reset()
         # Four steps take turns while it is open, of which one is the source's, too.
         plain = np.median(times["plain"])
         steps = np.array(times["step"][: rounds // 4 * 4]).reshape(-1, 4).mean(1)
-        print(f"{state} ({info['state']:g}), batches of {batch}: {np.median(steps) / plain:.2f}")
+        print(
+            f"{state} ({info['state']:g}), batches of {batch}: {np.median(steps) / plain:.2f} "
+            f"of {1e3 * plain:.2f} ms"
+        )
 
 
 def table(rows: list[dict[str, str]]) -> None:
@@ -272,6 +289,7 @@ def main() -> None:
     parser.add_argument("--fixed", action="store_true", help="fixed momenta beside it")
     parser.add_argument("--one-class", action="store_true", help="streams of one class")
     parser.add_argument("--cost", action="store_true", help="time steps, store nothing")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--csv", type=Path, required=True, help="where rows are kept")
     parser.add_argument("--table", action="store_true", help="show the table, run nothing")
     given = parser.parse_args()
@@ -283,7 +301,7 @@ def main() -> None:
         )
         weights = given.weights or given.data / WEIGHTS[given.network]
         images = Images(given.data, given.half)
-        bench = Bench(name, weights, images)
+        bench = Bench(name, weights, images, given.device)
         if given.cost:
             for batch in given.batches:
                 cost(bench, images, batch)

@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--network", choices=list(WEIGHTS), default="resnet32")
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--csv", type=Path, required=True, help="where rows are kept")
     parser.add_argument("--table", action="store_true", help="show the table, run nothing")
     given = parser.parse_args()
@@ -91,13 +92,14 @@ def main() -> None:
         torch.set_num_threads(1)
         images = Images(given.data, "reported")
         name = f"torch:lametta.torch.cifar:{given.network}"
-        bench = Bench(name, given.data / WEIGHTS[given.network], images)
+        bench = Bench(name, given.data / WEIGHTS[given.network], images, given.device)
         known = {(row["method"], row["condition"], row["order"], row["seed"]) for row in stored}
         for title in given.methods:
             for run in chosen(images, given.seed):
                 if (title, run.condition, run.order, str(given.seed)) in known:
                     continue
-                x, labels = bench.inputs(run), torch.as_tensor(images.labels[run.index])
+                x = bench.inputs(run)
+                labels = torch.as_tensor(images.labels[run.index], device=x.device)
                 with torch.no_grad():
                     answers = torch.cat([bench.net(part).argmax(1) for part in torch.split(x, 50)])
                 row = {"method": title, "condition": run.condition, "order": run.order}
