@@ -2,6 +2,7 @@
 
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from lametta import Output
 from lametta.bench.experiment import Cell
 from lametta.bench.running import cell as cells
 from lametta.bench.running.cell import adapter_per_stream
+from lametta.methods import find
 from lametta.stream import Scenario, alone, by_group, interleaved
 from lametta.types import Prediction
 
@@ -83,16 +85,18 @@ class Sticky:
 def test_state_belongs_to_one_stream(monkeypatch, order, accuracy):
     labels = np.repeat([0, 1], 6)
     stream = Scenario(order, batch_size=2)(labels, np.array(["x", "y"])[labels])
-    outputs = np.eye(2)[labels]
+    outputs, kind = np.eye(2)[labels], f"python:{__name__}:Sticky"
 
     @contextmanager
     def set_up(*_):
         model = lambda index: Output(outputs[index], 9 * outputs[index])  # noqa: E731
-        yield cells.Setup(model, stream, labels, 2, lambda: stream)
+        yield cells.Setup(
+            model, stream, labels, 2, lambda: stream, partial(find(kind).build, model, {})
+        )
 
     monkeypatch.setattr(cells, "set_up", set_up)
     scenarios = {"s": SimpleNamespace(dataset="d")}
     workspace = SimpleNamespace(experiment=SimpleNamespace(name="x", scenarios=scenarios))
-    cell = Cell("sticky", f"python:{__name__}:Sticky", "{}", "net", "s", 0, 2, False, "id")
+    cell = Cell("sticky", kind, "{}", "net", "s", 0, 2, False, "id")
     row, _ = cells.run_cell(workspace, cell)
     assert row["accuracy"] == accuracy
