@@ -422,7 +422,7 @@ _locks: WeakKeyDictionary[nn.Module, FairLock] = WeakKeyDictionary()
 
 
 def _lock_of(net: nn.Module) -> FairLock:
-    return _locks.setdefault(net, FairLock())
+    return _locks.get(net) or _locks.setdefault(net, FairLock())  # to make one takes a while
 
 
 # The methods that have changed a network and not given it back, the first one first.

@@ -221,6 +221,8 @@ class Network:
         self.optimizer = optimizer
         self.source = {name: p.detach().clone() for name, p in parameters.items()}
         self.passes = Count()
+        chosen = set(parameters.values())
+        self._frozen = [p for p in model.net.parameters() if p not in chosen]
         self._norms = [model.net.get_submodule(name) for name in norms]
         self._norm_names = list(norms)
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters.values())
@@ -232,7 +234,7 @@ class Network:
         begin = None if optimizer is None else copy.deepcopy(optimizer.state_dict())
         self._begin = Values({**self.source, **self._buffers}, begin, {})
         self._timer: StepTimer | None = None
-        self._length = length(list(self.source.values()))
+        self._length = length(list(self.source.values())).clamp(min=1e-12)
 
     def __call__(self, x: Any, *, train: bool = True) -> Outputs:
         """Make one pass over a batch, or over inputs."""
@@ -284,19 +286,14 @@ class Network:
 
         The weight is one number, or a tensor for each parameter; of a mask, True takes the target.
         """
+        own: list[Tensor] = [*self.parameters.values()]
+        others = [target[name] for name in self.parameters]
         with torch.no_grad():
-            if not isinstance(weight, Mapping):
-                own: list[Tensor] = [*self.parameters.values()]
-                torch._foreach_mul_(own, 1 - weight)
-                others = [target[name] for name in self.parameters]
-                torch._foreach_add_(own, torch._foreach_mul(others, weight))
-                return
-            for name, parameter in self.parameters.items():
-                w = weight[name]
-                if w.dtype == torch.bool:
-                    parameter.copy_(torch.where(w, target[name], parameter))
-                else:
-                    parameter.copy_((1 - w) * parameter + w * target[name])
+            if isinstance(weight, Mapping):
+                pairs = zip(self.parameters, own, strict=True)
+                torch._foreach_lerp_(own, others, [weight[name].to(p.dtype) for name, p in pairs])
+            else:
+                torch._foreach_lerp_(own, others, weight)
 
     def teacher(self) -> "Copy":
         """A copy of the source that may `Copy.follow` the network; the same one at each call."""
@@ -351,26 +348,27 @@ class Network:
         """How far the parameters are from the source's, as a share of their length."""
         if not self.source:
             return torch.zeros(())
-        with torch.no_grad():
-            now: list[Tensor] = [*self.parameters.values()]
-            moved = length(torch._foreach_sub(now, [*self.source.values()]))
-            return moved / self._length.clamp(min=1e-12)
+        with torch.no_grad():  # a kernel for all of them, not one for each
+            now, source = (
+                torch.cat([tensor.flatten() for tensor in tensors])
+                for tensors in (self.parameters.values(), self.source.values())
+            )
+            moved: Tensor = torch.linalg.vector_norm(now - source)
+            return moved / self._length
 
     @contextmanager
     def stepping(self, timer: StepTimer) -> Iterator[None]:
         """Let the chosen parameters learn, time and count; and put flags back as they were."""
-        chosen = set(self.parameters.values())
-        switched = [p for p in self.model.net.parameters() if p.requires_grad != (p in chosen)]
-        for parameter in switched:
-            parameter.requires_grad_(parameter in chosen)
+        on = [p for p in self.parameters.values() if not p.requires_grad]
+        off = [p for p in self._frozen if p.requires_grad]
+        _switch(on, off)
         self._timer, self.passes = timer, Count()
         try:
             with torch.set_grad_enabled(self.optimizer is not None):
                 yield
         finally:
             self._timer = None
-            for parameter in switched:
-                parameter.requires_grad_(parameter not in chosen)
+            _switch(off, on)
 
     def predict(self, x: Any) -> Outputs:
         """Make a pass in eval mode and without gradients, as for a network that does not adapt."""
@@ -558,6 +556,13 @@ def _put(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     if values:  # a network without batch normalizations has no buffers
         with torch.no_grad():
             torch._foreach_copy_([own[name] for name in values], list(values.values()))
+
+
+def _switch(on: Sequence[Tensor], off: Sequence[Tensor]) -> None:
+    for tensor in on:
+        tensor.requires_grad_(True)
+    for tensor in off:
+        tensor.requires_grad_(False)
 
 
 def length(tensors: "Sequence[Tensor | None]") -> Tensor:

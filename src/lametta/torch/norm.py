@@ -230,20 +230,16 @@ def batch_statistics(
     error, which leaves all statistics as they were.
     """
     norms = [module for module in modules if isinstance(module, _BatchNorm)]
-    # Setting an attribute of a module takes a microsecond, which adds up over hundreds of them.
-    others = [(norm, norm.momentum) for norm in norms if norm.momentum != momentum]
+    own = [norm.momentum for norm in norms]
+    # Not by setattr, which takes a module a microsecond: that adds up over hundreds of them.
     for norm in norms:
-        norm.training = True
-    for norm, _ in others:
-        norm.momentum = momentum
+        vars(norm).update(training=True, momentum=momentum)
     try:
         with _of_one_sample(norms) if alone else nullcontext():
             yield
     finally:
-        for norm in norms:
-            norm.training = False
-        for norm, own in others:
-            norm.momentum = own
+        for norm, before in zip(norms, own, strict=True):
+            vars(norm).update(training=False, momentum=before)
 
 
 @contextmanager
