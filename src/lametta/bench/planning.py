@@ -5,20 +5,18 @@ import json
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import polars as pl
 
 from lametta import methods, networks
 from lametta._checks import import_optional
 from lametta._files import PathLike
-from lametta.bench.columns import SCHEMA
 from lametta.bench.experiment import Cell, Experiment, canonical
 from lametta.bench.experiment.schema import DatasetSpec, ModelSpec, UnknownSpec, source_data
 from lametta.bench.running.cell import passes_of
@@ -192,29 +190,16 @@ def estimate(
     the speed of a network, by its name and the batch size, or raises a `LamettaError`.
     """
     uncounted = dict[str, None]()  # a set that keeps its order
-    work = _work(experiment, cells, data, uncounted)
-    speeds: dict[str, Speed] = {}
-    for model, batch_size in _commonest(work):
-        try:
-            speeds[model] = probe(model, batch_size)
-        except LamettaError as error:
-            uncounted[f"{model}: {error}"] = None
-    # Each network runs once over each data set, for the banks; ``shown`` is what runs besides.
-    extraction = work.group_by("model", "dataset", maintain_order=True).agg(
-        pl.lit(EXTRACTION).first().alias("method"),
-        pl.col("samples").first().alias("forward"),
-        pl.col("n").filter(pl.col("forward") > 0).sum().alias("shown"),
-    )
-    through = pl.concat([extraction, work.drop_nulls("forward")], how="diagonal")
-    by_method = {passes.name: passes for passes in _sums(through, "method")}
-    by_model = tuple(x._replace(speed=speeds.get(x.name)) for x in _sums(through, "model"))
-    timed = extraction.filter(pl.col("model").is_in([*speeds]))
+    cells = list(cells)
+    sizes = _sizes(experiment, cells, data, uncounted)
+    work = _count_images(experiment, cells, sizes, uncounted)
+    speeds = _speeds(work.batches, probe, uncounted)
     number = np.dtype("float32").itemsize
-    banks = (n * speeds[x].outputs * number for x, n in timed["model", "forward"].iter_rows())
-    kept, over_budget, decoded = _images(timed, speeds, image_cache)
+    banks = (sizes[name] * speeds[x].outputs * number for x, name in work.live if x in speeds)
+    kept, over_budget, decoded = _decoded_images(work.live, sizes, speeds, image_cache)
     return Estimate(
-        tuple(by_method[x] for x in (EXTRACTION, *experiment.methods) if x in by_method),
-        by_model,
+        tuple(work.methods[x] for x in (EXTRACTION, *experiment.methods) if x in work.methods),
+        tuple(work.networks[x]._replace(speed=speeds.get(x)) for x in work.batches),
         sum(banks),
         kept,
         over_budget,
@@ -223,35 +208,81 @@ def estimate(
     )
 
 
-def _work(
+def _sizes(
     experiment: Experiment,
     cells: Iterable[Cell],
     data: Mapping[str, Dataset],
     uncounted: dict[str, None],
-) -> pl.DataFrame:
-    """One row a cell: samples of its data set, those that it sees, its passes; null if unknown."""
-    sizes, rows = dict[str, int](), []
+) -> dict[str, int]:
+    """How many samples each data set has; 0 where that is not known."""
+    sizes = dict[str, int]()
+    for name in dict.fromkeys(experiment.scenarios[cell.scenario].dataset for cell in cells):
+        size = _size(experiment.datasets[name], data.get(name))
+        if size is None:
+            uncounted[f"{name}: how many samples it has is not known before it is read"] = None
+        sizes[name] = size or 0
+    return sizes
+
+
+def _speeds(
+    batches: Mapping[str, Counter[int]],
+    probe: Callable[[str, int], Speed],
+    uncounted: dict[str, None],
+) -> dict[str, Speed]:
+    """The speed of each network that can be timed, in batches of the size that is commonest."""
+    speeds = dict[str, Speed]()
+    for model, counts in batches.items():
+        try:
+            speeds[model] = probe(model, counts.most_common(1)[0][0])
+        except LamettaError as error:
+            uncounted[f"{model}: {error}"] = None
+    return speeds
+
+
+class _Work(NamedTuple):
+    """Images through networks, in all cells and for the banks."""
+
+    methods: dict[str, Passes]
+    networks: dict[str, Passes]
+    batches: dict[str, Counter[int]]  # images of each network, by the size of their batch
+    live: Counter[tuple[str, str]]  # by network and data set, those that do not come from a bank
+
+
+def _count_images(
+    experiment: Experiment,
+    cells: Iterable[Cell],
+    sizes: Mapping[str, int],
+    uncounted: dict[str, None],
+) -> _Work:
+    work = _Work({}, {}, defaultdict(Counter), Counter())
     for cell in cells:
         scenario = experiment.scenarios[cell.scenario]
-        name = scenario.dataset
-        if name not in sizes:
-            size = _size(experiment.datasets[name], data.get(name))
-            if size is None:
-                uncounted[f"{name}: how many samples it has is not known before it is read"] = None
-            sizes[name] = size or 0
-        n = min(sizes[name], scenario.limit or sizes[name])
-        forward = backward = None
+        n = min(sizes[scenario.dataset], scenario.limit or sizes[scenario.dataset])
+        forward = backward = 0
         try:
-            each, back = count_passes(cell.kind, cell.config)
-            runs = 1 + cell.consistency
-            forward, backward = round(n * max(each, cell.live) * runs), round(n * back * runs)
+            forward, backward = _passes(cell, n)
+            _add(work.methods, cell.method, forward, backward)
         except LamettaError as error:
             uncounted[f"{cell.method}: {error}"] = None
-        row = (cell.method, cell.model, name, cell.batch_size, n, sizes[name], forward, backward)
-        rows.append(row)
-    known = {name: SCHEMA[name] for name in ("method", "model", "dataset", "batch_size", "n")}
-    counted = dict.fromkeys(("samples", "forward", "backward"), SCHEMA["n"])
-    return pl.DataFrame(rows, known | counted, orient="row")
+        _add(work.networks, cell.model, forward, backward)
+        work.batches[cell.model][cell.batch_size] += n
+        work.live[cell.model, scenario.dataset] += n if forward else 0
+    for model, name in work.live:  # each network runs once over each data set
+        _add(work.methods, EXTRACTION, sizes[name])
+        _add(work.networks, model, sizes[name])
+    return work
+
+
+def _passes(cell: Cell, n: int) -> tuple[int, int]:
+    """How many images go forward and backward in a cell of n samples."""
+    forward, backward = count_passes(cell.kind, cell.config)
+    runs = 1 + cell.consistency
+    return round(n * max(forward, cell.live) * runs), round(n * backward * runs)
+
+
+def _add(sums: dict[str, Passes], name: str, forward: int, backward: int = 0) -> None:
+    before = sums.get(name, Passes(name, 0, 0))
+    sums[name] = Passes(name, before.forward + forward, before.backward + backward)
 
 
 def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
@@ -325,27 +356,18 @@ def _small_network() -> "tuple[nn.Module, torch.Tensor]":
         return torch.nn.Sequential(color, digits_net()).eval(), torch.rand(_COUNTED, 3, 8, 8)
 
 
-def _commonest(work: pl.DataFrame) -> Iterator[tuple[str, int]]:
-    """The batch size that most images of each network come in."""
-    sizes = work.group_by("model", "batch_size", maintain_order=True).agg(pl.col("n").sum())
-    commonest = pl.col("batch_size").get(pl.col("n").arg_max())
-    return sizes.group_by("model", maintain_order=True).agg(commonest).iter_rows()
-
-
-def _sums(through: pl.DataFrame, by: str) -> Iterator[Passes]:
-    sums = through.group_by(by, maintain_order=True).agg(pl.col("forward", "backward").sum())
-    return itertools.starmap(Passes, sums.iter_rows())
-
-
-def _images(
-    extraction: pl.DataFrame, speeds: Mapping[str, Speed], image_cache: float
+def _decoded_images(
+    live: Mapping[tuple[str, str], int],
+    sizes: Mapping[str, int],
+    speeds: Mapping[str, Speed],
+    image_cache: float,
 ) -> tuple[int, int, Counter[str]]:
     """Bytes of decoded images in the cache, bytes beyond it, and how many images are decoded."""
     kept, beyond, decoded = dict[str, int](), dict[str, int](), Counter[str]()
-    for model, dataset, n, shown in extraction["model", "dataset", "forward", "shown"].iter_rows():
-        preprocess = speeds[model].preprocess
-        if preprocess is None:
+    for (model, dataset), shown in live.items():
+        if model not in speeds or (preprocess := speeds[model].preprocess) is None:
             continue
+        n = sizes[dataset]
         decoded[dataset] += n
         if not shown:
             continue
