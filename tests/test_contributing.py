@@ -1,5 +1,6 @@
 """Each diff of CONTRIBUTING.md on a copy of the tree: what it adds is there, everywhere."""
 
+import ast
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from tests.conftest import run_python
 pytestmark = pytest.mark.slow(4)
 
 ROOT = Path(__file__).parents[1]
+METHODS = ROOT / "src" / "lametta" / "torch" / "methods"
 
 EXPERIMENT = """\
 name = "added"
@@ -62,8 +64,9 @@ import lametta
 from lametta.cli import app
 from lametta.correctors.sharpen import Sharpen
 from lametta.data import load
-from lametta.testing import check_corrector
-from lametta.torch import wrap, zoo
+from lametta.methods import find
+from lametta.testing import check_adapter, check_corrector
+from lametta.torch import Classifier, wrap, zoo
 
 check_corrector(Sharpen())
 net = zoo.load("embedded:digits").net
@@ -72,8 +75,12 @@ expected = wrap(net, "source")(x) ** 3
 found = wrap(net, "sharpen", power=3)(x)
 assert torch.allclose(found, expected / expected.sum(1, keepdim=True), atol=1e-6)
 assert wrap(net, "lame", affinity="ones", row_sum=1.0)(x).shape == (8, 10)
-for name in ("rpl", "rpl+sharpen", "dua"):
+for name in ("rpl", "rpl+sharpen", "dua", "centroids", "dua+centroids"):
+    net = zoo.load("embedded:digits").net
     assert wrap(net, name)(x).shape == (8, 10)
+for name in ("rpl", "dua", "centroids"):
+    net = Classifier(zoo.load("embedded:digits").net)
+    check_adapter(find(name).build(net, {}), torch.rand(16, 1, 8, 8))
 for name in ("owl", "tit"):
     Path("data/birds", name).mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(f"data/birds/{name}/1.jpg")
@@ -104,7 +111,7 @@ def diffs() -> list[str]:
 
 
 def test_each_addition_is_a_file_or_class_and_one_line():
-    assert len(diffs()) == 7
+    assert len(diffs()) == 8
     for diff in diffs():
         assert diff.count("\n") <= 60
         files = re.findall(r"^\+\+\+ b/(.*)$", diff, flags=re.MULTILINE)
@@ -115,12 +122,35 @@ def test_each_addition_is_a_file_or_class_and_one_line():
                 assert len(added) == 1
 
 
-def test_the_diffs_import_nothing_private_but_checks_of_arguments():
+def test_nothing_private_is_imported_but_checks_of_arguments():
     added = "\n".join(re.findall(r"^\+(?!\+\+)(.*)$", "".join(diffs()), flags=re.MULTILINE))
-    imports = re.findall(r"^(?:from|import) .*$", added, flags=re.MULTILINE)
-    assert len(imports) > 10
-    private = [line for line in imports if re.search(r"(?:[ .])_(?!checks import)", line)]
-    assert not private
+    shipped = [file.read_text(encoding="utf-8") for file in METHODS.glob("*.py")]
+    for sources in ([added], shipped):
+        imports = re.findall(r"^(?:from|import) .*$", "\n".join(sources), flags=re.MULTILINE)
+        assert len(imports) > 10
+        private = [line for line in imports if re.search(r"(?:[ .])_(?!checks import)", line)]
+        assert not private
+
+
+def test_the_methods_that_are_said_to_be_short_are():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (said,) = re.findall(
+        r"of those that filter\n?(.*?)none has more than 60 lines", text, re.DOTALL
+    )
+    for name in re.findall(r"`(\w+\.py)`", said):
+        assert n_code_lines((METHODS / name).read_text(encoding="utf-8")) <= 60
+
+
+def n_code_lines(source: str) -> int:
+    """How many lines a module has without blanks, comments and docstrings."""
+    tree = ast.parse(source)
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    with_docstring = [x for x in ast.walk(tree) if isinstance(x, holders) and ast.get_docstring(x)]
+    docs = {
+        line for x in with_docstring for line in range(x.body[0].lineno, x.body[0].end_lineno + 1)
+    }
+    lines = enumerate((line.strip() for line in source.splitlines()), start=1)
+    return sum(bool(line) and line[0] != "#" and n not in docs for n, line in lines)
 
 
 def test_what_the_diffs_add_is_everywhere(tmp_path):
