@@ -102,10 +102,10 @@ def test_logits_in_a_table(tmp_path):
     ("text", "message"),
     [
         ("prob_a,prob_b\n0.9,0.3\n", "must be >= 0 and sum to 1 in each row, got a sum of 1.2"),
-        ("class,confidence\ncat,0.9\n", "must have a column of probabilities for each class"),
+        ("class,confidence\ncat,0.9\n", "no column of probabilities for each class"),
         ("prob_a,prob_b\n0.9,\n", "must be numbers, got an empty cell"),
         ("prob_a,prob_b,label\n0.9,0.1,c\n", "label of IN must be one of its classes, got 'c'"),
-        ("prob_a,prob_b\n", "must have a row for each sample"),
+        ("prob_a,prob_b\n", "IN must have one for each sample"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, text, message):

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lametta._arrays import softmax
 from lametta._checks import import_optional, reading
 from lametta._files import check_regular_file
 from lametta.data.bank.safetensors import Header
+from lametta.data.dataset import abbreviate
 from lametta.types import LamettaError
 
 _COLUMNS = {name: f"{name}s" for name in ("label", "group", "key")}
@@ -25,6 +27,30 @@ def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
     probabilities take their place. ``label`` (a class's name or number), ``group`` and ``key`` are
     optional. Columns of numbers from 0 to 1 that sum to 1 are probabilities whatever their names.
     """
+    frame = _open(path)
+    single = {name: name.rstrip("s") for name in frame.columns}
+    columns = {_COLUMNS[one]: frame[name] for name, one in single.items() if one in _COLUMNS}
+    others = [name for name in frame.columns if single[name] not in (*_COLUMNS, *_SKIPPED)]
+    features = {int(m[1]): name for name in others if (m := _FEATURE.fullmatch(name))}
+    rest = [name for name in others if name not in features.values()]
+    kind, names, unused = _outputs(frame, rest, path)
+    outputs = _numbers(frame, list(names), path)
+    arrays: dict[str, Any] = {kind: outputs}
+    if features:
+        arrays["features"] = _numbers(frame, [features[i] for i in sorted(features)], path)
+    else:
+        arrays["features"] = np.sqrt(outputs if kind == "probs" else softmax(np, outputs))
+    classes = list(names.values())
+    if "labels" in columns:
+        arrays["labels"] = _labels(columns.pop("labels"), classes)
+    arrays |= {
+        name: column.cast(str).to_numpy().astype(str) for name, column in columns.items()
+    }
+    return arrays, {"classes": classes}, unused
+
+
+def _open(path: Path) -> Any:
+    """The table in a file, as a frame of polars with a row or more."""
     if not path.exists():
         raise LamettaError(
             f"no such file: {str(path)!r}; IN must end in .npz or .safetensors, or be a .csv or "
@@ -35,47 +61,26 @@ def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
     with reading(path, f"a {path.suffix} file"):
         frame = (polars.read_csv if path.suffix == ".csv" else polars.read_parquet)(path)
     if not len(frame):
-        raise LamettaError(f"IN must have a row for each sample, got none in {path}")
-    single = {name: name.rstrip("s") for name in frame.columns}
-    columns = {_COLUMNS[one]: frame[name] for name, one in single.items() if one in _COLUMNS}
-    others = [name for name in frame.columns if single[name] not in (*_COLUMNS, *_SKIPPED)]
-    features = {int(m[1]): name for name in others if (m := _FEATURE.fullmatch(name))}
-    rest = [name for name in others if name not in features.values()]
-    kind, names, unused = _outputs(frame, rest, path)
-    outputs = _numbers(frame, list(names), path)
-    arrays: dict[str, Any] = {kind: outputs}
-    arrays["features"] = (
-        _numbers(frame, [features[i] for i in sorted(features)], path)
-        if features
-        else np.sqrt(_probs(kind, outputs))
-    )
-    classes = list(names.values())
-    if "labels" in columns:
-        arrays["labels"] = _labels(columns.pop("labels"), classes)
-    arrays |= {
-        name: column.cast(polars.String).to_numpy().astype(str) for name, column in columns.items()
-    }
-    return arrays, {"classes": classes}, unused
+        raise LamettaError(f"no rows in {str(path)!r}: IN must have one for each sample")
+    return frame
 
 
 def _outputs(frame: Any, rest: list[str], path: Path) -> tuple[str, dict[str, str], list[str]]:
     """Whether there are probs or logits, the name of the class of each column, and what is left."""
-    named = {name: m for name in rest if (m := _OUTPUT.fullmatch(name))}
-    if len(named) > 1:
-        kind = "logits" if next(iter(named.values()))[1].startswith("logit") else "probs"
-        names = {name: m[2] for name, m in named.items() if m[1][0] == kind[0]}
-        if kind == "probs":
-            _check_probs(_numbers(frame, list(names), path), path)
-        return kind, names, [name for name in rest if name not in names]
-    numeric = [name for name in rest if frame[name].dtype.is_numeric()]
-    if len(numeric) < 2:
-        have = ", ".join(frame.columns[:8])
-        raise LamettaError(
-            f"IN must have a column of probabilities for each class, prob_<class>, or logits, "
-            f"logit_<class>, got {have} in {path}"
-        )
-    _check_probs(_numbers(frame, numeric, path), path)
-    return "probs", {name: name for name in numeric}, [name for name in rest if name not in numeric]
+    if len(found := {name: m for name in rest if (m := _OUTPUT.fullmatch(name))}) > 1:
+        kind = "logits" if next(iter(found.values()))[1].startswith("logit") else "probs"
+        names = {name: m[2] for name, m in found.items() if m[1][0] == kind[0]}
+    else:
+        kind = "probs"
+        names = {name: name for name in rest if frame[name].dtype.is_numeric()}
+        if len(names) < 2:
+            raise LamettaError(
+                "no column of probabilities for each class, prob_<class>, nor of logits, "
+                f"logit_<class>, in {str(path)!r}; it has {abbreviate(frame.columns)}"
+            )
+    if kind == "probs":
+        _check_probs(_numbers(frame, list(names), path), path)
+    return kind, names, [name for name in rest if name not in names]
 
 
 def _check_probs(probs: Any, path: Path) -> None:
@@ -88,13 +93,6 @@ def _check_probs(probs: Any, path: Path) -> None:
             f"{sums[row]:g} in row {row} of {path} (rows count from 0); columns logit_<class> "
             "would be logits"
         )
-
-
-def _probs(kind: str, outputs: Any) -> Any:
-    if kind == "probs":
-        return outputs
-    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def _numbers(frame: Any, names: list[str], path: Path) -> Any:

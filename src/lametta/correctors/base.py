@@ -272,14 +272,7 @@ class StatefulCorrector(HostCorrector):
         Nothing is allocated by what the state claims: its arrays are compared with templates.
         """
         self._check_arrays(state)
-        with np.errstate(all="ignore"):  # of numbers that are refused
-            for name, invariant in self.invariants().items():
-                if not invariant.holds(state[name], state):
-                    got = state[name]
-                    raise LamettaError(
-                        f"state[{name!r}] must be {invariant.says}, got numbers from "
-                        f"{got.min():g} to {got.max():g}"
-                    )
+        check_invariants(state, self.invariants())
 
     def _check_arrays(self, state: State) -> None:
         """Raise unless names, shapes and types are those of a state, and all numbers finite."""
@@ -296,21 +289,37 @@ class StatefulCorrector(HostCorrector):
             raise LamettaError(
                 f"state['{_SIZES}'] must be d and K of a stream, got {sizes}"
             ) from None
-        if state.keys() != expected.keys():
-            raise LamettaError(f"state must hold {', '.join(expected)}, got {', '.join(state)}")
-        for name, array in expected.items():
-            got = state[name]
-            if got.shape != array.shape or got.dtype != array.dtype:
-                if max(d, k) > most:
-                    raise LamettaError(
-                        f"state['{_SIZES}'] must be d and K of a stream, got {sizes}"
-                    )
+        others = (state[name].shape != array.shape for name, array in expected.items())
+        if max(d, k) > most and state.keys() == expected.keys() and any(others):
+            raise LamettaError(f"state['{_SIZES}'] must be d and K of a stream, got {sizes}")
+        check_arrays(state, expected)
+
+
+def check_arrays(state: State, expected: State, prefix: str = "") -> None:
+    """Raise unless names, shapes and types are those expected, and all numbers finite."""
+    if state.keys() != expected.keys():
+        names, got = (", ".join(prefix + name for name in arrays) for arrays in (expected, state))
+        raise LamettaError(f"state must hold {names}, got {got}")
+    for name, array in expected.items():
+        given, where = state[name], f"state[{prefix + name!r}]"
+        if given.shape != array.shape or given.dtype != array.dtype:
+            raise LamettaError(
+                f"{where} must be {array.dtype} of shape {array.shape}, got {given.dtype} of shape "
+                f"{given.shape}"
+            )
+        if not np.isfinite(given).all():
+            raise LamettaError(f"{where} must be finite, got NaN or infinity")
+
+
+def check_invariants(state: State, invariants: "Mapping[str, Invariant]", prefix: str = "") -> None:
+    """Raise unless what is declared of arrays holds of them."""
+    with np.errstate(all="ignore"):  # of numbers that are refused
+        for name, invariant in invariants.items():
+            if not invariant.holds(state[name], state):
                 raise LamettaError(
-                    f"state[{name!r}] must be {array.dtype} of shape {array.shape}, "
-                    f"got {got.dtype} of shape {got.shape}"
+                    f"state[{prefix + name!r}] must be {invariant.says}, got numbers from "
+                    f"{state[name].min():g} to {state[name].max():g}"
                 )
-            if not np.isfinite(got).all():
-                raise LamettaError(f"state[{name!r}] must be finite, got NaN or infinity")
 
 
 def _sizes_of(state: State) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Shadow: a corrector on probation, which answers nothing and keeps what it would have said."""
+"""Shadow mode: the source answers, and what a corrector would have changed is recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,9 @@ from lametta.correctors.base import (
     CompositeCorrector,
     Invariant,
     State,
+    check_arrays,
     check_can_correct,
+    check_invariants,
     check_sizes,
     checked_prediction,
     clone,
@@ -281,29 +283,11 @@ class Shadow(CompositeCorrector, Params):
             return {}
         classes = given.get("classes", np.zeros(0))
         k = classes.shape[1] if classes.ndim == 2 else 0
-        if (
-            sizes is None
-            or sizes.shape != (2,)
-            or sizes.dtype != np.int64
-            or sizes.min() < 1
-            or sizes[1] != k
-        ):
+        is_pair = sizes is not None and sizes.shape == (2,) and sizes.dtype == np.int64
+        if sizes is None or not is_pair or sizes.min() < 1 or sizes[1] != k:
             raise LamettaError(f"state['{_OWN}sizes'] must be the d and K of its classes")
-        expected = Differences.init_state(self.size, k)
-        if given.keys() != expected.keys():
-            raise LamettaError(
-                f"state must hold {', '.join(_OWN + name for name in expected)}, got others"
-            )
-        invariants = Differences.invariants()
-        for name, array in expected.items():
-            got, where = given[name], f"state['{_OWN}{name}']"
-            if (got.shape, got.dtype) != (array.shape, array.dtype):
-                raise LamettaError(
-                    f"{where} must be {array.dtype} of shape {array.shape}, got {got.dtype} of "
-                    f"shape {got.shape}"
-                )
-            if not (np.isfinite(got).all() and invariants[name].holds(got, given)):
-                raise LamettaError(f"{where} must be {invariants[name].says}, got other numbers")
+        check_arrays(given, Differences.init_state(self.size, k), _OWN)
+        check_invariants(given, Differences.invariants(), _OWN)
         return {name: np.array(array) for name, array in given.items()}
 
     def state_nbytes(self, d: int, k: int) -> int:
