@@ -34,7 +34,7 @@ _STRONGEST = 1e6  # weight; anything near it makes neighbors equal, and more wou
 
 
 class LameResult(NamedTuple):
-    """What `lame` gives.
+    """Result of `lame`: corrected probabilities, and how the iteration ended.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class LameResult(NamedTuple):
 
 
 class LameStreamsResult(NamedTuple):
-    """What `lame_streams` gives: as `LameResult`, with an entry for each of the B streams.
+    """Result of `lame_streams`: a `LameResult` with an entry for each of the B streams.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 
 class _Renewed(Protocol):
-    """What has locks that other threads may hold when a process is forked."""
+    """Base of what has locks, which other threads may hold when a process is forked."""
 
     def after_fork(self) -> None: ...
 

@@ -43,7 +43,7 @@ NEEDS = (
 
 
 class _Clones:
-    """What makes a method of a corrector that is made already: a copy, which remembers nothing."""
+    """Factory of copies of a corrector that is made already, which remember nothing."""
 
     def __init__(self, corrector: Corrector) -> None:
         self.corrector, self.__doc__ = corrector, type(corrector).__doc__

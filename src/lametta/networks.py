@@ -17,7 +17,7 @@ EMBEDDED = "embedded:digits"
 
 @dataclass(frozen=True)
 class Network:
-    """What is known of a network before it is loaded."""
+    """Entry of the registry of networks: what is known of one before it is loaded."""
 
     summary: str  # what it is
     loader: str  # the function that takes name, file of weights and options

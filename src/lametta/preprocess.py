@@ -20,7 +20,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What turns an image into a network's input.
+    """Preprocessing of an image into a network's input: resize, crop, standardize.
 
     The image is rotated as its EXIF tag says, converted to RGB, resized and cropped by Pillow, then
     standardized as ``(pixels - mean) / std``. Calling the object does it all. `pixels` gives the

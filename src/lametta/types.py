@@ -28,7 +28,7 @@ class LamettaError(ValueError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a frozen model gives for one batch.
+    """Outputs of a frozen model for one batch: features and logits.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Output:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a corrector or an adapter gives for one batch.
+    """Prediction of a corrector or an adapter for one batch: rows of probabilities, and more.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Prototypes:
 
 @dataclass(frozen=True, repr=False)
 class StreamsPrediction(Prediction):
-    """What `lametta.Streams` gives for one batch.
+    """Prediction of `lametta.Streams` for one batch, with the errors of streams.
 
     Attributes
     ----------

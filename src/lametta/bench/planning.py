@@ -43,7 +43,7 @@ _DECODED = 6  # images that are decoded to see how long that takes
 
 
 class Count(NamedTuple):
-    """How many cells a method has in a phase: the validation, or a study by its name."""
+    """Number of cells of a method in a phase: the validation, or a study by its name."""
 
     phase: str
     method: str

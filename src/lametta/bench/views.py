@@ -7,7 +7,7 @@ from lametta.registry import GROUPS, Registry
 
 @dataclass(frozen=True)
 class View:
-    """A title, figures and a table.
+    """View of a study: a title, figures and a table.
 
     Parameters
     ----------

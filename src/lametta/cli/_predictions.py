@@ -39,7 +39,7 @@ _Column: TypeAlias = NDArray[np.generic]  # numbers or text, one a sample
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a file holds: features [N, d], probs [N, K], what is known of samples and of classes."""
+    """Contents of a file of predictions: features [N, d], probs [N, K], columns, class names."""
 
     features: Rows
     probs: Floats

@@ -43,9 +43,7 @@ def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
     classes = list(names.values())
     if "labels" in columns:
         arrays["labels"] = _labels(columns.pop("labels"), classes)
-    arrays |= {
-        name: column.cast(str).to_numpy().astype(str) for name, column in columns.items()
-    }
+    arrays |= {name: column.cast(str).to_numpy().astype(str) for name, column in columns.items()}
     return arrays, {"classes": classes}, unused
 
 

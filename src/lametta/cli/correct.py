@@ -40,7 +40,7 @@ _NO_PROTOTYPES = "IN: they are its arrays prototypes [K, d] and, where there is 
 
 
 class _Step(NamedTuple):
-    """What is known of a batch."""
+    """How the correction of one batch went."""
 
     n_iter: float | None
     converged: bool
@@ -48,7 +48,7 @@ class _Step(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What became of a group."""
+    """How one group changed, and its accuracies where labels are known."""
 
     name: str
     n: int

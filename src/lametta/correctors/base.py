@@ -36,7 +36,7 @@ _SLACK = 1.01e-3  # of sums of probabilities, as of those that are given
 
 @dataclass
 class HostCorrector(Params):
-    """What correctors that work in host memory share: input checks, conversion, prototypes."""
+    """Base of correctors that work in host memory: input checks, conversion, prototypes."""
 
     needs: ClassVar[Collection[str]] = frozenset()
     takes: ClassVar[Collection[str]] = frozenset()  # what it can do without, but not as well
@@ -404,7 +404,7 @@ def check_sizes(known: Iterable[int], sizes: Iterable[int], stream: str, hint: s
 
 
 class Composite:
-    """What is made of other methods has their traits."""
+    """Base of what is made of other methods, whose traits it passes on."""
 
     def _held(self) -> tuple[Corrector | Adapter, ...]:
         raise NotImplementedError
@@ -556,7 +556,7 @@ def filled(shape: int | tuple[int, ...], value: float = 0, dtype: Any = np.float
 
 
 class Invariant(NamedTuple):
-    """What holds of an array in every state of a corrector.
+    """Condition on an array that holds in every state of a corrector.
 
     Attributes
     ----------

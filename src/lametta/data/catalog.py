@@ -38,7 +38,7 @@ DATASETS: Registry[Entry] = Registry(
 
 
 class Description(NamedTuple):
-    """What a data set is in one line, and what it needs on disk."""
+    """Description of a data set: what it is in one line, and what it needs on disk."""
 
     summary: str
     needs: str

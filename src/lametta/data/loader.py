@@ -28,7 +28,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What `load_batches` gives.
+    """A decoded batch: positions, inputs, classes, and the samples that could not be read.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def load_batches(
 
 @dataclass(frozen=True)
 class _Reader:
-    """What a worker holds: it makes a batch from positions."""
+    """Reader of batches in a worker process."""
 
     dataset: Dataset
     transform: Transform | None

@@ -38,7 +38,7 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Classified:
-    """What `CorrectedPipeline.predict` gives for one batch.
+    """Predictions of a batch by `CorrectedPipeline.predict`: the source's and the corrected ones.
 
     Attributes
     ----------

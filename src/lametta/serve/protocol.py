@@ -72,7 +72,7 @@ class BadRequest(LamettaError):  # noqa: N818
 
 
 class HTTPError(LamettaError):
-    """A request that is not answered."""
+    """Error reply: an HTTP status, and a message for the client."""
 
     status: ClassVar[int] = 400
     retry_after: ClassVar[int | None] = None  # seconds, where trying again may help
@@ -242,7 +242,7 @@ class RequestLimits:
 
 
 class InferRequest(NamedTuple):
-    """What a client asks for.
+    """Decoded inference request: input tensors, parameters, requested outputs.
 
     Attributes
     ----------
@@ -268,7 +268,7 @@ class InferRequest(NamedTuple):
 
 
 class InferReply(NamedTuple):
-    """What a model answers.
+    """Inference reply before encoding: output tensors and parameters.
 
     Attributes
     ----------

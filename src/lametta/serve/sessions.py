@@ -37,7 +37,7 @@ _PIECE, _ROWS = 2**15, 64  # numbers, and samples, corrected between two looks a
 
 
 class Samples(NamedTuple):
-    """What a request brings.
+    """Samples of a request: features and probabilities.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ class recorded:  # noqa: N801
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """What orders of groups have in common: the options of `by_group`."""
+    """Base of orders of groups, with the options of `by_group`."""
 
     shuffle_inside: bool = False
     sequence: GroupOrder = "appearance"

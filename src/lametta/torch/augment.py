@@ -16,7 +16,7 @@ from lametta.types import LamettaError
 
 
 class Draw(NamedTuple):
-    """What is random in one augmentation of a batch.
+    """Random numbers of one augmentation of a batch.
 
     Examples
     --------

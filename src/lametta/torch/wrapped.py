@@ -25,7 +25,7 @@ from lametta.types import Adapter, Array, Corrector, Id, LamettaError, Predictio
 
 
 class Wrapped(nn.Module):
-    """What `wrap` gives: a module from inputs to probabilities [N, K].
+    """Module from inputs to probabilities [N, K], as `wrap` makes it.
 
     Its ``state_dict`` holds the memory of the corrector beside the weights of the network, as one
     tensor of bytes, ``_extra_state``: it can be saved as safetensors, and by ``torch.save``, to be

@@ -26,7 +26,7 @@ __all__ = ["Loaded", "load", "names"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """What `load` gives.
+    """A loaded network, and how its inputs are prepared.
 
     Attributes
     ----------

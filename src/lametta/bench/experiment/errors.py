@@ -43,7 +43,7 @@ class StrictModel(BaseModel):
 
 
 class ConfigError(NamedTuple):
-    """What is wrong, and the keys that lead there."""
+    """One error in a TOML file: what is wrong, and the keys that lead there."""
 
     keys: tuple[str, ...]
     message: str

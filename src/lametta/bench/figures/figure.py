@@ -38,7 +38,7 @@ Classes: TypeAlias = Callable[[str], Array | None]
 
 @dataclass(frozen=True, eq=False)
 class ReportContext:
-    """What the figures of a report have in common, besides the rows that each is given.
+    """Context of a report: what its figures share besides the rows that each is given.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """How a series is drawn: its color, its marker and its dashes; or, filled, as an area.
+    """Style of a series: its color, its marker and its dashes; or, filled, as an area.
 
     Examples
     --------

@@ -67,7 +67,7 @@ class Section:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a report says of results.
+    """Report on results: the ranking of methods, and sections of figures and tables.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ _PATIENCE = 15.0  # seconds that a node has to answer
 
 @dataclass(frozen=True)
 class Progress:
-    """What `run` reports: the phase, and how many of its cells are done and have failed."""
+    """Progress of `run`: the phase, and how many of its cells are done and have failed."""
 
     phase: str
     done: int

@@ -86,7 +86,7 @@ def _run(
 
 @dataclass(frozen=True)
 class Setup:
-    """What a cell runs on: the model, the stream, and the labels of all samples.
+    """Setup of a cell: the model, the stream, and the labels of all samples.
 
     ``batches`` gives the model's inputs for each batch of the stream; where a bank is replayed,
     these are its outputs. ``make`` builds the method's adapter, which sees the model and these

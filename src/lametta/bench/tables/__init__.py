@@ -18,7 +18,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands in a table: the text, a gain in points that colors it, and a note below.
+    """Entry of a table: the text, a gain in points that colors it, and a note below.
 
     Examples
     --------

@@ -42,7 +42,7 @@ _Feeds: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is known of a model before it runs.
+    """Metadata of an ONNX model, read from its file.
 
     Attributes
     ----------

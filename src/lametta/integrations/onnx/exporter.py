@@ -109,7 +109,7 @@ def export(
 
 
 class _Lame(NamedTuple):
-    """What a graph is to compute."""
+    """Options of LAME as a graph computes it."""
 
     affinity: Affinity
     weight: float
