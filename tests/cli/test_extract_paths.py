@@ -111,7 +111,7 @@ def test_names_on_standard_input(tmp_path, bank):
     assert "no such file: 'absent.png', which standard input names" in invoke(
         "-", given="absent.png\n", code=2
     )
-    assert "must name images, one a line, got none" in invoke("-", given="\n", code=2)
+    assert "no names of images on standard input" in invoke("-", given="\n", code=2)
 
 
 def test_one_image(tmp_path, bank):

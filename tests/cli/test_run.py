@@ -234,7 +234,7 @@ def test_files_go_before_names(file, tmp_path, monkeypatch):
         (["list", "datasets", "--data", "/nowhere"], "no such folder: '/nowhere'"),
         (["run", "FILE", "--device", "foo"], "--device must be one that works, got 'foo'"),
         (["run", "nosuch"], "EXPERIMENT must be a TOML file, or one of 'cifar10', 'continual'"),
-        (["run", "sub/nosuch"], "cannot read 'sub/nosuch': No such file"),
+        (["run", "sub/nosuch"], "no such file: 'sub/nosuch'"),
         (["run", "FILE", "-o", "tiny.toml/a"], "could not make the folder tiny.toml/a: Not"),
         (["report", "nowhere"], "no results in 'nowhere': not a folder"),
         (["report", "."], "no results in '.': no files cells/*.parquet"),

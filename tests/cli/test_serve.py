@@ -103,7 +103,7 @@ def test_names_of_classes(tmp_path):
     for content, message in (
         (b"", "must be a text file with a class in each line, got "),
         (b"a\n\nb\n", "names.txt, line 2 of which is empty"),
-        (b"\xff\xfe", "must be a text file in UTF-8, got "),
+        (b"\xff\xfe", "as a text file in UTF-8: "),
     ):
         path.write_bytes(content)
         with pytest.raises(LamettaError, match=message):

@@ -161,8 +161,8 @@ BOMB += encoded(PICTURES[0])[33:]
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([b"no image"], "at 0: neither JPEG nor PNG"),
-        ([encoded(PICTURES[0]), encoded(PICTURES[1])[:-200]], "images that can be read, got at 1"),
+        ([b"no image"], "image 0: neither JPEG nor PNG"),
+        ([encoded(PICTURES[0]), encoded(PICTURES[1])[:-200]], "cannot read image 1: "),
         ([encoded(PICTURES[0], "BMP")], "neither JPEG nor PNG"),
         ([encoded(PICTURES[0]), "name"], "encoded images as bytes, got str at 1"),
         ([PICTURES[0], PICTURES[0][..., :2]], r"uint8 of shape \(40, 60, 2\) at 1"),
@@ -176,7 +176,7 @@ BOMB += encoded(PICTURES[0])[33:]
         ("net.jpg", "got <U7"),
         (None, "got object"),
         ([[1.0], [1.0, 2.0]], "got object"),
-        (BOMB, "read, got at 0"),
+        (BOMB, "read image 0"),
     ],
 )
 def test_what_is_wrong_is_named(path, x, message):
@@ -207,7 +207,7 @@ def test_broken_files_of_images(file, flips, share):
 @pytest.mark.filterwarnings("ignore")  # Pillow's own, of the bomb
 def test_too_many_pixels(path, monkeypatch):
     model = OnnxModel(graph(path))
-    with pytest.raises(LamettaError, match="at 0: .*(10000000000 pixels|100000 x 100000)"):
+    with pytest.raises(LamettaError, match="image 0: .*(10000000000 pixels|100000 x 100000)"):
         model(BOMB)
     monkeypatch.setattr(onnx_images, "_MOST_PIXELS", 40 * 60 - 1)
     with pytest.raises(LamettaError, match="60 x 40 pixels, too many"):

@@ -259,7 +259,7 @@ def _counter(
                 continue
             x = torch.as_tensor(x if loaded.preprocess is None else loaded.preprocess(x))
             return int(classifier(x[None].to(device)).logits.shape[1])
-        raise LamettaError("--data must hold an image that can be read, got none")
+        raise LamettaError("no image of --data can be read")
 
     return count
 

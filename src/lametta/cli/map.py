@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Column
 
-from lametta._checks import raise_as
+from lametta._checks import reading
 from lametta.classmap import ClassMap
 from lametta.cli._console import err, option_names, print_line, show_table, user_errors
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
@@ -81,7 +81,7 @@ def target_names(targets: str) -> list[str]:
     """The names that were typed, or those in a file."""
     parts = targets.split(",")
     if targets.startswith("@"):
-        with raise_as("--targets must name a text file after @", targets[1:], ValueError):
+        with reading(targets[1:], "a text file in UTF-8", ValueError):
             parts = Path(targets[1:]).read_text(encoding="utf-8").splitlines()
     names = [part.strip() for part in parts if part.strip()]
     if not names:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lametta import methods
-from lametta._checks import check_choice, raise_as
+from lametta._checks import check_choice, reading
 from lametta._files import check_regular_file
 from lametta.cli._console import (
     Features,
@@ -336,7 +336,7 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
     if path is None:
         return None
     check_regular_file("--names", path)
-    with raise_as("--names must be a text file in UTF-8", str(path), UnicodeDecodeError):
+    with reading(path, "a text file in UTF-8", UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     names = tuple(map(str.strip, lines))
     if path.suffix == ".json" or not names or "" in names:

@@ -142,9 +142,7 @@ def _connected(address: str) -> Iterator[None]:
         _check_reachable(address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise LamettaError(
-            f"address must be that of a Ray cluster, got {address!r}: {error}"
-        ) from error
+        raise LamettaError(f"no Ray cluster at {address!r}: {error}") from error
     try:
         yield
     finally:

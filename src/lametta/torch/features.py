@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lametta._checks import raise_as
+from lametta._checks import reading
 from lametta.torch.fisher import inputs_of
 from lametta.torch.model import Classifier
 from lametta.torch.network import Network, check_finite
@@ -68,7 +68,7 @@ def find_features(
 ) -> dict[str, Tensor]:
     """The same for a network that begins to adapt: measured, or those of a mapping or a file."""
     if isinstance(given, str | PathLike):
-        with raise_as("source must be a .safetensors file", str(given)):
+        with reading(given, "a .safetensors file"):
             given = cast("dict[str, Tensor]", safetensors_module().load_file(given))
     if not isinstance(given, Mapping):
         return measure_features(net.model, given)

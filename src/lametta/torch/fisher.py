@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor
 
-from lametta._checks import raise_as
+from lametta._checks import reading
 from lametta.torch import losses
 from lametta.torch.adapt import GradientMethod
 from lametta.torch.model import Classifier
@@ -70,7 +70,7 @@ def find_fisher(
 ) -> dict[str, Tensor]:
     """Weights for the parameters that adapt: measured, or those of a mapping or a file."""
     if isinstance(given, str | PathLike):
-        with raise_as("fisher must be a .safetensors file", str(given)):
+        with reading(given, "a .safetensors file"):
             given = cast("dict[str, Tensor]", safetensors_module().load_file(given))
     if not isinstance(given, Mapping):
         return _measured(given, net)

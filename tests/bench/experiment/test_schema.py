@@ -123,7 +123,7 @@ def test_files_that_are_no_toml(tmp_path):
     for name, why in (
         ("broken.toml", "broken.toml' is not valid TOML: .*line 1"),
         ("latin.toml", "latin.toml' is not valid TOML: .*utf-8"),
-        ("none.toml", "cannot read '.*none.toml': No such file"),
+        ("none.toml", "no such file: '.*none.toml'"),
         ("", f"cannot read '{tmp_path}': Is a directory"),
     ):
         with pytest.raises(LamettaError, match=why):

@@ -116,7 +116,7 @@ def test_a_reset_measures_nothing_again():
         ([INPUTS * torch.nan], "x must be finite"),
         ({}, r"fisher must have the parameters that adapt, layer1.bn.weight \[8\], got none"),
         ({"layer1.bn.weight": torch.ones(3)}, r"layer1.bn.weight \[8\], got \[3\]"),
-        ("absent.safetensors", "fisher must be a .safetensors file, got 'absent.safetensors'"),
+        ("absent.safetensors", "cannot read 'absent.safetensors' as a .safetensors file"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(fisher, message):

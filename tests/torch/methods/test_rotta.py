@@ -209,7 +209,7 @@ def test_a_reset_measures_nothing_again():
         ({}, r"source must have mean and var \[K, d\] of one shape, got \{\}"),
         ({"mean": torch.ones(3, 2)}, r"of one shape, got \{'mean': \[3, 2\]\}"),
         ({"mean": torch.ones(3, 2), "var": torch.ones(3, 2)}, r"shape \[10, 16\], got \[3, 2\]"),
-        ("absent.safetensors", "source must be a .safetensors file, got 'absent.safetensors'"),
+        ("absent.safetensors", "cannot read 'absent.safetensors' as a .safetensors file"),
     ],
 )
 def test_statistics_that_do_not_fit_are_refused(source, message):

@@ -254,8 +254,7 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     --------
     >>> load("no/such.toml")
     Traceback (most recent call last):
-    lametta.types.LamettaError: cannot read 'no/such.toml': No such file or
-    directory
+    lametta.types.LamettaError: no such file: 'no/such.toml'
     """
     path = Path(path)
     content = read_toml(path)

@@ -155,6 +155,8 @@ def read_toml(path: Path) -> dict[str, object]:
             return content
     except RecursionError:
         pass
+    except FileNotFoundError:
+        raise LamettaError(f"no such file: '{path}'") from None
     except OSError as error:
         raise LamettaError(f"cannot read '{path}': {error.strerror}") from None
     except ValueError as error:

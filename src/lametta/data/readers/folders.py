@@ -219,7 +219,7 @@ def open_names(lines: Iterable[str]) -> Dataset:
     """
     paths = [line for line in (line.rstrip("\r\n") for line in lines) if line]
     if not paths:
-        raise LamettaError("standard input must name images, one a line, got none")
+        raise LamettaError("no names of images on standard input, which has one a line")
     for path in check_names(paths, Path("-")):
         if not Path(path).is_file():
             raise LamettaError(f"no such file: {path!r}, which standard input names")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._checks import check_number, extra, import_optional, raise_as
+from lametta._checks import check_number, extra, import_optional, reading
 from lametta.data.dataset import UnreadableImageError
 from lametta.data.readers.images import file_version
 from lametta.types import LamettaError
@@ -70,7 +70,7 @@ def video_frames(root: Path, paths: Sequence[str], fps: float | None = None) -> 
 
 def _frames(path: Path, fps: float | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The times at which the chosen frames are shown, and their numbers."""
-    with raise_as("video must be one that PyAV can read", str(path)):
+    with reading(path, "a video"):
         with _open(path) as video:
             unit = float(video.streams.video[0].time_base)
             shown = [packet.pts for packet in video.demux(video=0) if packet.size]

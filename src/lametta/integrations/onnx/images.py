@@ -123,7 +123,7 @@ def _decoded(pil: ModuleType, i: int, data: object, budget: PixelBudget) -> "Ima
     except Exception as error:  # a broken file may raise anything
         unknown = type(error).__name__ == "UnidentifiedImageError"
         reason = "neither JPEG nor PNG" if unknown else str(error) or type(error).__name__
-        raise LamettaError(f"x must hold images that can be read, got at {i}: {reason}") from error
+        raise LamettaError(f"cannot read image {i}: {reason}") from error
 
 
 def are_images(x: object, takes_pixels: bool) -> TypeGuard[Iterable[object]]:
