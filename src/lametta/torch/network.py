@@ -1,4 +1,4 @@
-"""What a method works with: a Batch, its Outputs, the Network that adapts, and Copies of it."""
+"""Batch, Outputs, Network and Copy: what a method that adapts the network works with."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence

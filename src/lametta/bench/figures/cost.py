@@ -1,4 +1,4 @@
-"""What a method costs: the time of a batch in three stages, and memory."""
+"""Cost figure: the time of a batch in three stages, and memory."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How figures look: one color a series in every figure, readable on white and on black."""
+"""Style of figures: one color a series in every figure, readable on white and on black."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

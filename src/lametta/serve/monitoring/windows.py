@@ -1,4 +1,4 @@
-"""The last samples of a stream, in little memory, and what makes their order.
+"""Window of the last samples of a stream, in little memory, and what makes their order.
 
 A window has 128 samples: sketches of their features and outputs, and their labels by the network
 and as corrected. As in `lametta.correctors.prudent.order`, which explains it, a run of one class
