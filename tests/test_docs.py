@@ -12,10 +12,11 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import polars as pl
 import pytest
 
 from lametta.testing import yield_checks
-from scripts import reference, tables
+from scripts import field, reference, tables
 from tests.pages import LANGUAGES, ROOT, Reader, blocks
 
 PAGES = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in tables.pages()}
@@ -364,6 +365,16 @@ def test_a_table_that_is_not_the_stored_one_is_found(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             tables.fill(table, wrong)
+
+
+def test_tables_of_the_field_are_made_of_cells():
+    runs = [("Source", 0, 0.5), ("Source", 1, 0.5), ("LAME", 0, 0.75), ("LAME", 1, 0.45)]
+    frame = pl.DataFrame(runs, schema=["method", "seed", "accuracy"], orient="row")
+    same = {"config": "{}", "model": "net", "scenario": "a", "batch_size": 64, "fingerprint": "5f"}
+    made = field.gained(frame.with_columns(**{k: pl.lit(x) for k, x in same.items()}), {"a": "A"})
+    assert made[0] == ["method", "A", "mean", "worst stream", "tail accuracy"]
+    assert made[1] == ["Source, errors", "50.0", "50.0", "", "50.0"]
+    assert made[2] == ["LAME", "+10.0", "+10.0", "-5.0", "45.0"]
 
 
 def test_reproduce_md_has_the_steps_of_the_stored_run():
