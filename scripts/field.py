@@ -24,11 +24,11 @@ SHORT = {"short_continual": "Continual", "short_correlated": "Correlated"}
 
 
 def main(folder: str) -> None:
-    """Gains of all methods by scenario, of the outputs' studies and of the short ones."""
+    """Gains of all methods by scenario, of the outputs' studies and of the short ones, if run."""
     rows = read_cells(Path(folder))
     for name, scenarios in (("outputs", OUTPUTS), ("networks", SHORT)):
         chosen = rows.filter(pl.col("scenario").is_in([*scenarios]))
-        for model in ("resnet20", "resnet26_gn"):
+        for model in chosen["model"].unique(maintain_order=True):
             store(f"field_{name}_{model}", gained(chosen.filter(model=model), scenarios))
 
 
