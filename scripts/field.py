@@ -20,6 +20,10 @@ OUTPUTS = {
     "ptta": "PTTA",
     "unitta": "UniTTA, both stay",
 }
+METHODS = [  # in the order of the tables
+    *("Source", "LAME", "LAME (rbf)", "Prudent", "NEO", "T3A", "Prior correction", "Smoothing"),
+    *("AlphaBN", "TENT", "ETA"),
+]
 SHORT = {"short_continual": "Continual", "short_correlated": "Correlated"}
 
 
@@ -36,8 +40,8 @@ def gained(rows: pl.DataFrame, scenarios: dict[str, str]) -> list[list[str]]:
     """The table of one network: points over the source, and of the source its errors."""
     one = risk(rows, by=("method", "scenario"))
     table = [["method", *scenarios.values(), "mean", "worst stream", "tail accuracy"]]
-    for row in risk(rows, by=("method",)).iter_rows(named=True):
-        method = str(row["method"])
+    found = {row["method"]: row for row in risk(rows, by=("method",)).iter_rows(named=True)}
+    for method, row in ((method, found[method]) for method in METHODS if method in found):
         gains = dict(one.filter(method=method).select("scenario", "gain").iter_rows())
         tail = f"{100 * row['tail_accuracy']:.1f}"
         if method == "Source":
