@@ -1,5 +1,6 @@
 """``lametta run`` and ``lametta demo``, as a user meets them."""
 
+import os
 import re
 import shutil
 import sys
@@ -81,6 +82,16 @@ def photos(folder, *classes):
     for name in classes:
         (folder / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(folder / name / "0.png")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """It could not be read twice, either."""
+    os.mkfifo(tmp_path / "a.toml")
+    code = "from lametta.cli import app; app()"
+    with processes.Program("-c", code, "run", tmp_path / "a.toml") as program:
+        done = program.wait(60)
+    assert done.returncode == 2
+    assert "lametta: EXPERIMENT must be a file, got " in done.stderr
 
 
 def test_a_folder_of_other_classes_is_an_error_before_anything_runs(file, tmp_path, monkeypatch):
