@@ -48,6 +48,8 @@ PROGRAMS = {
 }
 """What tests run, by the packages of Debian that bring it."""
 DEBIAN = (*PROGRAMS, "wordnet-base")
+WHEELS = ("megadetector-utils", "timm")
+"""Packages of Python that are too large for the extra `dev`."""
 SHARED = Path(os.environ.get("LAMETTA_SHARED", Path(__file__).parents[2] / "shared"))
 
 
@@ -266,12 +268,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
     """Say in one line what to install, so that nothing is skipped for want of it."""
     yield
     skipped = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
-    lacking = {name: skipped[f"Skipped: {name} is not installed"] for name in DEBIAN}
-    if names := [name for name, count in lacking.items() if count]:
-        terminalreporter.write_line(
-            f"{sum(lacking.values())} skipped for want of {', '.join(names)}: "
-            f"apt-get install {' '.join(names)}"
-        )
+    lacking = {name: skipped[f"Skipped: {name} is not installed"] for name in (*DEBIAN, *WHEELS)}
+    tools = {"apt-get": DEBIAN, "pip": WHEELS}
+    wanted = {tool: [x for x in brings if lacking[x]] for tool, brings in tools.items()}
+    if names := [name for found in wanted.values() for name in found]:
+        how = "; ".join(f"{tool} install {' '.join(x)}" for tool, x in wanted.items() if x)
+        count = sum(lacking.values())
+        terminalreporter.write_line(f"{count} skipped for want of {', '.join(names)}: {how}")
 
 
 def run_python(code: str, **options: Any) -> "subprocess.CompletedProcess[str]":

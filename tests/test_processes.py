@@ -17,6 +17,7 @@ WANTING = (
     "tests/serve/test_page.py::test_a_click_through_the_page",
     "tests/serve/test_proxy.py::test_the_proxy",
     "tests/serve/test_ray.py::test_two_replicas",
+    "tests/integrations/test_megadetector.py::test_what_is_written_is_valid_to_megadetectors_own_tools",
 )
 
 
@@ -48,11 +49,14 @@ def test_a_program_ends_with_its_block():
 def test_what_is_skipped_opens_nothing_and_says_what_to_install(tmp_path):
     """All warnings are errors, that of a socket that was left open, too."""
     environment = {**os.environ, "PATH": str(tmp_path), "WNSEARCHDIR": str(tmp_path / "nowhere")}
+    (tmp_path / "megadetector.py").write_text("raise ModuleNotFoundError")  # also where it is there
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     options = ("-n", "0", "-p", "no:cacheprovider")
     command = [sys.executable, "-m", "pytest", *options, *WANTING]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, said, total = done.stdout.splitlines()
-    names = ", ".join(DEBIAN), " ".join(DEBIAN)
-    assert said == "5 skipped for want of {}: apt-get install {}".format(*names)
-    assert "5 skipped in" in total
+    names, packages = ", ".join(DEBIAN), " ".join(DEBIAN)
+    want = f"6 skipped for want of {names}, megadetector-utils: "
+    assert said == f"{want}apt-get install {packages}; pip install megadetector-utils"
+    assert "6 skipped in" in total

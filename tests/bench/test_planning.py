@@ -405,6 +405,21 @@ def test_what_cannot_be_timed(zoo, message):
         probe(ModelSpec(zoo=zoo), "cpu", 16)
 
 
+def test_images_cannot_be_timed_where_a_network_takes_arrays():
+    data = types.SimpleNamespace(samples=[Image.new("RGB", (8, 8))])
+    with pytest.raises(LamettaError, match=r"^a network without preprocessing, .*, got Image$"):
+        probe(ModelSpec(zoo="embedded:digits"), "cpu", 16, data)
+
+
+def test_arrays_are_missing_where_a_network_without_preprocessing_gets_images(tmp_path):
+    for name in ("a/0", "b/0"):
+        paint(tmp_path / "photos" / f"{name}.png", "red")
+    content = tiny(datasets__digits__reader="folder:photos")
+    (lacking,) = dry_run(load(write(tmp_path / "tiny.toml", content)), tmp_path).missing
+    assert (lacking.kind, lacking.name) == ("arrays", "net")
+    assert lacking.where.startswith("in datasets.digits: a network without preprocessing")
+
+
 @pytest.mark.slow
 def test_networks_of_timm_are_timed_without_their_weights(monkeypatch):
     asked = []

@@ -1,5 +1,6 @@
 """``lametta run`` and ``lametta demo``, as a user meets them."""
 
+import os
 import re
 import shutil
 import sys
@@ -81,6 +82,16 @@ def photos(folder, *classes):
     for name in classes:
         (folder / name).mkdir(parents=True)
         Image.new("L", (8, 8)).save(folder / name / "0.png")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """It could not be read twice, either."""
+    os.mkfifo(tmp_path / "a.toml")
+    code = "from lametta.cli import app; app()"
+    with processes.Program("-c", code, "run", tmp_path / "a.toml") as program:
+        done = program.wait(60)
+    assert done.returncode == 2
+    assert "lametta: EXPERIMENT must be a file, got " in done.stderr
 
 
 def test_a_folder_of_other_classes_is_an_error_before_anything_runs(file, tmp_path, monkeypatch):
@@ -300,9 +311,23 @@ def test_the_readme_shows_what_the_demo_gives(tmp_path):
     # What is tuned in one scenario breaks in another, unless it is LAME.
     matrices = pl.read_csv(tmp_path / "demo" / "report" / "figures" / "cross_shift.csv")
     worst = dict(matrices.group_by("method").agg(pl.col("gain").min()).iter_rows())
+    check_readme_prose(tmp_path / "demo" / "report", worst)
     assert worst.pop("LAME") > -10
     assert set(worst) == {"TENT", "SHOT-IM", "PseudoLabel", "AdaBN"}
     assert max(worst.values()) < -40
+
+
+def check_readme_prose(report, worst):
+    """What the README says below its table: what tuning elsewhere costs, and another kernel."""
+    prose = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    four = ("TENT", "SHOT-IM", "PseudoLabel", "AdaBN")
+    said = r"lose up to (\d+), (\d+), (\d+) and (\d+) points, LAME up to (\d+)\."
+    lost = [float(x) for x in re.search(said, prose).groups()]
+    assert lost == pytest.approx([-worst[method] for method in (*four, "LAME")], abs=3)
+    said = r"LAME is right in ([\d.]+) % of these digits, and Source in ([\d.]+) %"
+    right = [float(x) for x in re.search(said, prose).groups()]
+    kernels = rows((report / "tables" / "kernels.md").read_text(encoding="utf-8"))
+    assert right == pytest.approx([kernels[x][-1] for x in ("LAME (linear)", "Source")], abs=2)
 
 
 def rows(text):

@@ -460,7 +460,8 @@ def test_nothing_to_correct():
 
 def test_what_is_written_is_valid_to_megadetectors_own_tools(tmp_path):
     tools = pytest.importorskip(
-        "megadetector.postprocessing.validate_batch_results", reason="megadetector-utils is missing"
+        "megadetector.postprocessing.validate_batch_results",
+        reason="megadetector-utils is not installed",
     )
     images = [*burst(), {"file": "door/9.jpg", "failure": "x", "detections": None}]
     document = results(*images) | {"info": {"format_version": "1.6"}}

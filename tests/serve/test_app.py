@@ -277,3 +277,10 @@ def test_a_path_that_gives_answers_head_without_a_body(application):
     assert client.head("/v2/models/prudent/infer").headers["allow"] == "POST"
     assert client.post("/v2").headers["allow"] == "GET, HEAD"
     assert client.get("/v3").json() == {"error": "Not Found"}
+
+
+def test_a_stream_in_the_address_is_refused(application):
+    """Otherwise the request would be answered without its memory."""
+    answer = TestClient(application).post("/v2/models/prudent/infer?sequnce_id=7", json={})
+    assert answer.status_code == 400
+    assert "got '?sequnce_id=7'; parameters belong into the body" in answer.json()["error"]

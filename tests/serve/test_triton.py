@@ -221,6 +221,11 @@ REFUSED = {
     "nan": ({"inputs": tensors(features=GOOD[0] * np.nan, probs=GOOD[1])}, "400", "must be finite"),
     "output": ({"outputs": wanted(True, "lable")}, "400", "outputs .* 'lable'.*'label'"),
     "classes": ({"inputs": tensors(features=GOOD[0], probs=GOOD[1][:, :2])}, "400", "probs must"),
+    "one class": (
+        {"inputs": tensors(features=GOOD[0], probs=np.ones_like(GOOD[1][:, :1]))},
+        "400",
+        "probs must have a column for each of two classes or more",
+    ),
     "parameter": (
         {"parameters": {"sequnce_id": 7}},
         "400",

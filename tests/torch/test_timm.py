@@ -8,7 +8,7 @@ from lametta.torch import wrap
 from tests.torch.golden import PLAIN
 from tests.torch.test_every import NAMES, options_of, same, values
 
-timm = pytest.importorskip("timm")
+timm = pytest.importorskip("timm", reason="timm is not installed")
 
 NETS = {"resnet18": {}, "vit_tiny_patch16_224": {"img_size": 64}, "convnext_atto": {}}
 OF_BATCH_NORMS = ("adabn", "alpha_bn", "ema_bn", "ttbn", "note", "half_bn")

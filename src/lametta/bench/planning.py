@@ -24,6 +24,7 @@ from lametta.bench.running.inputs import THIRD_PARTY, Requirement, find_inputs, 
 from lametta.bench.running.workspace import IMAGE_CACHE, pixels_of
 from lametta.data import catalog
 from lametta.data.dataset import Dataset
+from lametta.data.loader import NEEDS_ARRAYS
 from lametta.registry import import_object, is_third_party
 from lametta.types import LamettaError
 
@@ -411,6 +412,8 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
         image = import_optional("PIL.Image", "pillow", "preprocess").new("RGB", (500, 375))
     else:
         raise LamettaError("the size of its images is that of data which are missing")
+    if preprocess is None and not hasattr(image, "shape"):
+        raise LamettaError(f"{NEEDS_ARRAYS}, got {type(image).__name__}")
     one = torch.as_tensor(image if preprocess is None else preprocess(image))
     x = one.expand(batch_size, *one.shape).clone().to(device)
     threads = torch.get_num_threads()

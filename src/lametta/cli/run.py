@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
+from lametta._files import check_regular_file
 from lametta.cli._console import (
     check_device,
     data_folder,
@@ -151,6 +152,8 @@ def _path(experiment: str) -> Path:
 
     path = Path(experiment)
     if path.is_file() or path.suffix == ".toml" or path.name != experiment:
+        if path.exists():
+            check_regular_file("EXPERIMENT", path)
         return path
     try:
         return bundled(experiment)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Transform: TypeAlias = Callable[[Any], object]
 """Makes a network's input from a sample, or something that can be stored."""
 
+NEEDS_ARRAYS = "a network without preprocessing, such as embedded:digits, takes arrays alone"
+"""Why a network gets no images."""
+
 
 class Failure(NamedTuple):
     """A sample that could not be read: its key, and the reason with the path."""
@@ -178,8 +181,9 @@ def _stack(rows: Sequence[object]) -> "torch.Tensor":
         return torch.stack([row if torch.is_tensor(row) else torch.tensor(row) for row in rows])
     except (RuntimeError, TypeError, ValueError):
         kinds = {f"{type(row).__name__} {list(getattr(row, 'shape', []))}" for row in rows}
+        images = "" if all(hasattr(row, "shape") for row in rows) else f": {NEEDS_ARRAYS}"
         raise LamettaError(
-            f"transform must give arrays of one shape, got {', '.join(sorted(kinds))}"
+            f"transform must give arrays of one shape, got {', '.join(sorted(kinds))}{images}"
         ) from None
 
 

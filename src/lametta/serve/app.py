@@ -151,6 +151,7 @@ class _Handlers:
     async def infer(self, request: Request) -> Response:
         model = self._model(request)
         request.scope["model"] = model
+        _check_no_query(request)
         header_length = _header_length(request)
         held = request.scope["held"]
         room = held.enter_context(self.reader.reserve(self.reader.length(request)))
@@ -378,6 +379,15 @@ def asset(name: str) -> tuple[bytes, str] | None:
     if name not in _KINDS:
         return None
     return files(__package__).joinpath("page", name).read_bytes(), _KINDS[name]
+
+
+def _check_no_query(request: Request) -> None:
+    """Refuse what is not read: a stream that is named there would have no memory."""
+    if query := request.scope["query_string"]:
+        raise BadRequest(
+            "the address of a request must end with its path, got "
+            f"{'?' + query.decode('latin-1')[:50]!r}; parameters belong into the body's parameters"
+        )
 
 
 def _header_length(request: Request) -> int | None:

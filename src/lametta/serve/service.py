@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import probabilities, to_numpy
+from lametta._arrays import check_classes, probabilities, to_numpy
 from lametta._checks import check_choice, is_number
 from lametta.integrations.onnx import OnnxModel
 from lametta.serve.monitoring import Monitor
@@ -223,6 +223,7 @@ class Service:
                     f"{array.shape}"
                 )
         if "probs" in inputs:
+            check_classes("probs", inputs["probs"])
             return inputs["features"], inputs["probs"]
         return inputs["features"], probabilities("logits", inputs["logits"])
 

@@ -14,6 +14,7 @@ from lametta.bench.running.workspace import Workspace, as_specified, load_specif
 from lametta.data import catalog
 from lametta.data.corruption import packages
 from lametta.data.dataset import Dataset, abbreviate, is_unnamed
+from lametta.data.loader import NEEDS_ARRAYS
 from lametta.methods import Method, find, is_builtin
 from lametta.registry import import_object
 from lametta.types import LamettaError
@@ -126,6 +127,8 @@ def find_inputs(
         if model.weights is not None:
             needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
     needs += _pixels(models, cells)
+    pairs = dict.fromkeys((x.model, experiment.scenarios[x.scenario].dataset) for x in cells)
+    needs += _arrays(models, [(model, x, data[x]) for model, x in pairs if x in data])
     return (*needs, *_packages(models.values(), used.values())), data
 
 
@@ -135,6 +138,15 @@ def _pixels(models: Mapping[str, ModelSpec], cells: Sequence[Cell]) -> Iterator[
         is_input = models[name].zoo.startswith("embedded:")
         if is_input and is_builtin(kind) and find(kind).augments_pixels:
             yield Requirement("pixels", name, False, f"for methods.{method}")
+
+
+def _arrays(
+    models: Mapping[str, ModelSpec], pairs: Iterable[tuple[str, str, Dataset]]
+) -> Iterator[Requirement]:
+    """The networks without preprocessing that would get images."""
+    for model, name, data in pairs:
+        if models[model].zoo.startswith("embedded:") and not hasattr(data.samples[0], "shape"):
+            yield Requirement("arrays", model, False, f"in datasets.{name}: {NEEDS_ARRAYS}")
 
 
 def _data_sets(
