@@ -3,7 +3,8 @@
 One core, K = 1000, d = 1280, the same samples for all, in turns in one process. One by one, against
 `lame` on the window of the last 64; the mean is over samples once the window is full, and answers
 are compared with `lame` with a tolerance of 1e-9. Then in batches of 64, against `LAME`. A call's
-time is the shortest of ``--passes`` over the stream, since other programs only ever add to it.
+time is the processor's, the shortest of ``--passes`` over the stream: other programs only ever add
+to it.
 ``python benchmarks/streams.py``; ``--json`` keeps the rows, ``--quick`` is for the tests.
 """
 
@@ -84,9 +85,9 @@ def measure(samples: Samples, passes: int) -> dict[str, tuple[float, Any]]:
             }
             for name, (call, rows) in calls.items():
                 batch = features[rows], probs[rows]
-                begun = time.perf_counter()
+                begun = time.thread_time()
                 found = call(*batch)
-                spent = time.perf_counter() - begun
+                spent = time.thread_time() - begun
                 shortest[name][end - 1] = min(shortest[name][end - 1], spent)
                 answers[name].append(found.probs[-1])
     return {
@@ -105,9 +106,9 @@ def measure_batches(samples: Samples, passes: int) -> dict[str, float]:
             corrector.reset()
             for place, start in enumerate(starts):
                 batch = features[start : start + WINDOW], probs[start : start + WINDOW]
-                begun = time.perf_counter()
+                begun = time.thread_time()
                 corrector.correct(*batch)
-                spent = time.perf_counter() - begun
+                spent = time.thread_time() - begun
                 shortest[name][place] = min(shortest[name][place], spent)
     return {
         name: 1e3 * float(times[min(1, len(times) - 1) :].mean())

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lametta._arrays import Floats
+from lametta._arrays import Floats, row_sums
 from lametta._checks import check_choice
 from lametta._lame import lame
 from lametta._locks import check_interrupt
@@ -106,7 +106,7 @@ class Prudent(StatefulCorrector):
         gate = 1.0 if believed else min(evidence, 1.0)
         if len(probs) > 1 and gate * trusted > c.min_gate:
             out += (c.neighbor_weight * gate) * trust[:, None] * (lame(features, out).probs - out)
-        out /= out.sum(axis=1, keepdims=True)
+        out /= row_sums(np, out)[:, None]
         info = {"trust": trusted, "absent": trusted * believed, "evidence": evidence}
         return out, {**info, "novelty": sum(novelty) / len(probs), "order": order.found(c, state)}
 

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from lametta._arrays import Floats
+from lametta._arrays import Floats, row_sums
 from lametta._locks import check_interrupt
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
@@ -40,17 +40,18 @@ def _start(c: Constants) -> Floats:
 
 
 def temper(rows: Floats) -> Floats:
-    """Rows [N, K] as the two experts read them, [2, N, K]."""
-    tempered: Floats = np.empty((2, *rows.shape), np.float32)
-    tempered[0] = rows
-    flat = np.sqrt(rows, out=tempered[1])
-    flat /= flat.sum(axis=1, keepdims=True)
+    """Rows [N, K] as the two experts read them, [N, 2, K]."""
+    tempered: Floats = np.empty((len(rows), 2, rows.shape[1]), np.float32)
+    tempered[:, 0] = rows
+    flat = np.sqrt(rows, out=tempered[:, 1])
+    flat /= row_sums(np, flat)[:, None]
     return tempered
 
 
 def set_marginal(state: State, rows: Floats) -> None:
     """Set the mean of corrected rows to that of rows [N, K]."""
-    state["marginals"][1] = temper(rows).sum(axis=1)
+    roots = np.sqrt(rows)
+    state["marginals"][1] = rows.sum(axis=0), (1 / row_sums(np, roots)) @ roots
     state["counts"][2] = len(rows)
 
 
@@ -76,13 +77,19 @@ def _mix(
     check_interrupt()
     read, new = temper(rows), np.array(novelty, np.float32)
     past, counts = state["marginals"][kind], state["counts"]
+    found: tuple[Floats, Floats, float] = rows, np.ones(len(rows), np.float32), 0.0
     if heard:
-        found = _predict(c, state, novelty, read, kind)
+        joint, totals = _predict(c, state, novelty, read, kind)
+        shares, together = _weigh(c, state, novelty, totals)
+        joint *= (shares[:, 1:] / totals)[:, :, None]
+        answers: Floats = shares[:, :1] * read[:, 0]
+        answers += joint[:, 0]
+        answers += joint[:, 1]
+        found = answers, shares[:, 0], together
     else:
         state["decayed_counts"][:], counts[0], state["weights"][:] = 0, 0, _start(c)
-        found = rows, np.ones(len(rows), np.float32), 0.0
     fade = math.exp(-sum(novelty) / c.base_memory)
-    past += new @ read
+    past += np.tensordot(new, read, axes=1)
     past *= np.float32(fade)
     counts[1 + kind] = (counts[1 + kind] + sum(novelty)) * fade
     return found
@@ -90,40 +97,47 @@ def _mix(
 
 def _predict(
     c: Constants, state: State, novelty: list[float], read: Floats, kind: int
-) -> tuple[Floats, Floats, float]:
-    """Predict each sample from those before it, and learn from it."""
-    (_, n, k), new = read.shape, np.array(novelty, np.float32)
-    size, known = float(state["counts"][0]), float(state["counts"][1 + kind])
+) -> tuple[Floats, Floats]:
+    """Learn from samples in turn; probabilities [N, 2, K] of past and sample, and their sums.
+
+    Both are times |C| + 1.
+    """
+    (n, _, k), new = read.shape, np.array(novelty, np.float32)
     # Likelihoods q / M, of all samples at once: M does not depend on what the experts say.
     counted = np.tril(np.broadcast_to(new, (n, n)), -1) + np.eye(n, dtype=np.float32)
-    likelihoods = counted @ read
-    likelihoods += (state["marginals"][kind] + np.float32(c.pseudo_count / k))[:, None]
-    np.divide(read, likelihoods, out=likelihoods)
-    likelihoods *= (counted.sum(axis=1) + np.float32(known + c.pseudo_count))[:, None]
-    # Joint probabilities of past and sample, times |C| + 1; they add up to the evidence.
-    memory, joint, ones = state["decayed_counts"], likelihoods, np.ones(k, np.float32)
-    totals, learned = np.empty((n, 2, 1), np.float32), np.empty_like(memory)
-    shares, together = np.empty((n, 3), np.float32), 0.0
-    start, weights = _start(c).tolist(), state["weights"].tolist()
-    for i, v in enumerate(novelty):
-        row, fade = joint[:, i], math.exp(-v / c.memory)
+    joint: Floats = np.tensordot(counted, read, axes=1)
+    joint += state["marginals"][kind] + np.float32(c.pseudo_count / k)
+    np.divide(read, joint, out=joint)
+    known = np.float32(state["counts"][1 + kind] + c.pseudo_count)
+    joint *= (counted.sum(axis=1) + known)[:, None, None]
+    memory, ones = state["decayed_counts"], np.ones(k, np.float32)
+    learned, totals = np.empty_like(memory), np.empty((n, 2), np.float32)
+    for row, sample, total, v in zip(joint, read, totals, novelty, strict=True):
         row *= memory
-        row += read[:, i]
-        np.matmul(row, ones, out=totals[i, :, 0])
+        row += sample
+        np.matmul(row, ones, out=total)
+        fade = math.exp(-v / c.memory)
         memory *= np.float32(fade)
-        memory += np.multiply(row, np.float32(v * fade) / totals[i], out=learned)
-        price = math.exp(-c.penalty) / (size + 1)
-        evidence = [1.0, *(price * float(x) for x in totals[i, :, 0])]
-        mixed = sum(w * x for w, x in zip(weights, evidence, strict=True))
-        shares[i] = [w * x / mixed for w, x in zip(weights, evidence, strict=True)]
+        memory += np.multiply(row, (np.float32(v * fade) / total)[:, None], out=learned)
+    return joint, totals
+
+
+def _weigh(
+    c: Constants, state: State, novelty: list[float], totals: Floats
+) -> tuple[Floats, float]:
+    """Weigh source and experts by their evidence: shares [N, 3], and the log evidence of all."""
+    size, start = float(state["counts"][0]), _start(c).tolist()
+    weights, price = state["weights"].tolist(), math.exp(-c.penalty)
+    shares, together = [], 0.0
+    for v, (first, second) in zip(novelty, totals.tolist(), strict=True):
+        evidence = 1.0, price * first / (size + 1), price * second / (size + 1)
+        found = [w * x for w, x in zip(weights, evidence, strict=True)]
+        mixed = sum(found)
+        shares.append([x / mixed for x in found])
         together += math.log(mixed)
-        weights = [w * x**v for w, x in zip(weights, evidence, strict=True)]
-        keep, back = (1 - c.switch_rate * v) / sum(weights), c.switch_rate * v
-        weights = [keep * w + back * w0 for w, w0 in zip(weights, start, strict=True)]
-        size = (size + v) * fade
+        learned = [w * x**v for w, x in zip(weights, evidence, strict=True)]
+        keep, back = (1 - c.switch_rate * v) / sum(learned), c.switch_rate * v
+        weights = [keep * w + back * w0 for w, w0 in zip(learned, start, strict=True)]
+        size = (size + v) * math.exp(-v / c.memory)
     state["counts"][0], state["weights"][:] = size, weights
-    answers = shares[:, :1] * read[0]
-    for e in (0, 1):
-        joint[e] *= shares[:, e + 1, None] / totals[:, e]
-        answers += joint[e]
-    return answers, shares[:, 0], together
+    return np.array(shares, np.float32), together

@@ -12,7 +12,7 @@ product of the two, from none at .1 to full at .2. Pictures of one thing count o
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats, top_k
+from lametta._arrays import Floats, row_sums, top_k
 from lametta.correctors.base import State
 from lametta.correctors.prudent import window
 from lametta.correctors.prudent.constants import Constants
@@ -48,8 +48,10 @@ def fit(
     scores, belief = probs * others, 0.0
     before, after = (agreement(_labels(classes, x), near, k) for x in (probs, scores))
     if after - c.min_gain > before:  # what follows is dear, and seldom asked
-        corrected = np.zeros((n, k), np.float32)
-        np.put_along_axis(corrected, classes, scores / scores.sum(axis=1, keepdims=True), axis=1)
+        columns = (np.bincount(classes.ravel()) > 0).cumsum() - 1  # no other class is in any row
+        corrected = np.zeros((n, columns[-1] + 1), np.float32)
+        scores /= row_sums(np, scores)[:, None]
+        np.put_along_axis(corrected, columns[classes], scores, axis=1)
         near_rows = np.take_along_axis(window.alike(corrected), near, axis=1).mean(axis=1)
         told = max(float(np.log((1 + near_rows) / 2).mean()), after)
         belief = before * told / c.min_told - 1
@@ -66,31 +68,29 @@ def reweight(state: State, rows: Floats, fitted: bool) -> Floats:
     prior = state["label_prior"]
     weighed: Floats = rows * prior
     if fitted:
-        weighed /= -state["things"] * weighed.sum(axis=1, keepdims=True)
+        weighed /= -state["things"] * row_sums(np, weighed)[:, None]
         weighed += prior
         np.maximum(weighed, prior.min(), out=weighed)
         weighed *= rows
-    weighed /= weighed.sum(axis=1, keepdims=True)
+    weighed /= row_sums(np, weighed)[:, None]
     return weighed.astype(np.float32, copy=False)
 
 
 def _things(c: Constants, state: State, cosines: Floats) -> NDArray[np.intp]:
     """The first sample of each group of near-copies, linked one by one."""
     n, kept = len(cosines), state["median_distance"]
-    middle = n * (n - 1) // 2  # of all pairs, each there twice; a sample and itself come last
-    values = np.partition(cosines, (middle - 1, middle), axis=None)
-    median = 1 - float(values[middle - 1] + values[middle]) / 2
+    median = 1 - float(np.median(cosines[np.tri(n, k=-1, dtype=bool)]))
     kept[1] += 1
     kept[0] += (median - kept[0]) / kept[1]
-    reach = cosines > 1 - max(c.link * max(median, float(kept[0])), 1e-5)
-    np.fill_diagonal(reach, True)
-    while True:  # the square of a relation reaches twice as far
-        further = reach.astype(np.float32) @ reach > 0
-        if (further == reach).all():
-            break
-        reach = further
-    first: NDArray[np.intp] = np.flatnonzero(~np.tril(reach, -1).any(axis=1))
-    return first
+    linked = cosines > 1 - max(c.link * max(median, float(kept[0])), 1e-5)
+    np.fill_diagonal(linked, True)
+    first = np.arange(n)
+    while True:  # each takes the first that those know to whom it is linked
+        earlier = np.where(linked, first, n).min(axis=1)
+        earlier = earlier[earlier]
+        if (earlier == first).all():
+            return np.flatnonzero(first == np.arange(n))
+        first = earlier
 
 
 def _em(
@@ -107,7 +107,7 @@ def _em(
     for _ in range(steps):
         posteriors = prior.take(flat).reshape(probs.shape)
         posteriors *= probs
-        posteriors /= posteriors.sum(axis=1, keepdims=True)
+        posteriors /= row_sums(np, posteriors)[:, None]
         counts = np.bincount(flat, posteriors.ravel(), k)
         distinct = float(np.minimum(counts, 1).sum())
         prior = ((counts + distinct / k) / (len(classes) + distinct)).astype(np.float32)

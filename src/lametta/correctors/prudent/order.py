@@ -90,5 +90,7 @@ def _centered(matrix: Floats) -> Floats:
     matrix = matrix.astype(np.float64)
     np.fill_diagonal(matrix, (matrix.sum() - np.trace(matrix)) / (n * (n - 1)))
     means = matrix.mean(axis=0)
-    matrix = matrix - means - means[:, None] + means.mean()
-    return matrix / max(float(np.linalg.norm(matrix)), 1e-30)
+    matrix -= means
+    matrix -= (means - means.mean())[:, None]
+    matrix /= max(float(np.linalg.norm(matrix)), 1e-30)
+    return matrix

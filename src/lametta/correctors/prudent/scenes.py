@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats, count_sketch
+from lametta._arrays import Floats, count_sketch, row_sums
 from lametta._locks import check_interrupt
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import TINY, Constants
@@ -71,7 +71,7 @@ def observe(
     sketches = sketch(features, c.sketch_width)
     novelty, usual, video = _novelty(c, state, sketches)
     rows = probs.astype(np.float32)
-    rows /= rows.sum(axis=1, keepdims=True)
+    rows /= row_sums(np, rows)[:, None]
     own = rows if min(novelty) == 1 else rows.copy()
     for i, new in enumerate(novelty):
         if new < 1:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import Floats
+from lametta._arrays import Floats, row_sums
 from lametta.correctors.base import State
 from lametta.correctors.prudent.constants import Constants
 
@@ -75,7 +75,9 @@ def dense(classes: NDArray[np.int32], probs: Floats, k: int) -> Floats:
 def alike(rows: Floats) -> Floats:
     """O: how alike rows [N, K] are. With a = sqrt(q) / sum sqrt(q), sum_k a_ik a_jk / mean a_k."""
     roots = np.sqrt(rows)
-    roots /= roots.sum(axis=1, keepdims=True)
-    roots /= np.sqrt(np.maximum(roots.mean(axis=0), 1e-30))
+    shares = 1 / row_sums(np, roots)
+    roots /= np.sqrt(np.maximum(shares @ roots / np.float32(len(roots)), 1e-30))
     likeness: Floats = roots @ roots.T
+    likeness *= shares
+    likeness *= shares[:, None]
     return likeness
