@@ -282,7 +282,10 @@ def test_answers_that_are_read_are_whole(server):
 
 
 def test_a_request_before_garbage_is_answered_first(server):
-    for garbage in (b"\x00\x01\x02\r\n\r\n", HEAD * b"x", LIVE + b"broken header\r\n\r\n"):
+    broken = LIVE + b"broken header\r\n\r\n"
+    no_path = b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    no_url = LIVE.replace(b"/v2", b"http://[::1/v2") + b"\r\n"
+    for garbage in (b"\x00\x01\x02\r\n\r\n", HEAD * b"x", broken, no_path, no_url):
         with connected(server) as (connection,):
             connection.sendall(LIVE + b"\r\n" + LIVE + b"\r\n" + garbage)
             said, end = b"", time.monotonic() + LONG
@@ -291,6 +294,15 @@ def test_a_request_before_garbage_is_answered_first(server):
             statuses = [int(part[:3]) for part in said.split(b"HTTP/1.1 ")[1:]]
             assert statuses[:2] == [200, 200]
             assert statuses[2] in (400, 431)
+            assert is_hung_up(connection)
+
+
+def test_addresses_that_are_none_are_refused(server):
+    """httptools reads the address only after the head, when it seemed that a body had begun."""
+    for line in (b"CONNECT localhost:80", b"GET http://[::1/", b"GET \xff"):
+        with connected(server) as (connection,):
+            connection.sendall(line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer(connection)[0] == 400
             assert is_hung_up(connection)
 
 
