@@ -121,6 +121,11 @@ class Service:
             told = {"sequence_id": stream, **told}
         return InferReply(name, VERSION, outputs, told)
 
+    def is_at_hand(self, name: str, request: InferRequest) -> bool:
+        """Whether no state has to be loaded first, which may be any amount of work."""
+        stream = request.parameters.get("sequence_id")
+        return SEQUENCE[0] not in request.inputs and self.find(name).is_at_hand(_key(stream))
+
     def _infer_parts(
         self, name: str, deadline: Deadline, request: InferRequest, parts: Sequence[Part]
     ) -> dict[str, NDArray[np.generic]]:
@@ -170,11 +175,9 @@ class Service:
                 f"names of classes, got {probs.shape[1]}"
             )
         began = time.perf_counter()
-        # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
-        key = str(stream) if isinstance(stream, int) else stream and json.dumps(stream)
         try:
             with _said_to_clients():
-                prediction = manager.correct(samples, key, deadline)
+                prediction = manager.correct(samples, _key(stream), deadline)
         except Exception as error:
             if not self.shadow or _is_clients(error):
                 raise
@@ -242,6 +245,12 @@ class Service:
         for name in SIGNALS:
             outputs[name] = np.array([told.pop(name, np.nan)])
         return outputs, told
+
+
+def _key(stream: object) -> str | None:
+    """The name of a stream among those of its model; None where a request stands alone."""
+    # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
+    return None if not stream else str(stream) if isinstance(stream, int) else json.dumps(stream)
 
 
 def _as_it_came(samples: Samples) -> Prediction:
