@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import probabilities, to_numpy
 from lametta._checks import check_choice, is_number
+from lametta._locks import interruptible
 from lametta.integrations.onnx import OnnxModel
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
@@ -115,7 +116,7 @@ class Service:
         if parts is not None:
             return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
         stream, start, end = _sequence(request)
-        samples = Samples(*self._inputs(request.inputs), request.id, start, end)
+        samples = Samples(*self._inputs(request.inputs, deadline), request.id, start, end)
         outputs, told = self._correct(name, deadline, stream, samples)
         if stream is not None:  # else a client could not tell that its request stood alone
             told = {"sequence_id": stream, **told}
@@ -132,7 +133,8 @@ class Service:
         """The outputs of a request of several streams, one after another."""
         inputs = {key: array for key, array in request.inputs.items() if key not in SEQUENCE}
         if self.network is not None:  # which sees all rows at once
-            inputs = dict(zip(("features", "probs"), self._inputs(inputs), strict=True))
+            seen = self._inputs(inputs, deadline)
+            inputs = dict(zip(("features", "probs"), seen, strict=True))
         n = sum(len(part.rows) for part in parts)
         for key, array in inputs.items():
             if len(array) != n:
@@ -204,10 +206,13 @@ class Service:
             )
 
     def _inputs(
-        self, inputs: Mapping[str, NDArray[np.generic]]
+        self, inputs: Mapping[str, NDArray[np.generic]], deadline: Deadline
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
-        return self._given(inputs) if self.network is None else _predicted(self.network, inputs)
+        if self.network is None:
+            return self._given(inputs)
+        with interruptible(deadline.check):
+            return _predicted(self.network, inputs)
 
     def _given(
         self, inputs: Mapping[str, NDArray[Any]]
