@@ -220,7 +220,8 @@ def test_small_slow_requests_keep_nobody_waiting():
 
     async def play(client):
         path = "/v2/models/stubborn/infer"
-        slow = asyncio.create_task(client.post(path, **_body(features, probs)))
+        body = _body(features, probs, None)  # of no stream, whose state would be loaded first
+        slow = asyncio.create_task(client.post(path, **body))
         await asyncio.to_thread(Stubborn.begun.wait, LONG)
         live = await client.get("/v2/health/live")
         ready = await client.get("/v2/health/ready")
