@@ -1,5 +1,6 @@
 """Attacks of clients that nobody invited, on a server of their own: small, few and short."""
 
+import asyncio
 import json
 import resource
 import socket
@@ -9,8 +10,11 @@ from contextlib import ExitStack, contextmanager
 import httpx2
 import numpy as np
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from lametta.serve.server import _most_connections
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.server import _most_connections, bounded_protocol
 from tests.serve.server import serving
 from tests.serve.test_fuzz import _memory
 
@@ -189,6 +193,35 @@ def test_probes_are_answered_however_many_connections_are_held(server, held):
     with connected(server) as (probe,):
         probe.sendall(LIVE + b"\r\n")
         assert answer(probe)[0] == 200
+
+
+class Transport(asyncio.Transport):
+    """Of a connection that says nothing."""
+
+    aborted = False
+
+    def get_extra_info(self, name, default=None):
+        return default
+
+    def is_closing(self):
+        return self.aborted
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_the_connection_that_was_idle_longest_makes_room():
+    """Else as many as there may be would each be held for its time."""
+
+    async def connect():
+        http = bounded_protocol(ServerLimits())
+        config = uvicorn.Config(None, http=http, limit_concurrency=4, log_config=None)
+        state, transports = ServerState(), [Transport() for _ in range(10)]
+        for transport in transports:
+            http(config, state, {}).connection_made(transport)
+        return [one.aborted for one in transports], len(state.connections)
+
+    assert asyncio.run(connect()) == (7 * [True] + 3 * [False], 3)
 
 
 @pytest.mark.parametrize(
