@@ -20,12 +20,15 @@ def test_idle_streams_are_forgotten():
 
 def test_what_is_in_use_stays():
     cache = LRUCache(list, len, max_entries=1, max_bytes=9, ttl=9)
+    assert cache.peek("a") is None
     with cache.lease("a") as first:
+        assert cache.peek("a") is None
         with cache.lease("b"):
             pass
         with cache.lease("c"):
             assert cache.streams() == ["a", "c"]
         first.append(1)
+    assert cache.peek("a") is first
     with cache.lease("a") as again:
         assert again is first
     with cache.lease("a"), pytest.raises(TimeoutError), cache.lease("a", wait=0.01):

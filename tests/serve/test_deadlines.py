@@ -220,7 +220,8 @@ def test_small_slow_requests_keep_nobody_waiting():
 
     async def play(client):
         path = "/v2/models/stubborn/infer"
-        slow = asyncio.create_task(client.post(path, **_body(features, probs)))
+        body = _body(features, probs, None)  # of no stream, whose state would be loaded first
+        slow = asyncio.create_task(client.post(path, **body))
         await asyncio.to_thread(Stubborn.begun.wait, LONG)
         live = await client.get("/v2/health/live")
         ready = await client.get("/v2/health/ready")
@@ -229,6 +230,25 @@ def test_small_slow_requests_keep_nobody_waiting():
         return live.status_code, ready.status_code, (await slow).status_code
 
     assert _play(ServerConfig({"stubborn": Stubborn()}), play) == (200, 200, 200)
+
+
+def test_a_state_that_is_loaded_first_keeps_nobody_waiting(tmp_path):
+    """A frame of a stream that is not held ready may mean to repeat a large request before it."""
+    features, probs = make_batch(100, 5, 7)  # 2 s
+
+    async def play(client):
+        path = "/v2/models/slow/infer"
+        await client.post(path, **_body(features, probs, "long"))
+        for _ in range(4):  # now a frame is known to be quick: sleep takes no processor's time
+            await client.post(path, **_body(features[:1], probs[:1], "short"))
+        slow = asyncio.create_task(client.post(path, **_body(features[:1], probs[:1], "long")))
+        await asyncio.sleep(0.1)
+        live = await client.get("/v2/health/live")
+        assert not slow.done()
+        return live.status_code, (await slow).status_code
+
+    config = ServerConfig({"slow": Slow()}, store=str(tmp_path), memory=10_000)  # of one stream
+    assert _play(config, play) == (200, 200)
 
 
 def test_a_place_is_kept_until_a_late_job_ends():

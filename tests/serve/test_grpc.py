@@ -1,6 +1,7 @@
 """gRPC beside HTTP, by NVIDIA's client unchanged: the same answers, and the same limits."""
 
 import queue
+import threading
 import time
 
 import grpc
@@ -28,7 +29,8 @@ AUTH = {"authorization": f"Bearer {TOKEN}"}
 def server(tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text(TOKEN)
-    options = ("--token-file", tokens, "--max-body", "1M", "--deadline", "5", "--grpc-port", 0)
+    options = ("--token-file", tokens, "--max-body", "1M", "--deadline", "5", "--patience", "2")
+    options = (*options, "--grpc-port", 0)
     slow = "slow=python:tests.serve.test_deadlines:Slow"
     names = ("--corrector", "prudent", "--corrector", "average", "--corrector", slow)
     with serving(*options, *names) as server:
@@ -155,6 +157,37 @@ def test_who_may_ask(client):
     with pytest.raises(grpc.RpcError) as caught:
         next(answers)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def raw_call(stub_channel, method, *messages, metadata=()):
+    """The code and the message with which a call of bytes, or of no message at all, is refused."""
+    call = stub_channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(waiting(*messages), metadata=metadata, timeout=60))
+    return caught.value.code().name, caught.value.details()
+
+
+def waiting(*messages):
+    """They come, and then nothing does, nor an end."""
+    yield from messages
+    threading.Event().wait(20)
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ModelMetadata"])
+def test_messages_are_read_when_it_is_known_who_sends_them(server, method):
+    """Each took up to --max-body without a token; what was none of them, a traceback in the log."""
+    kind = {"ModelMetadata": "ModelMetadataRequest"}.get(method, "ModelInferRequest")
+    token = [("authorization", f"Bearer {TOKEN}")]
+    with grpc.insecure_channel(f"127.0.0.1:{_port(server)}") as channel:
+        refused = "UNAUTHENTICATED", "a bearer token is needed"
+        assert raw_call(channel, method, b"garbage") == refused
+        assert raw_call(channel, method) == refused  # at once
+        found = raw_call(channel, method, b"garbage", metadata=token)
+        assert found == ("INVALID_ARGUMENT", f"the message must be a {kind}")
+        if method != "ModelStreamInfer":  # which waits for frames
+            found = raw_call(channel, method, metadata=token)
+            assert found == ("DEADLINE_EXCEEDED", "the request took too long to come")
+    assert not [line for line in server.log() if line["level"] == "error"]
 
 
 def test_what_is_wrong_is_said_as_by_http(client):

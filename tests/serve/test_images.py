@@ -3,12 +3,14 @@
 import base64
 import io
 import json
+import time
 
 import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from lametta.integrations.onnx import images
 from lametta.serve.config import CorrectorSpec, ServerConfig
 from lametta.serve.middleware import ServerLimits
 from lametta.serve.protocol import RequestLimits
@@ -92,6 +94,25 @@ def test_the_pixels_of_a_request_are_bounded(tmp_path):
     assert _ask_binary(client, line).status_code == 400
     again = _ask_binary(client, *3 * [square(500, 500)])
     assert again.status_code == 200  # each request has its own
+
+
+def test_images_are_not_decoded_for_nobody(tmp_path, monkeypatch):
+    """A PNG of 66 kB whose texts become 63 MiB takes a second, and hundreds fit into a request."""
+    path, decode, decoded = graphs.brightness(tmp_path / "net.onnx"), images._decoded, []
+
+    def slowly(*given):
+        decoded.append(given)
+        time.sleep(0.05)
+        return decode(*given)
+
+    monkeypatch.setattr(images, "_decoded", slowly)
+    limits = ServerLimits(deadline=0.2)
+    client = TestClient(ServerConfig({"prudent": "prudent"}, model=path, limits=limits).app())
+    assert _ask_binary(client, *100 * [_file(20)]).status_code == 504
+    time.sleep(0.2)
+    before = len(decoded)
+    time.sleep(0.3)
+    assert before == len(decoded) < 100
 
 
 def test_a_server_without_a_model_says_what_it_lacks():

@@ -1,5 +1,6 @@
 """Attacks of clients that nobody invited, on a server of their own: small, few and short."""
 
+import asyncio
 import json
 import resource
 import socket
@@ -9,8 +10,11 @@ from contextlib import ExitStack, contextmanager
 import httpx2
 import numpy as np
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from lametta.serve.server import _most_connections
+from lametta.serve.middleware import ServerLimits
+from lametta.serve.server import _most_connections, bounded_protocol
 from tests.serve.server import serving
 from tests.serve.test_fuzz import _memory
 
@@ -191,6 +195,35 @@ def test_probes_are_answered_however_many_connections_are_held(server, held):
         assert answer(probe)[0] == 200
 
 
+class Transport(asyncio.Transport):
+    """Of a connection that says nothing."""
+
+    aborted = False
+
+    def get_extra_info(self, name, default=None):
+        return default
+
+    def is_closing(self):
+        return self.aborted
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_the_connection_that_was_idle_longest_makes_room():
+    """Else as many as there may be would each be held for its time."""
+
+    async def connect():
+        http = bounded_protocol(ServerLimits())
+        config = uvicorn.Config(None, http=http, limit_concurrency=4, log_config=None)
+        state, transports = ServerState(), [Transport() for _ in range(10)]
+        for transport in transports:
+            http(config, state, {}).connection_made(transport)
+        return [one.aborted for one in transports], len(state.connections)
+
+    assert asyncio.run(connect()) == (7 * [True] + 3 * [False], 3)
+
+
 @pytest.mark.parametrize(
     ("request_", "times"),
     [
@@ -282,7 +315,10 @@ def test_answers_that_are_read_are_whole(server):
 
 
 def test_a_request_before_garbage_is_answered_first(server):
-    for garbage in (b"\x00\x01\x02\r\n\r\n", HEAD * b"x", LIVE + b"broken header\r\n\r\n"):
+    broken = LIVE + b"broken header\r\n\r\n"
+    no_path = b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    no_url = LIVE.replace(b"/v2", b"http://[::1/v2") + b"\r\n"
+    for garbage in (b"\x00\x01\x02\r\n\r\n", HEAD * b"x", broken, no_path, no_url):
         with connected(server) as (connection,):
             connection.sendall(LIVE + b"\r\n" + LIVE + b"\r\n" + garbage)
             said, end = b"", time.monotonic() + LONG
@@ -291,6 +327,15 @@ def test_a_request_before_garbage_is_answered_first(server):
             statuses = [int(part[:3]) for part in said.split(b"HTTP/1.1 ")[1:]]
             assert statuses[:2] == [200, 200]
             assert statuses[2] in (400, 431)
+            assert is_hung_up(connection)
+
+
+def test_addresses_that_are_none_are_refused(server):
+    """httptools reads the address only after the head, when it seemed that a body had begun."""
+    for line in (b"CONNECT localhost:80", b"GET http://[::1/", b"GET \xff"):
+        with connected(server) as (connection,):
+            connection.sendall(line + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer(connection)[0] == 400
             assert is_hung_up(connection)
 
 

@@ -106,6 +106,12 @@ class LRUCache(Generic[Value]):
                     self._entries.move_to_end(stream)
                 self._evict()
 
+    def peek(self, stream: Hashable) -> Value | None:
+        """The value of a stream, if there is one that nobody leases."""
+        with self._lock:
+            entry = self._entries.get(stream)
+            return None if entry is None or entry.users else entry.value
+
     def discard(self, stream: Hashable) -> None:
         """Drop the value of a stream; whoever leases it now keeps it until done."""
         with self._lock:

@@ -160,9 +160,11 @@ class _Handlers:
         handler = partial(self.service.infer, model, deadline)
         n_json = len(body) if header_length is None else header_length
         job: Callable[[], tuple[bytes, int | None]]
+        kind: RequestClass | None
         if self.executor.may_run_inline and n_json <= _SMALL and len(body) <= 2**20:
             asked = self.codec.decode(body, header_length)
-            kind, job = RequestClass.of(model, asked), partial(self.codec.answer, asked, handler)
+            kind = RequestClass.of(model, asked) if self.service.is_at_hand(model, asked) else None
+            job = partial(self.codec.answer, asked, handler)
         else:
             kind = RequestClass(model, (len(body).bit_length(),), is_bounded=False)
             job = partial(self.codec.respond, body, header_length, handler)
@@ -288,13 +290,13 @@ class Executor:
         self.deadline = deadline
         self._pool = ThreadPoolExecutor(threads or os.cpu_count() or 1, "lametta")
         self._seconds: dict[RequestClass, float] = {}  # lately
-        self._refused_until: dict[RequestClass, float] = {}
+        self._refused_until: dict[RequestClass | None, float] = {}
         self._n_asked = itertools.count(1)
         self._n_slow = 0  # in threads
 
-    def runs_inline(self, kind: RequestClass) -> bool:
+    def runs_inline(self, kind: RequestClass | None) -> bool:
         """Whether such a request is computed at once, and not in the pool."""
-        if not (self.may_run_inline and kind.is_bounded) or self._n_slow:
+        if kind is None or not (self.may_run_inline and kind.is_bounded) or self._n_slow:
             return False
         return self._is_quick(kind) or (
             self._seconds.get(kind, _SLOW) < _SLOW and next(self._n_asked) % _RETRY == 0
@@ -302,15 +304,16 @@ class Executor:
 
     async def submit(
         self,
-        kind: RequestClass,
+        kind: RequestClass | None,
         job: Callable[[], T],
         deadline: Deadline | None = None,
         held: ExitStack | None = None,
     ) -> T:
         """Run a job to its end, even if the client has gone: its stream may have moved on.
 
-        At the deadline the job is given up: `DeadlineError` is raised, and when the job sees that
-        and ends, what it held is let go.
+        Nothing is known, or remembered, of a job whose kind is None, as where a stream's state has
+        to be loaded first. At the deadline the job is given up: `DeadlineError` is raised, and when
+        the job sees that and ends, what it held is let go.
         """
         deadline = Deadline() if deadline is None else deadline
         if self.runs_inline(kind):
@@ -342,8 +345,10 @@ class Executor:
         if not future.cancelled():
             future.exception()  # of a job that was given up, nobody else asks for it
 
-    def timed(self, kind: RequestClass, job: Callable[[], T]) -> T:
+    def timed(self, kind: RequestClass | None, job: Callable[[], T]) -> T:
         """Run a job, and remember how long one of this kind takes."""
+        if kind is None:
+            return job()
         begun = time.thread_time()  # its own: others, and other programs, do not count
         try:
             return job()
@@ -356,9 +361,9 @@ class Executor:
             if seconds > self.deadline:
                 self._refused_until[kind] = time.monotonic() + _AGAIN * seconds
 
-    def _is_quick(self, kind: RequestClass) -> bool:
+    def _is_quick(self, kind: RequestClass | None) -> bool:
         """Whether such requests were quick; what was never seen is not believed to be."""
-        return kind.is_bounded and self._seconds.get(kind, math.inf) < _QUICK
+        return kind is not None and kind.is_bounded and self._seconds.get(kind, math.inf) < _QUICK
 
 
 def _close(held: ExitStack, _: object) -> None:

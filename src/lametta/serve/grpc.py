@@ -5,23 +5,21 @@ limits, tokens, rates, deadlines, errors and metrics are those of HTTP, and ther
 one of the two can and the other cannot.
 """
 
+import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 import orjson
+from google.protobuf.message import DecodeError
 from starlette.types import ASGIApp, Message
 from tritonclient.grpc import service_pb2 as pb
-from tritonclient.grpc.service_pb2_grpc import (
-    GRPCInferenceServiceServicer,
-    add_GRPCInferenceServiceServicer_to_server,
-)
 
-from lametta.serve.middleware import ServerLimits
+from lametta.serve.middleware import ServerLimits, Tokens
 from lametta.serve.protocol import DTYPES, HEADER_LENGTH
 from lametta.types import LamettaError
 
@@ -87,7 +85,7 @@ class GRPCServer:
         server = grpc.aio.server(
             options=list(options.items()), maximum_concurrent_rpcs=4 * limits.queue
         )
-        add_GRPCInferenceServiceServicer_to_server(_Servicer(self.app, limits), server)
+        server.add_generic_rpc_handlers((_Calls(self.app, limits).handler(),))
         host = f"[{self.host}]" if ":" in self.host else self.host
         try:
             self.port = server.add_insecure_port(f"{host}:{self.port}")
@@ -118,17 +116,59 @@ class _Reply(NamedTuple):
             return self.body.decode(errors="replace")  # of Starlette's own
 
 
-class _Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
-    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
-        self._app = app
-        self._host = (limits.hosts or ("localhost",))[0].encode()
-        for method, (path, reply) in _PLAIN.items():
-            setattr(self, method, partial(self._plain, path, reply))
+class _Calls:
+    """What each method does. Messages are read here, after it is known who sends them."""
 
-    async def _plain(self, path: str, reply: Any, request: Any, context: Any) -> Any:
+    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
+        self._app, self._patience = app, limits.patience
+        self._host = (limits.hosts or ("localhost",))[0].encode()
+        self._tokens = Tokens(limits.tokens)
+
+    def handler(self) -> Any:
+        """The methods by name; all of them as streams of bytes, which on the wire are the same."""
+        calls = {"ModelInfer": self._infer_one, "ModelStreamInfer": self._infer_all}
+        calls |= {name: partial(self._plain, *about) for name, about in _PLAIN.items()}
+        behaviors = {name: grpc.stream_stream_rpc_method_handler(x) for name, x in calls.items()}
+        return grpc.method_handlers_generic_handler(_SERVICE, behaviors)
+
+    async def _check_token(self, context: Any) -> None:
+        """Refuse who has no token before a message is read, which may be large."""
+        if self._tokens and self._tokens.find(_authorization(context)) is None:
+            refused = await self._ask(context, "GET", "/v2")
+            await context.abort(_code(refused.status), refused.error)
+
+    async def _read(self, context: Any, kind: Any, seconds: float | None) -> Any:
+        """The next message of a call; None after the last."""
+        try:
+            async with asyncio.timeout(seconds):
+                content = await context.read()
+            return None if content is grpc.aio.EOF else kind.FromString(content)
+        except TimeoutError:
+            reason = grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long to come"
+        except DecodeError:
+            reason = grpc.StatusCode.INVALID_ARGUMENT, f"the message must be a {kind.__name__}"
+        return await context.abort(*reason)
+
+    async def _write(self, context: Any, message: Any) -> None:
+        try:
+            await context.write(message.SerializeToString())
+        except grpc.aio.InternalError:  # the client has gone
+            logger.debug("an answer could not be sent")
+
+    async def _read_one(self, context: Any, kind: Any) -> Any:
+        await self._check_token(context)
+        if (message := await self._read(context, kind, self._patience)) is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message must come")
+        return message
+
+    async def _plain(self, path: str, kind: Any, reply: Any, _: Any, context: Any) -> None:
         """A call without tensors: a path, and a message of what is there."""
-        name, version = getattr(request, "name", ""), getattr(request, "version", "")
-        path = path.format(model=_in_path(name, version))
+        if kind is not None:
+            asked = await self._read_one(context, kind)
+            path = path.format(model=_in_path(asked.name, asked.version))
+        await self._write(context, await self._told(path, reply, context))
+
+    async def _told(self, path: str, reply: Any, context: Any) -> Any:
         found = await self._ask(context, "GET", path)
         is_probe = reply in (pb.ServerLiveResponse, pb.ServerReadyResponse, pb.ModelReadyResponse)
         if is_probe and found.status in (200, 404, 503):
@@ -145,25 +185,24 @@ class _Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             }
         )
 
-    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def _infer_one(self, _: Any, context: Any) -> None:
+        request = await self._read_one(context, pb.ModelInferRequest)
         status, answer = await self._infer(request, context)
         if status != 200:
             await context.abort(_code(status), answer)
-        return answer
+        await self._write(context, answer)
 
-    async def ModelStreamInfer(  # noqa: N802
-        self, requests: AsyncIterator[Any], context: Any
-    ) -> AsyncIterator[Any]:
+    async def _infer_all(self, _: Any, context: Any) -> None:
         """Answer requests in their order; one that is wrong costs its own answer."""
-        async for request in requests:
+        await self._check_token(context)
+        while (request := await self._read(context, pb.ModelInferRequest, None)) is not None:
             status, answer = await self._infer(request, context)
-            if status in (401, 403):
-                await context.abort(_code(status), answer)
             if status == 200:
-                yield pb.ModelStreamInferResponse(infer_response=answer)
+                said = pb.ModelStreamInferResponse(infer_response=answer)
             else:
                 failed = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
-                yield pb.ModelStreamInferResponse(error_message=answer, infer_response=failed)
+                said = pb.ModelStreamInferResponse(error_message=answer, infer_response=failed)
+            await self._write(context, said)
 
     async def _infer(self, request: Any, context: Any) -> tuple[int, Any]:
         """The status, and the answer or the reason why there is none."""
@@ -189,9 +228,6 @@ class _Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> _Reply:
         """What the application answers to a request; the client is who it is to gRPC."""
-        given = dict(context.invocation_metadata() or ())
-        token = given.get("authorization", "")
-        token = token if isinstance(token, str) else token.decode("latin-1")
         kind, _, address = context.peer().partition(":")
         scope = {
             "type": "http",
@@ -205,7 +241,7 @@ class _Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             "query_string": b"",
             "headers": [
                 (b"host", self._host),
-                (b"authorization", token.encode("latin-1", "replace")),
+                (b"authorization", _authorization(context).encode("latin-1", "replace")),
                 *headers,
             ],
             "client": (address.rpartition(":")[0].strip("[]") or kind, 0),
@@ -226,13 +262,19 @@ class _Servicer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         return _Reply(status, told, b"".join(parts))
 
 
-_PLAIN = {
-    "ServerLive": ("/v2/health/live", pb.ServerLiveResponse),
-    "ServerReady": ("/v2/health/ready", pb.ServerReadyResponse),
-    "ServerMetadata": ("/v2", pb.ServerMetadataResponse),
-    "ModelReady": ("/v2/models/{model}/ready", pb.ModelReadyResponse),
-    "ModelMetadata": ("/v2/models/{model}", pb.ModelMetadataResponse),
+_SERVICE = "inference.GRPCInferenceService"
+_PLAIN = {  # the path, the message that is read, where it says anything, and that of the answer
+    "ServerLive": ("/v2/health/live", None, pb.ServerLiveResponse),
+    "ServerReady": ("/v2/health/ready", None, pb.ServerReadyResponse),
+    "ServerMetadata": ("/v2", None, pb.ServerMetadataResponse),
+    "ModelReady": ("/v2/models/{model}/ready", pb.ModelReadyRequest, pb.ModelReadyResponse),
+    "ModelMetadata": ("/v2/models/{model}", pb.ModelMetadataRequest, pb.ModelMetadataResponse),
 }
+
+
+def _authorization(context: Any) -> str:
+    given = dict(context.invocation_metadata() or ()).get("authorization", "")
+    return given if isinstance(given, str) else given.decode("latin-1")
 
 
 def _in_path(name: str, version: str) -> str:

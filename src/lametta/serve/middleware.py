@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -84,8 +84,7 @@ class LimitMiddleware:
 
     def __init__(self, app: ASGIApp, limits: ServerLimits, monitor: Monitor) -> None:
         self.app, self.limits, self.monitor = app, limits, monitor
-        # Digests have one length: the time to compare them does not tell a token's length.
-        self._tokens = [_digest(token.encode()) for token in limits.tokens]
+        self._tokens = Tokens(limits.tokens)
         self._rates: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,14 +147,11 @@ class LimitMiddleware:
             return
         client = (scope.get("client") or ("",))[0].encode()
         if self._tokens:
-            given = Headers(scope=scope).get("authorization", "")
-            kind, _, token = given.partition(" ")
-            digest = _digest(token.strip().encode("latin-1", "replace"))
-            known = [hmac.compare_digest(digest, one) for one in self._tokens]  # all, always
-            if kind.lower() != "bearer" or not any(known):
+            token = self._tokens.find(Headers(scope=scope).get("authorization", ""))
+            if token is None:
                 self._consume_token(b"refused" + client)  # so that guessing is slow too
                 raise UnauthorizedError("a bearer token is needed")
-            client = digest
+            client = token
         self._consume_token(client)
 
     def _consume_token(self, client: bytes) -> None:
@@ -171,6 +167,24 @@ class LimitMiddleware:
             self._rates.popitem(last=False)
         if left < 1:
             raise TooManyRequestsError(f"rate limit exceeded: {rate:g} requests per second")
+
+
+class Tokens:
+    """Bearer tokens, of which nothing but hashes is kept."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        # Digests have one length: the time to compare them does not tell a token's length.
+        self._digests = [_digest(token.encode()) for token in tokens]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def find(self, authorization: str) -> bytes | None:
+        """The digest of the token that a header brings; None if it is not one of these."""
+        kind, _, token = authorization.partition(" ")
+        digest = _digest(token.strip().encode("latin-1", "replace"))
+        known = [hmac.compare_digest(digest, one) for one in self._digests]  # all, always
+        return digest if kind.lower() == "bearer" and any(known) else None
 
 
 class BodyReader:

@@ -137,14 +137,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.headers) > _HEADERS:
             raise _HeadTooLargeError(_TOO_MANY)
-        self._n_head, self._has_begun, self._in_body = 0, False, True
+        self._n_head, self._has_begun = 0, False
         self._stop_timer()
         self.idle.pop(self, None)
         limit = self.limit_concurrency
         if self.url.startswith(_PROBES):  # answered although all places are taken
             self.limit_concurrency = None
-        super().on_headers_complete()
-        self.limit_concurrency = limit
+        try:
+            super().on_headers_complete()  # raises for an address that is none
+        finally:
+            self.limit_concurrency = limit
+        self._in_body = True
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # answered in HTTP/1.1, and that is all
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lametta._arrays import check_classes, probabilities, to_numpy
 from lametta._checks import check_choice, is_number
+from lametta._locks import interruptible
 from lametta.integrations.onnx import OnnxModel
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
@@ -115,11 +116,16 @@ class Service:
         if parts is not None:
             return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
         stream, start, end = _sequence(request)
-        samples = Samples(*self._inputs(request.inputs), request.id, start, end)
+        samples = Samples(*self._inputs(request.inputs, deadline), request.id, start, end)
         outputs, told = self._correct(name, deadline, stream, samples)
         if stream is not None:  # else a client could not tell that its request stood alone
             told = {"sequence_id": stream, **told}
         return InferReply(name, VERSION, outputs, told)
+
+    def is_at_hand(self, name: str, request: InferRequest) -> bool:
+        """Whether no state has to be loaded first, which may be any amount of work."""
+        stream = request.parameters.get("sequence_id")
+        return SEQUENCE[0] not in request.inputs and self.find(name).is_at_hand(_key(stream))
 
     def _infer_parts(
         self, name: str, deadline: Deadline, request: InferRequest, parts: Sequence[Part]
@@ -127,7 +133,8 @@ class Service:
         """The outputs of a request of several streams, one after another."""
         inputs = {key: array for key, array in request.inputs.items() if key not in SEQUENCE}
         if self.network is not None:  # which sees all rows at once
-            inputs = dict(zip(("features", "probs"), self._inputs(inputs), strict=True))
+            seen = self._inputs(inputs, deadline)
+            inputs = dict(zip(("features", "probs"), seen, strict=True))
         n = sum(len(part.rows) for part in parts)
         for key, array in inputs.items():
             if len(array) != n:
@@ -170,11 +177,9 @@ class Service:
                 f"names of classes, got {probs.shape[1]}"
             )
         began = time.perf_counter()
-        # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
-        key = str(stream) if isinstance(stream, int) else stream and json.dumps(stream)
         try:
             with _said_to_clients():
-                prediction = manager.correct(samples, key, deadline)
+                prediction = manager.correct(samples, _key(stream), deadline)
         except Exception as error:
             if not self.shadow or _is_clients(error):
                 raise
@@ -201,10 +206,13 @@ class Service:
             )
 
     def _inputs(
-        self, inputs: Mapping[str, NDArray[np.generic]]
+        self, inputs: Mapping[str, NDArray[np.generic]], deadline: Deadline
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Features [N, d] and the source's probabilities [N, K]."""
-        return self._given(inputs) if self.network is None else _predicted(self.network, inputs)
+        if self.network is None:
+            return self._given(inputs)
+        with interruptible(deadline.check):
+            return _predicted(self.network, inputs)
 
     def _given(
         self, inputs: Mapping[str, NDArray[Any]]
@@ -243,6 +251,12 @@ class Service:
         for name in SIGNALS:
             outputs[name] = np.array([told.pop(name, np.nan)])
         return outputs, told
+
+
+def _key(stream: object) -> str | None:
+    """The name of a stream among those of its model; None where a request stands alone."""
+    # As JSON, so that 1 and "1" are two; most are integers, for which this takes far less.
+    return None if not stream else str(stream) if isinstance(stream, int) else json.dumps(stream)
 
 
 def _as_it_came(samples: Samples) -> Prediction:

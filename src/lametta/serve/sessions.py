@@ -153,6 +153,13 @@ class SessionManager:
     def __len__(self) -> int:
         return len(self._cache)
 
+    def is_at_hand(self, stream: str | None) -> bool:
+        """Whether a stream can go on at once: nobody uses it, and its state is held ready here."""
+        if stream is None or not self.stateful:
+            return True
+        session = self._cache.peek(stream)
+        return session is not None and session.version >= 0
+
     def correct(
         self, samples: Samples, stream: str | None = None, deadline: Deadline | None = None
     ) -> Prediction:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lametta._checks import check_choice, import_optional, raise_as
+from lametta._locks import check_interrupt
 from lametta.integrations.onnx.runtime import Input
 from lametta.preprocess import Preprocess
 from lametta.types import LamettaError
@@ -55,6 +56,7 @@ class ImageInput:
         ready: list[npt.NDArray[np.uint8]] = []
         budget = PixelBudget(max_pixels)
         for i, image in enumerate(images):
+            check_interrupt()  # a small file may take long, by its texts or scans
             one = self._pixels(i, image, budget)
             if ready and one.shape != ready[0].shape:
                 raise LamettaError(
