@@ -363,6 +363,8 @@ def test_a_table_that_is_not_the_stored_one_is_found(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             tables.fill(table, wrong)
+    with pytest.raises(ValueError, match="two columns of one title"):
+        tables.fill(table.replace("why", "a"), [["", "a", "a"], *stored[1:]])
 
 
 def test_reproduce_md_has_the_steps_of_the_stored_run():
