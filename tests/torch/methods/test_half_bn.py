@@ -282,6 +282,19 @@ def test_any_batch_normalization(dims, frozen):
         assert one.info["state"] == other.info["state"]
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler, whatever it says
+def test_a_compiled_network_is_compiled_once():
+    x, net = stream()[0][:210], network()
+    net.compile(backend="eager")
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    found, expected = (follow(HalfBN(Classifier(one)), x) for one in (net, network()))
+    assert counters["frames"]["total"] < 10  # and not one for each pass
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.probs, other.probs)
+        assert one.info["state"] == other.info["state"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     """Squares of images as bright as these are infinite in half precision."""
