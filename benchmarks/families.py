@@ -69,9 +69,7 @@ def train(
 ) -> None:
     """Train by flips and shifts, from what is drawn after the seed."""
     device = next(net.parameters()).device
-    mean, std = (
-        torch.tensor(x, device=device)[:, None, None] for x in (prepare.mean, prepare.std)
-    )
+    mean, std = (torch.tensor(x, device=device)[:, None, None] for x in (prepare.mean, prepare.std))
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.02)
     steps = epochs * (len(images) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
@@ -89,7 +87,8 @@ def train(
             optimizer.step()
             schedule.step()
             right += int((logits.argmax(1) == y).sum())
-        print(f"epoch {epoch + 1}: {100 * right / (steps // epochs * BATCH_SIZE):.1f} % in training")
+        share = right / (steps // epochs * BATCH_SIZE)
+        print(f"epoch {epoch + 1}: {100 * share:.1f} % in training")
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ WEIGHTS = {
     "resnet32": "resnet32-d509ac18.th",
     "resnet44": "resnet44-014dd654.th",
     "resnet56": "resnet56-4bfd9763.th",
+    "resnet26_gn": "resnet26_gn.npz",
 }
 CONDITIONS = {
     "chosen": ("clean", "gaussian_noise", "contrast", "fog", "jpeg_compression"),

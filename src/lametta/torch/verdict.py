@@ -107,7 +107,11 @@ class Pairs:
         return _t(gain - information(self.features, self.probs))
 
     def both_t(self) -> list[Tensor]:
-        """`t`, and the same by what both networks say of all samples."""
+        """`t`, and the same by what both networks say of all samples.
+
+        Measured by its own mean, a network also gains by answers that are more diverse; by what
+        both say, it does not, as where few classes come often and are rightly named.
+        """
         usual = torch.cat([softened(self.probs), softened(self.other_probs)]).mean(0)
         gain = information(self.other_features, self.other_probs, usual)
         return [self.t(), _t(gain - information(self.features, self.probs, usual))]
