@@ -137,7 +137,7 @@ class Streams(Composite, Params):
             return StreamsPrediction(alone.probs, alone.features, alone.info)
         xp = namespace(features=features, probs=probs)
         check_shapes(xp, features, probs)
-        rows = _rows_by_stream(stream, probs.shape[0])
+        rows = rows_by_stream(stream, probs.shape[0])
         if not rows:
             return StreamsPrediction(probs, features)
         self._check_sizes(rows, (features.shape[1], probs.shape[1]))
@@ -147,7 +147,7 @@ class Streams(Composite, Params):
         for one, reason in errors.items():
             warnings.warn(f"stream {one!r} is left out of this batch: {reason}", stacklevel=2)
         joined = _joined(xp, probs, rows, answers)
-        info = _means([(answer.info, len(rows[one])) for one, answer in answers.items()])
+        info = means([(answer.info, len(rows[one])) for one, answer in answers.items()])
         if errors:
             answered = [row for one in answers for row in rows[one]]
             info |= signals(*(_take(xp, array, answered) for array in (joined, probs)))
@@ -289,7 +289,7 @@ def _id(stream: object) -> Id | None:
     return int(stream) if isinstance(stream, Integral) and not isinstance(stream, bool) else None
 
 
-def _rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
+def rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
     """The rows of each stream, by its id."""
     listed = to_numpy(ids).tolist() if hasattr(ids, "__array__") else ids
     listed = [_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
@@ -338,7 +338,7 @@ def _refusal(xp: ModuleType, features: Array, probs: Array) -> LamettaError | No
     return None
 
 
-def _means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
+def means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
     """The mean over rows of each number that all streams report."""
     shared = [name for name in infos[0][0] if all(name in info for info, _ in infos)]
     total = sum(n for _, n in infos)

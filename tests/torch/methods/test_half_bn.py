@@ -421,6 +421,56 @@ def test_wrapped_its_state_is_saved_with_the_correctors():
         assert torch.equal(model(part), twin(part))
 
 
+@pytest.mark.parametrize("method", ["half_bn", "prudent_bn", "prudent_bn+lame"])
+def test_streams_are_each_as_alone_on_one_network(method):
+    """One domain for one stream, and another for the other, in each batch."""
+    x, _ = stream()
+    of_a, of_b, net = x[60:210], x[210:360], network()
+    model, alone = (wrap(copy.deepcopy(net), method) for _ in range(2))
+    parts = list(zip(of_a.split(16), of_b.split(16), strict=True))
+    found = []
+    for i, (a, b) in enumerate(parts):
+        n = len(a)
+        both = model(torch.stack([a, b], 1).flatten(0, 1), stream=["a", "b"] * n)
+        found.append(both.reshape(n, 2, -1))
+        if i == 5:  # saved and restored amid both
+            state = {name: x.clone() for name, x in model.state_dict().items()}
+            model = wrap(copy.deepcopy(net), method)
+            model.load_state_dict(state)
+    for k, own in enumerate((of_a, of_b)):
+        alone.reset()
+        for one, part in zip(found, own.split(16), strict=True):
+            torch.testing.assert_close(one[:, k], alone(part))
+    info = model.prediction.info
+    assert info["streams" if method == "half_bn" else "base_streams"] == 2
+    if method == "half_bn":
+        assert info["state"] == 1
+        assert info["forward_samples"] >= 2 * n
+    model.reset()
+    assert model.state_dict()["_extra_state"].numel() == 0
+
+
+def test_streams_are_bounded_and_copied(monkeypatch):
+    x, _ = stream()
+    x, method = x[60:220], HalfBN(Classifier(network()))
+    monkeypatch.setattr(HalfBN, "most", 2)
+    for i, part in enumerate(x.split(16)):
+        method.step(part, stream=i % 3)
+    assert {name.split("/")[1] for name in method.state_dict() if "/" in name} == {"0", "2"}
+    twin = copy.copy(method)
+    assert twin.state_dict().keys() == method.state_dict().keys()
+    assert not any(name in method.state_dict() for name in ("t", "halfway.source"))
+    before = method.state_dict()
+    bad = torch.cat([x[:2], x[:1] * torch.nan])
+    with pytest.raises(LamettaError, match="x must be finite"):
+        method.step(bad, stream=[0, 2, 2])
+    assert all(np.array_equal(one, before[name]) for name, one in method.state_dict().items())
+    with pytest.raises(LamettaError, match="stream must have an id for each of 3 rows, got 2"):
+        method.step(x[:3], stream=["a", "b"])
+    with pytest.raises(LamettaError, match="state must have names streams/id/name"):
+        method.load_state_dict({"streams/no json/t": np.zeros(1)})
+
+
 def test_states_that_are_none():
     x, _ = stream()
     method = HalfBN(Classifier(network()))

@@ -44,7 +44,8 @@ class HalfBN(Stored, NetworkMethod):
     -----
     ``info`` has the ``state`` (0 closed, 0.5 on probation, 1 open), the ``shift`` of the last
     samples (0 at the source), the smaller ``t`` of the last two verdicts (0 before the first), and
-    the ``domain_changes``.
+    the ``domain_changes``. With ``step(x, stream=ids)`` each stream has a state of its own, and
+    passes of its own; the network is shared.
 
     Examples
     --------
