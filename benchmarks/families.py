@@ -74,8 +74,9 @@ def train(
     steps = epochs * (len(images) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     for epoch in range(epochs):
-        right = 0
-        for index in torch.randperm(len(images))[: steps // epochs * BATCH_SIZE].split(BATCH_SIZE):
+        right, order = 0, torch.randperm(len(images))
+        for step in range(steps // epochs):
+            index = order[step * BATCH_SIZE : (step + 1) * BATCH_SIZE]
             x = functional.pad(images[index], (4, 4, 4, 4))
             down, left, flip = (int(torch.randint(n, ())) for n in (9, 9, 2))
             x = x[:, :, down : down + 32, left : left + 32].flip([3] if flip else [])
