@@ -366,7 +366,7 @@ def test_a_shift_that_moving_does_not_help_is_vetoed():
     ("both", "state"), [((3.0, 9.0), 0.5), ((3.1, 9.0), 1), ((9.0, 3.0), 0.5), ((9.0, 3.1), 1)]
 )
 def test_it_opens_where_both_verdicts_are_above_3(both, state, monkeypatch):
-    monkeypatch.setattr(Pairs, "both_t", lambda pairs: [torch.tensor(t) for t in both])
+    monkeypatch.setattr(Pairs, "both_t", lambda pairs: torch.tensor(both))
     x, _ = stream()
     assert follow(HalfBN(Classifier(network())), x[60:140])[-1].info["state"] == state
 

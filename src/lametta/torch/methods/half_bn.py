@@ -29,11 +29,9 @@ class HalfBN(Stored, NetworkMethod):
     The first half of the layers moves half-way to the statistics of the last 64 samples. It is
     *closed* where the source answers; *on probation* where the first layers see a shift: both
     networks run, and the source answers; *open* where the moved network answers, since feature
-    neighbors predict its answers better than the source's, by both verdicts' t > 3
+    neighbors predict its answers better than the source's, by two verdicts with t > 3
     (`lametta.torch.verdict`). It closes where the shift is gone or the source is better; a new
-    domain is a new probation.
-
-    The host waits for the device twice a batch, and once where it is closed.
+    domain is a new probation. The host waits for the device twice a batch, once where it is closed.
 
     Parameters
     ----------
@@ -43,9 +41,8 @@ class HalfBN(Stored, NetworkMethod):
     Notes
     -----
     ``info`` has the ``state`` (0 closed, 0.5 on probation, 1 open), the ``shift`` of the last
-    samples (0 at the source), the smaller ``t`` of the last two verdicts (0 before the first), and
-    the ``domain_changes``. With ``step(x, stream=ids)`` each stream has a state of its own, and
-    passes of its own; the network is shared.
+    samples (0 at the source), the smaller ``t`` of the last verdicts (0 before the first), and the
+    ``domain_changes``. With ``step(x, stream=ids)`` each stream has its own state and passes.
 
     Examples
     --------
@@ -92,8 +89,7 @@ class HalfBN(Stored, NetworkMethod):
             return moved
         source = self.halfway.ask_source(batch, net)
         pairs = self.pairs = Pairs.of(source, moved).after(self.pairs, PAIRS)
-        near, *both = torch.stack([self.halfway.shift(recent), *pairs.both_t()]).tolist()
-        self.t = min(both)
+        near, self.t = torch.stack([self.halfway.shift(recent), pairs.both_t().min()]).tolist()
         self.shift = 0.0 if math.isnan(near) else near
         if near < FAR_LATER or self.t < 0:
             self.state = CLOSED
@@ -126,7 +122,7 @@ class HalfBN(Stored, NetworkMethod):
         pairs = self.pairs = Pairs.of(source, moved).after(self.pairs, PAIRS)
         if len(pairs) < FEWEST:
             return source
-        self.t = min(torch.stack(pairs.both_t()).tolist())
+        self.t = float(pairs.both_t().min())
         if self.t > WON:
             self.state, self.batches = OPEN, 0
             return moved
