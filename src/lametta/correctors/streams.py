@@ -132,7 +132,7 @@ class Streams(Composite, Params):
         ``errors`` says why, ``info["refused"]`` how many such rows there are, and a warning names
         it. The others are answered and move on. If all are refused, the first error is raised.
         """
-        if (one := _id(stream)) is not None:
+        if (one := as_id(stream)) is not None:
             alone = self._step(one, features, probs)
             return StreamsPrediction(alone.probs, alone.features, alone.info)
         xp = namespace(features=features, probs=probs)
@@ -282,7 +282,7 @@ class Streams(Composite, Params):
         self.load_state_dict(state)
 
 
-def _id(stream: object) -> Id | None:
+def as_id(stream: object) -> Id | None:
     """The id of one stream, a text or an integer; None if it is neither."""
     if isinstance(stream, str):
         return stream
@@ -292,7 +292,7 @@ def _id(stream: object) -> Id | None:
 def rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
     """The rows of each stream, by its id."""
     listed = to_numpy(ids).tolist() if hasattr(ids, "__array__") else ids
-    listed = [_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
+    listed = [as_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
     if None in listed:
         raise LamettaError(
             f"stream must be a text or an integer, or one of these for each row, got {ids!r:.200}"
@@ -353,7 +353,7 @@ def _by_id(state: Mapping[str, Array]) -> dict[Id, dict[str, Array]]:
     for key, array in state.items():
         text, _, name = str(key).rpartition("/")
         try:
-            one = _id(json.loads(text))
+            one = as_id(json.loads(text))
         except ValueError:
             one = None
         if one is None:

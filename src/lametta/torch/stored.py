@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import LRUCache
-from lametta.correctors.streams import means, rows_by_stream
+from lametta.correctors.streams import as_id, means, rows_by_stream
 from lametta.signals import signals
 from lametta.torch.network import check_finite
 from lametta.types import Array, Id, LamettaError, Prediction
@@ -75,9 +75,8 @@ class Stored:
         """
         if stream is None:
             return super().step(x)  # type: ignore[misc, no-any-return]
-        rows = rows_by_stream(
-            [stream] * len(x) if isinstance(stream, str | int) else stream, len(x)
-        )
+        one = as_id(stream)
+        rows = rows_by_stream(stream if one is None else [one] * len(x), len(x))
         if not isinstance(x, Tensor) and len(rows) > 1:
             raise LamettaError(
                 f"x must be a tensor where it is of several streams, got {type(x).__name__}"
@@ -112,11 +111,13 @@ class Stored:
 
     @property
     def _streams(self) -> LRUCache[_Own]:
-        if self._cache is None:
-            self._cache = LRUCache(
-                _Own, _Own.measure, max_entries=self.most, max_bytes=self.memory, ttl=math.inf
-            )
-        return self._cache
+        if self._cache is not None:
+            return self._cache
+        made = LRUCache(
+            _Own, _Own.measure, max_entries=self.most, max_bytes=self.memory, ttl=math.inf
+        )
+        kept: LRUCache[_Own] = vars(self).setdefault("_cache", made)  # of threads, the first one's
+        return kept
 
     def state_dict(self) -> dict[str, Array]:
         """A copy of what is remembered: no arrays before the first sample."""
@@ -147,7 +148,7 @@ class Stored:
         of_streams: dict[Id, dict[str, Array]] = {}
         for key in [key for key in given if key.startswith(_STREAMS)]:
             text, _, name = key.removeprefix(_STREAMS).rpartition("/")
-            of_streams.setdefault(_id(text, key), {})[name] = given.pop(key)
+            of_streams.setdefault(_stream(text, key), {})[name] = given.pop(key)
         values, owns = self._values(given), {}
         for one, arrays in of_streams.items():
             owns[one] = self._values(arrays)
@@ -169,7 +170,7 @@ class Stored:
     def forget(self) -> None:
         """Set what is declared back, and forget all streams."""
         self._reset_own()
-        self._cache = None
+        vars(self).pop("_cache", None)
 
     def _reset_own(self) -> None:
         super().forget()  # type: ignore[misc]
@@ -188,7 +189,6 @@ class Stored:
         self._put(owns)
 
     def _put(self, owns: Mapping[Any, dict[str, Any]]) -> None:
-        self._cache = None
         for stream, values in owns.items():
             with self._streams.lease(stream) as own:
                 own.values = values
@@ -229,12 +229,12 @@ def _joined(rows: Mapping[Id, list[int]], answers: Mapping[Id, Prediction]) -> P
     return Prediction(probs, features, {**info, **signals(probs), "streams": len(rows)})
 
 
-def _id(text: str, key: str) -> Id:
+def _stream(text: str, key: str) -> Id:
     try:
-        found = json.loads(text)
+        found = as_id(json.loads(text))
     except ValueError:
         found = None
-    if not isinstance(found, str | int) or isinstance(found, bool):
+    if found is None:
         raise LamettaError(f"state must have names streams/id/name, the id in JSON, got {key!r}")
     return found
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -455,7 +456,7 @@ def test_streams_are_bounded_and_copied(monkeypatch):
     x, method = x[60:220], HalfBN(Classifier(network()))
     monkeypatch.setattr(HalfBN, "most", 2)
     for i, part in enumerate(x.split(16)):
-        method.step(part, stream=i % 3)
+        method.step(part, stream=np.int64(i % 3))
     assert {name.split("/")[1] for name in method.state_dict() if "/" in name} == {"0", "2"}
     twin = copy.copy(method)
     assert twin.state_dict().keys() == method.state_dict().keys()
@@ -469,6 +470,21 @@ def test_streams_are_bounded_and_copied(monkeypatch):
         method.step(x[:3], stream=["a", "b"])
     with pytest.raises(LamettaError, match="state must have names streams/id/name"):
         method.load_state_dict({"streams/no json/t": np.zeros(1)})
+
+
+def test_threads_may_bring_streams():
+    x, _ = stream()
+    parts, method = x[60:188].split(16), HalfBN(Classifier(network()))
+    expected = follow(HalfBN(Classifier(network())), x[60:188])
+
+    def bring(one):
+        return [method.step(part, stream=one).probs for part in parts]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(bring, range(4)):
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other.probs)
+    assert len(method.state_dict()) == 4 * len({n.split("/")[-1] for n in method.state_dict()})
 
 
 def test_states_that_are_none():
