@@ -124,7 +124,8 @@ class Corrected(Composite):
         """Predict one batch and correct the prediction.
 
         ``stream`` says whose samples these are, one id for all or one for each, as for
-        `lametta.Streams`: each stream has a copy of the corrector. Without it, all samples are one
+        `lametta.Streams`: each stream has a copy of the corrector, and a base that remembers has to
+        keep streams apart, too, as `lametta.torch.HalfBN` does. Without it, all samples are one
         stream's.
         """
         if isinstance(self.corrector, Streams) and stream is None:
