@@ -8,8 +8,8 @@ images and corruptions, ``--network`` another network, ``--weights`` its file; `
 AdaBN with Prudent on top, by momenta of .05, .2 and 1, of which the table takes the best of each
 stream, as only labels can. ``--one-class`` runs streams of a single class instead.
 
-``--cost`` times a step in each state beside the plain pass, and stores nothing; ``--device cuda``
-does so on a GPU.
+``--cost`` times a step in each state beside the plain pass, also where four streams share a batch,
+measures what is remembered of a stream, and stores nothing; ``--device cuda`` does so on a GPU.
 
 Rows that a file has are not run again, so that a run goes on where it was; ``--table`` shows what
 it has. One core takes about 20 minutes for a network without ``--fixed``.
@@ -40,6 +40,7 @@ WEIGHTS = {
     "resnet32": "resnet32-d509ac18.th",
     "resnet44": "resnet44-014dd654.th",
     "resnet56": "resnet56-4bfd9763.th",
+    "resnet26_gn": "resnet26_gn.npz",
 }
 CONDITIONS = {
     "chosen": ("clean", "gaussian_noise", "contrast", "fog", "jpeg_compression"),
@@ -62,6 +63,7 @@ ORDERS: dict[str, tuple[Any, Any]] = {
 BATCHES = (64, 16, 4, 1)
 MOMENTA = (0.05, 0.2, 1.0)
 SEVERITY, A_CLASS, A_DOMAIN = 5, 30, 8
+STREAMS = 4  # among which ``--cost`` divides a batch
 METHODS = ("source", "prudent", "half_bn", "prudent_bn")
 
 
@@ -208,7 +210,7 @@ def seconds(call: Callable[[], Any], device: torch.device) -> float:
 
 
 def cost(bench: Bench, images: Images, batch: int, rounds: int = 60) -> None:
-    """Print how long a step takes in each state, in plain passes of the same batch."""
+    """Print how long a step takes in each state, in plain passes of the same batch, and memory."""
     positions = images.hundred[:, : -(-batch // 10)].ravel()[:batch]
     for state, condition in (("closed", "clean"), ("open", "contrast")):
         run = Run(condition, "", batch, positions, [condition] * batch)
@@ -219,14 +221,22 @@ def cost(bench: Bench, images: Images, batch: int, rounds: int = 60) -> None:
         for _ in range(rounds):
             times["plain"].append(seconds(partial(bench.model, x), bench.device))
             times["step"].append(seconds(partial(method.step, x), bench.device))
-        info = method.step(x).info
+        info, held = method.step(x).info, sum(a.nbytes for a in method.state_dict().values())
+        method.reset()
+        ids = [i % STREAMS for i in range(batch)]
+        apart = []
+        for i in range(rounds + 20):
+            taken = seconds(partial(method.step, x, stream=ids), bench.device)
+            apart += [taken] if i >= 20 else []  # opened by then
+        others = method.step(x, stream=ids).info["state"]
         method.reset()
         # Four steps take turns while it is open, of which one is the source's, too.
         plain = np.median(times["plain"])
         steps = np.array(times["step"][: rounds // 4 * 4]).reshape(-1, 4).mean(1)
         print(
             f"{state} ({info['state']:g}), batches of {batch}: {np.median(steps) / plain:.2f} "
-            f"of {1e3 * plain:.2f} ms"
+            f"of {1e3 * plain:.2f} ms; {held / 1e6:.2f} MB; {STREAMS} streams in a batch "
+            f"({others:g}) {np.mean(apart) / plain:.2f}"
         )
 
 

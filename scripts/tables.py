@@ -69,6 +69,8 @@ def fill(table: str, stored: list[list[str]]) -> str:
     titles, (columns, *rows) = [plain(cell) for cell in cells(head)], stored
     if missing := [column for column in columns if column not in titles]:
         raise ValueError(f"no column {missing} among {titles}")
+    if len(set(titles)) < len(titles):  # a figure would land in the first of two
+        raise ValueError(f"two columns of one title among {titles}")
     if len(rows) != len(lines):
         raise ValueError(f"{len(lines)} rows, got {len(rows)} stored ones")
     filled = [head, rule]

@@ -365,6 +365,8 @@ def test_a_table_that_is_not_the_stored_one_is_found(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             tables.fill(table, wrong)
+    with pytest.raises(ValueError, match="two columns of one title"):
+        tables.fill(table.replace("why", "a"), [["", "a", "a"], *stored[1:]])
 
 
 def test_tables_of_the_field_are_made_of_cells():

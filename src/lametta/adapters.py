@@ -1,6 +1,7 @@
 """Source and Corrected: adapters that leave the network as it is, and pass on traits."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -123,15 +124,14 @@ class Corrected(Composite):
         """Predict one batch and correct the prediction.
 
         ``stream`` says whose samples these are, one id for all or one for each, as for
-        `lametta.Streams`: each stream has a copy of the corrector. Without it, all samples are one
+        `lametta.Streams`: each stream has a copy of the corrector, and a base that remembers has to
+        keep streams apart, too, as `lametta.torch.HalfBN` does. Without it, all samples are one
         stream's.
         """
         if isinstance(self.corrector, Streams) and stream is None:
             stream = DEFAULT
         if stream is not None:
-            streams = self.streams
-            before = self._before(x)
-            return _joined(before, streams.correct(before.features, before.probs, stream))
+            return self._step_streams(x, stream)
         corrector = cast(Corrector, self.corrector)
         remembers = is_stateful(corrector)
         # Where both remember, they see the batches in one order.
@@ -145,12 +145,30 @@ class Corrected(Composite):
             after = corrector.correct(before.features, before.probs)
             return _joined(before, checked_prediction(after, corrector))
 
+    def _step_streams(self, x: Any, stream: Any) -> Prediction:
+        streams = self.streams
+        remembers = self._remembers_below
+        of = {"stream": stream} if remembers and self.by_stream else {}
+        # Base and corrector see a stream's batches in one order.
+        with self._lock if remembers else nullcontext():
+            before = self._before(x, **of)
+            return _joined(before, streams.correct(before.features, before.probs, stream))
+
+    @property
+    def _remembers_below(self) -> bool:
+        return isinstance(self.base, Adapter) and is_stateful(self.base)
+
+    @property
+    def by_stream(self) -> bool:
+        """Whether it keeps streams apart: a base that remembers has to do so, too."""
+        return not self._remembers_below or bool(getattr(self.base, "by_stream", False))
+
     @property
     def streams(self) -> Streams:
         """The memories of streams by id, for calls that say whose samples they bring."""
         if isinstance(self.corrector, Streams):
             return self.corrector
-        if isinstance(self.base, Adapter) and is_stateful(self.base):
+        if not self.by_stream:
             raise LamettaError(
                 f"stream must be left out, since {type(self.base).__name__} under the corrector "
                 "remembers all samples together, got ids of streams"
@@ -208,9 +226,9 @@ class Corrected(Composite):
         can_be = isinstance(self.base, Adapter) and hasattr(self.base, "state_dict")
         return self.base if can_be else None
 
-    def _before(self, x: Any) -> Prediction:
+    def _before(self, x: Any, **of: Any) -> Prediction:
         base = self.base if isinstance(self.base, Adapter) else Source(self.base)
-        before = checked_prediction(base.step(x), base)
+        before = checked_prediction(base.step(x, **of), base)
         if before.features is None:
             raise LamettaError("base must give features with its predictions, got None")
         return before

@@ -1,10 +1,13 @@
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lametta.preprocess import Preprocess
-from lametta.torch import Classifier
+from lametta.torch import Classifier, HalfBN
 from lametta.torch.zoo import load
 from tests.conftest import shared
 
@@ -93,3 +96,19 @@ def test_the_network_of_memo_gives_its_authors_numbers():
         assert np.abs(found.logits.numpy() - given[name]).max() < tolerance
         assert np.abs(found.features.numpy() - given["features"]).max() < 1e-4
     assert (found.logits.argmax(1).numpy() == given["test_predictions"][:32]).all()
+
+
+@pytest.mark.parametrize(("network", "moving"), [("vgg", 4), ("mobilenet", 7)])
+def test_networks_of_other_families_are_trained_and_found(network, moving, tmp_path, monkeypatch):
+    rows = np.random.default_rng(0).integers(0, 256, (26, 3073), np.uint8)
+    rows[:, 0] %= 10
+    for i in range(1, 6):
+        rows.tofile(tmp_path / f"data_batch_{i}.bin")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    weights = tmp_path / "weights.pt"
+    options = ["--data", tmp_path, "--weights", weights, "--images", "128", "--epochs", "1"]
+    monkeypatch.setattr("sys.argv", ["families.py", network, *map(str, options)])
+    importlib.import_module("families").main()
+    method = HalfBN(Classifier(load(f"torch:families:{network}", weights=weights).net))
+    assert method.step(torch.rand(4, 3, 32, 32)).probs.shape == (4, 10)
+    assert len(method.halfway.norms) == moving

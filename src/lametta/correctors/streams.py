@@ -132,12 +132,12 @@ class Streams(Composite, Params):
         ``errors`` says why, ``info["refused"]`` how many such rows there are, and a warning names
         it. The others are answered and move on. If all are refused, the first error is raised.
         """
-        if (one := _id(stream)) is not None:
+        if (one := as_id(stream)) is not None:
             alone = self._step(one, features, probs)
             return StreamsPrediction(alone.probs, alone.features, alone.info)
         xp = namespace(features=features, probs=probs)
         check_shapes(xp, features, probs)
-        rows = _rows_by_stream(stream, probs.shape[0])
+        rows = rows_by_stream(stream, probs.shape[0])
         if not rows:
             return StreamsPrediction(probs, features)
         self._check_sizes(rows, (features.shape[1], probs.shape[1]))
@@ -147,7 +147,7 @@ class Streams(Composite, Params):
         for one, reason in errors.items():
             warnings.warn(f"stream {one!r} is left out of this batch: {reason}", stacklevel=2)
         joined = _joined(xp, probs, rows, answers)
-        info = _means([(answer.info, len(rows[one])) for one, answer in answers.items()])
+        info = means([(answer.info, len(rows[one])) for one, answer in answers.items()])
         if errors:
             answered = [row for one in answers for row in rows[one]]
             info |= signals(*(_take(xp, array, answered) for array in (joined, probs)))
@@ -282,17 +282,17 @@ class Streams(Composite, Params):
         self.load_state_dict(state)
 
 
-def _id(stream: object) -> Id | None:
+def as_id(stream: object) -> Id | None:
     """The id of one stream, a text or an integer; None if it is neither."""
     if isinstance(stream, str):
         return stream
     return int(stream) if isinstance(stream, Integral) and not isinstance(stream, bool) else None
 
 
-def _rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
+def rows_by_stream(ids: object, n: int) -> dict[Id, list[int]]:
     """The rows of each stream, by its id."""
     listed = to_numpy(ids).tolist() if hasattr(ids, "__array__") else ids
-    listed = [_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
+    listed = [as_id(one) for one in listed] if isinstance(listed, Sequence) else [None]
     if None in listed:
         raise LamettaError(
             f"stream must be a text or an integer, or one of these for each row, got {ids!r:.200}"
@@ -338,7 +338,7 @@ def _refusal(xp: ModuleType, features: Array, probs: Array) -> LamettaError | No
     return None
 
 
-def _means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
+def means(infos: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
     """The mean over rows of each number that all streams report."""
     shared = [name for name in infos[0][0] if all(name in info for info, _ in infos)]
     total = sum(n for _, n in infos)
@@ -353,7 +353,7 @@ def _by_id(state: Mapping[str, Array]) -> dict[Id, dict[str, Array]]:
     for key, array in state.items():
         text, _, name = str(key).rpartition("/")
         try:
-            one = _id(json.loads(text))
+            one = as_id(json.loads(text))
         except ValueError:
             one = None
         if one is None:

@@ -8,6 +8,7 @@ channel with the mean m and the mean square q over its positions,
 Moments of n samples are a tensor [n, 2, C], z and u, with the channels of all layers side by side.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -134,7 +135,10 @@ def measuring(
             _put(norm, moved, wide.clamp(min=0))
         return None
 
-    hooks = [norm.register_forward_pre_hook(before, with_kwargs=True) for norm in norms]
+    # In a compiled network it would be compiled anew in each pass. Who compiles has loaded this.
+    compiler = sys.modules.get("torch._dynamo")
+    hook = before if compiler is None else compiler.disable(before)
+    hooks = [norm.register_forward_pre_hook(hook, with_kwargs=True) for norm in norms]
     try:
         yield meter
     finally:

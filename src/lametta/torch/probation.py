@@ -318,7 +318,7 @@ class Probation(Composite):
         self._pairs = new.after(self._pairs, PAIRS)
         if len(self._pairs) < FEWEST:
             return 0.0, 0.0
-        own, common = torch.stack(self._pairs.on_one_scale().both_t()).tolist()
+        own, common = self._pairs.on_one_scale().both_t().tolist()
         self._told |= {"t": own, "t_common": common}
         return own, common
 

@@ -106,11 +106,16 @@ class Pairs:
         gain = information(self.other_features, self.other_probs)
         return _t(gain - information(self.features, self.probs))
 
-    def both_t(self) -> list[Tensor]:
-        """`t`, and the same by what both networks say of all samples."""
+    def both_t(self) -> Tensor:
+        """`t`, and the same by what both networks say of all samples.
+
+        Measured by its own mean, a network also gains by answers that are more diverse; by what
+        both say, it does not, as where few classes come often and are rightly named.
+        """
         usual = torch.cat([softened(self.probs), softened(self.other_probs)]).mean(0)
         gain = information(self.other_features, self.other_probs, usual)
-        return [self.t(), _t(gain - information(self.features, self.probs, usual))]
+        common = _t(gain - information(self.features, self.probs, usual))
+        return torch.stack([self.t(), common])
 
     def on_one_scale(self) -> "Pairs":
         """The other's answers as sharp as the source's, where they are plainly on another scale.

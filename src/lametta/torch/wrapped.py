@@ -85,7 +85,7 @@ class Wrapped(nn.Module):
         with torch.no_grad():
             if stream is None or isinstance(self.adapter, Source):  # to which rows are all alone
                 prediction = self.adapter.step(x)
-            elif isinstance(self.adapter, Corrected):
+            elif isinstance(self.adapter, Corrected | Stored):
                 prediction = self.adapter.step(x, stream=stream)
             else:
                 raise LamettaError(

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -163,10 +164,11 @@ class Reference:
         return np.exp(np.mean(logs)) > 2
 
     def verdict(self):
-        pairs = self.pairs[-128:]
-        gains = [info(pairs, 2), info(pairs, 0)]
-        d = gains[0] - gains[1]
-        return d.mean() / (d.std(ddof=1) / np.sqrt(len(d)))
+        pairs, found = self.pairs[-128:], []
+        for usual in (None, np.concatenate([q_of(pairs, 0), q_of(pairs, 2)]).mean(0)):
+            d = info(pairs, 2, usual) - info(pairs, 0, usual)
+            found.append(d.mean() / (d.std(ddof=1) / np.sqrt(len(d))))
+        return min(found)
 
     def probe(self):
         self.state, self.rings, self.pairs = "probation", [[] for _ in range(3)], []
@@ -224,16 +226,20 @@ class Reference:
         return source[1]
 
 
-def info(pairs, first):
+def q_of(pairs, first):
+    q = np.array([pair[first + 1] for pair in pairs]) ** 0.25
+    return q / q.sum(1, keepdims=True)
+
+
+def info(pairs, first, usual=None):
     """The information of neighbors in each answer; features and probabilities at two places."""
     n, out = len(pairs), []
     x = np.array([pair[first] for pair in pairs])
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
-    q = np.array([pair[first + 1] for pair in pairs]) ** 0.25
-    q = q / q.sum(1, keepdims=True)
+    q = q_of(pairs, first)
     for i in range(n):
         order = [j for j in np.argsort(-(x @ x[i]), kind="stable") if j != i][:5]
-        m = (q.sum(0) - q[i] + q[order].mean(0)) / n
+        m = (q.sum(0) - q[i] + q[order].mean(0)) / n if usual is None else usual
         out.append((q[i] * np.log((q[order].sum(0) + m) / (6 * m))).sum())
     return np.array(out)
 
@@ -277,6 +283,19 @@ def test_any_batch_normalization(dims, frozen):
     assert [one.info["state"] for one in expected[4:]] == [0.5] + [1] * 9
     assert sum(one.info["forwards"] for one in expected[6:]) == 8 * 1.25
     found = follow(HalfBN(Classifier(network(dims, frozen=frozen))), shaped(x, dims), n)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.probs, other.probs)
+        assert one.info["state"] == other.info["state"]
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler, whatever it says
+def test_a_compiled_network_is_compiled_once():
+    x, net = stream()[0][:210], network()
+    net.compile(backend="eager")
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    found, expected = (follow(HalfBN(Classifier(one)), x) for one in (net, network()))
+    assert counters["frames"]["total"] < 10  # and not one for each pass
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.probs, other.probs)
         assert one.info["state"] == other.info["state"]
@@ -344,9 +363,11 @@ def test_a_shift_that_moving_does_not_help_is_vetoed():
     assert sum(one.info["forwards"] for one in found) == 50 + 2 * 8 + 4
 
 
-@pytest.mark.parametrize(("t", "state"), [(3.0, 0.5), (3.1, 1)])
-def test_it_opens_above_3(t, state, monkeypatch):
-    monkeypatch.setattr(Pairs, "t", lambda pairs: torch.tensor(t))
+@pytest.mark.parametrize(
+    ("both", "state"), [((3.0, 9.0), 0.5), ((3.1, 9.0), 1), ((9.0, 3.0), 0.5), ((9.0, 3.1), 1)]
+)
+def test_it_opens_where_both_verdicts_are_above_3(both, state, monkeypatch):
+    monkeypatch.setattr(Pairs, "both_t", lambda pairs: torch.tensor(both))
     x, _ = stream()
     assert follow(HalfBN(Classifier(network())), x[60:140])[-1].info["state"] == state
 
@@ -399,6 +420,71 @@ def test_wrapped_its_state_is_saved_with_the_correctors():
     twin.load_state_dict(model.state_dict())
     for part in x[200:].split(16):
         assert torch.equal(model(part), twin(part))
+
+
+@pytest.mark.parametrize("method", ["half_bn", "prudent_bn", "prudent_bn+lame"])
+def test_streams_are_each_as_alone_on_one_network(method):
+    """One domain for one stream, and another for the other, in each batch."""
+    x, _ = stream()
+    of_a, of_b, net = x[60:210], x[210:360], network()
+    model, alone = (wrap(copy.deepcopy(net), method) for _ in range(2))
+    parts = list(zip(of_a.split(16), of_b.split(16), strict=True))
+    found = []
+    for i, (a, b) in enumerate(parts):
+        n = len(a)
+        both = model(torch.stack([a, b], 1).flatten(0, 1), stream=["a", "b"] * n)
+        found.append(both.reshape(n, 2, -1))
+        if i == 5:  # saved and restored amid both
+            state = {name: x.clone() for name, x in model.state_dict().items()}
+            model = wrap(copy.deepcopy(net), method)
+            model.load_state_dict(state)
+    for k, own in enumerate((of_a, of_b)):
+        alone.reset()
+        for one, part in zip(found, own.split(16), strict=True):
+            torch.testing.assert_close(one[:, k], alone(part))
+    info = model.prediction.info
+    assert info["streams" if method == "half_bn" else "base_streams"] == 2
+    if method == "half_bn":
+        assert info["state"] == 1
+        assert info["forward_samples"] >= 2 * n
+    model.reset()
+    assert model.state_dict()["_extra_state"].numel() == 0
+
+
+def test_streams_are_bounded_and_copied(monkeypatch):
+    x, _ = stream()
+    x, method = x[60:220], HalfBN(Classifier(network()))
+    monkeypatch.setattr(HalfBN, "most", 2)
+    for i, part in enumerate(x.split(16)):
+        method.step(part, stream=np.int64(i % 3))
+    assert {name.split("/")[1] for name in method.state_dict() if "/" in name} == {"0", "2"}
+    twin = copy.copy(method)
+    assert twin.state_dict().keys() == method.state_dict().keys()
+    assert not any(name in method.state_dict() for name in ("t", "halfway.source"))
+    before = method.state_dict()
+    bad = torch.cat([x[:2], x[:1] * torch.nan])
+    with pytest.raises(LamettaError, match="x must be finite"):
+        method.step(bad, stream=[0, 2, 2])
+    assert all(np.array_equal(one, before[name]) for name, one in method.state_dict().items())
+    with pytest.raises(LamettaError, match="stream must have an id for each of 3 rows, got 2"):
+        method.step(x[:3], stream=["a", "b"])
+    with pytest.raises(LamettaError, match="state must have names streams/id/name"):
+        method.load_state_dict({"streams/no json/t": np.zeros(1)})
+
+
+def test_threads_may_bring_streams():
+    x, _ = stream()
+    parts, method = x[60:188].split(16), HalfBN(Classifier(network()))
+    expected = follow(HalfBN(Classifier(network())), x[60:188])
+
+    def bring(one):
+        return [method.step(part, stream=one).probs for part in parts]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(bring, range(4)):
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other.probs)
+    assert len(method.state_dict()) == 4 * len({n.split("/")[-1] for n in method.state_dict()})
 
 
 def test_states_that_are_none():
