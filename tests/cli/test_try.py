@@ -60,6 +60,38 @@ def test_json_goes_on_and_restarts(bank, tmp_path):
     assert json.loads(anew.stdout)["runs"][0]["ms_a_sample"] != found["runs"][0]["ms_a_sample"]
 
 
+def test_labels_measure_what_was_estimated(bank, arrays, tmp_path):
+    """What --label hands out, filled in, is what --labels takes; both need no label in SOURCE."""
+    page, bare = tmp_path / "page.html", tmp_path / "bare.npz"
+    np.savez(bare, features=arrays["features"], logits=arrays["logits"])
+    options = (bare, "-o", page, "--methods", METHODS, "--jobs", 1)
+    result = run(*options, "--label", 20)
+    assert result.exit_code == 0, result.output
+    assert "samples to label" in result.output
+    assert 'download="labels.json"' in page.read_text()
+    drawn = json.loads(run(*options, "--label", 20, "--json").stdout)["to_label"]
+    for one in drawn["drawn"]:
+        one["label"] = int(arrays["labels"][one["row"]])
+    file = tmp_path / "labels.json"
+    file.write_text(json.dumps(drawn))
+    result = run(*options, "--labels", file)
+    assert result.exit_code == 0, result.output
+    assert "measured gain" in result.output
+    n = len(drawn["drawn"])
+    assert f"by {n} labels" in " ".join(result.output.split())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("bank.npz", "bare.npz", "labels.json", "page.html", "page.results.safetensors"),
+    }
+    for arguments, message in (
+        ([bank, "--label", 5], "--label must be left out, got 5: SOURCE has labels"),
+        ([bare, "--label", 0], "--label must be an integer >= 1"),
+        ([bare, "--labels", tmp_path / "none.json"], "no such file"),
+    ):
+        result = run(*arguments, "-o", page, "--methods", METHODS, "--jobs", 1)
+        assert result.exit_code == 2, arguments
+        assert message in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_of_predictions(arrays, tmp_path, ending):
     probs = softmax(arrays["logits"].astype(np.float64))

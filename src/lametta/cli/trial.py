@@ -82,6 +82,17 @@ def try_(
     jobs: Annotated[
         int | None, typer.Option(metavar="N", help="Processes; by default one a core.")
     ] = None,
+    label: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Show N samples on PAGE whose labels would settle soonest what to take.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Labels that PAGE handed out; they measure the gains."),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Run again what was run before.")
     ] = False,
@@ -102,6 +113,7 @@ def try_(
     with user_errors(), resumable("lametta: stopped; run the same command again to go on"):
         require("bench", "polars", "joblib", "jinja2", "matplotlib", "pydantic")
         from lametta.bench.trial import try_methods
+        from lametta.bench.trial.labels import read as read_labels
 
         seconds = _seconds(budget)
         check_target(target, Path(source), ".html")
@@ -123,12 +135,24 @@ def try_(
                 results=file,
                 progress=lambda done, n, _: bar.update(task, completed=done, total=n),
             )
+            if labels is not None:
+                trial = trial.measured(read_labels(labels, trial.outputs))
+            if label is not None and bank.labels is not None:
+                raise LamettaError(f"--label must be left out, got {label}: SOURCE has labels")
+            with option_names(n="--label"):
+                drawn = None if label is None else trial.draw(label)
         command = ["lametta", "try", *sys.argv[2:]] if sys.argv[1:2] == ["try"] else []
-        trial.write(target, title=Path(source).name, command=command, pictures=pictures)
+        name = Path(source).name
+        trial.write(target, title=name, command=command, pictures=pictures, to_label=drawn)
     if as_json:
-        typer.echo(json.dumps(trial.as_dict() | {"page": str(target)}, indent=2))
+        found = trial.as_dict() | {"page": str(target)}
+        found |= {} if drawn is None else {"to_label": drawn.as_dict()}
+        typer.echo(json.dumps(found, indent=2))
         return
     _show(trial)
+    if drawn is not None:
+        n = len(drawn.rows) - drawn.known
+        print_line(f"{target} shows {n} samples to label, and hands out a file for --labels")
     print_line(f"wrote {target} and {file.name}")
 
 

@@ -6,7 +6,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.trial import store
 from lametta.bench.trial.advice import Advice, advise
 from lametta.bench.trial.gains import Estimate, estimate
+from lametta.bench.trial.labels import Draw, check, draw, measure
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
 from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all
@@ -28,7 +29,17 @@ from lametta.data.bank.bank import Bank
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.types import LamettaError
 
-__all__ = ["Advice", "Candidate", "Estimate", "Look", "Outputs", "Run", "Trial", "try_methods"]
+__all__ = [
+    "Advice",
+    "Candidate",
+    "Draw",
+    "Estimate",
+    "Look",
+    "Outputs",
+    "Run",
+    "Trial",
+    "try_methods",
+]
 
 _SHARE = 0.25  # of the budget that one method by itself may take
 _PROBE = 64  # samples by which the speed is judged
@@ -93,13 +104,14 @@ def try_methods(
     file = None if results is None else Path(results)
     wanted = store.fingerprint(outputs, batch_size)
     known = [] if file is None else store.read(file, wanted)
-    done = {run.candidate: run for run in known if run.candidate in found}
+    kept = {run.candidate: run for run in known}  # other methods' runs, too
+    done = {one: kept[one] for one in found if one in kept}
     missing = [one for one in found if one not in done]
     rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
     for run in rest if missing else ():
         done[run.candidate] = run
         if file is not None:
-            store.write(file, wanted, done.values())
+            store.write(file, wanted, (kept | done).values())
         if progress is not None:
             progress(len(done), len(found), run.candidate.title)
     left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
@@ -132,6 +144,8 @@ class Trial:
         What was not run, and why.
     available : int
         How many samples the bank has; those of ``outputs`` are its first.
+    labels : Draw or None
+        Labels of a few samples, by which gains are measured.
 
     Examples
     --------
@@ -146,6 +160,7 @@ class Trial:
     runs: tuple[Run, ...]
     left: Mapping[str, str]
     available: int
+    labels: Draw | None = None
 
     @cached_property
     def watched(self) -> Run | None:
@@ -159,7 +174,7 @@ class Trial:
         return look(self.outputs, self.watched)
 
     @cached_property
-    def estimates(self) -> dict[str, Estimate]:
+    def guesses(self) -> dict[str, Estimate]:
         """The gain of each run, estimated without labels, by its title."""
         return {
             run.candidate.title: estimate(self.outputs, run, self.runs, self.look.kinship)
@@ -167,9 +182,42 @@ class Trial:
         }
 
     @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """The gain of each run by its title: measured by ``labels``, or estimated without."""
+        if self.labels is None or not self.labels.known:
+            return self.guesses
+        found, before = dict(self.guesses), self.outputs.before
+        for run in self.runs:
+            if (title := run.candidate.title) in self.labels.runs:
+                share = float(np.mean(run.after != before))
+                guess = self.guesses[title].gain / share if share else 0.0
+                found[title] = measure(self.labels, run.after, before, guess)
+        return found
+
+    @cached_property
     def advice(self) -> Advice:
-        """What to take, by what can be known without labels; labels, if any, tell how it did."""
-        return advise(self.outputs, self.runs, self.estimates, self.look)
+        """What to take, by what is known without ``outputs.labels``, which tell how it did."""
+        return advise(self.outputs, self.runs, self.estimates, self.look, self.labels)
+
+    def draw(self, n: int) -> Draw:
+        """Draw samples whose labels would settle soonest what to take; the first n of more.
+
+        Those that are labeled keep their labels.
+        """
+        taken = replace(self, labels=None).advice.title
+        found = draw(self.outputs, self.runs, self.guesses, taken, n)
+        if self.labels is None:
+            return found
+        if self.labels.sizes != found.sizes:
+            raise LamettaError(
+                "labels must be of a draw among the same runs: other methods were run by now"
+            )
+        return found.labeled(dict(zip(self.labels.rows, self.labels.labels, strict=True)))
+
+    def measured(self, labels: Draw) -> "Trial":
+        """The same trial with gains measured by labels of a `draw`."""
+        check(labels, self.outputs)
+        return replace(self, labels=labels)
 
     @property
     def shown(self) -> Run | None:
@@ -203,6 +251,7 @@ class Trial:
                 "estimate": one.gain,
                 "low": one.low,
                 "high": one.high,
+                "labels": one.labels,
                 "agreement": self._agreement(run),
                 "ms_a_sample": 1000 * run.seconds / len(self.outputs),
             }
@@ -226,7 +275,8 @@ class Trial:
         """A row for each run: with labels the best first, without by the estimate of the gain."""
         frame = self.frame()
         scored = "gain" in frame.columns
-        header = ["method", "changed", "estimated gain", "agrees"]
+        way = "estimated" if self.estimates is self.guesses else "measured"
+        header = ["method", "changed", f"{way} gain", "agrees"]
         header += ["accuracy", "worst group", "ECE", "NLL"] if scored else []
         rows = []
         if len(frame):
@@ -252,8 +302,8 @@ class Trial:
             rows.append([*entries, Entry(f"{row['ms_a_sample']:.2f}")])
         footnote = (
             "In percent, and points of accuracy. Changed: samples of another class than the "
-            "network's. Estimated gain: without labels, below it the 90 % interval. Agrees: of its "
-            "changes, those that most other methods make, too."
+            f"network's. {way.capitalize()} gain: {self._source}, below it the 90 % interval. "
+            "Agrees: of its changes, those that most other methods make, too."
         )
         if scored:
             right = float(np.mean(self.outputs.before == self.outputs.labels))
@@ -266,6 +316,13 @@ class Trial:
             frame,
             footnote,
         )
+
+    @property
+    def _source(self) -> str:
+        """What gains are known from."""
+        if self.labels is None or not self.labels.known:
+            return "without labels"
+        return f"by {self.labels.known} labels among {len(self.outputs):,} samples"
 
     def group_table(self) -> Table | None:
         """What the shown run does in each group; None where there are no groups."""
@@ -316,6 +373,7 @@ class Trial:
             "look": {**vars(self.look), "order": self.look.order},
             "advice": vars(self.advice),
             "runs": self.frame().to_dicts(),
+            "labels_known": 0 if self.labels is None else self.labels.known,
             "untested": dict(self.left),
         }
 
@@ -330,6 +388,7 @@ class Trial:
         title: str = "Your stream",
         command: Sequence[str] = (),
         pictures: Pictures | None = None,
+        to_label: Draw | None = None,
     ) -> Path:
         """Write the page, one HTML file with everything in it, and give its path.
 
@@ -343,5 +402,9 @@ class Trial:
             What makes the page again.
         pictures : callable, optional
             From the position of a sample to its image.
+        to_label : Draw, optional
+            Samples that the page shows to be labeled.
         """
-        return write_page(self, path, title=title, command=command, pictures=pictures)
+        return write_page(
+            self, path, title=title, command=command, pictures=pictures, to_label=to_label
+        )

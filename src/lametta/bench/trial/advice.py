@@ -8,6 +8,7 @@ import numpy as np
 import lametta.correctors
 from lametta import methods
 from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate
+from lametta.bench.trial.labels import Draw, measure
 from lametta.bench.trial.runs import Outputs, Run
 from lametta.bench.trial.stream import Look
 
@@ -39,12 +40,17 @@ class Advice:
 
 
 def advise(
-    outputs: Outputs, runs: Sequence[Run], estimates: Mapping[str, Estimate], look: Look
+    outputs: Outputs,
+    runs: Sequence[Run],
+    estimates: Mapping[str, Estimate],
+    look: Look,
+    labels: Draw | None = None,
 ) -> Advice:
     """Advise by the estimated gains: Prudent where it may help, and nothing where it would hurt.
 
     Another method takes Prudent's place only where the whole interval of its gain lies above that
-    of Prudent's estimate. Labels are not looked at.
+    of Prudent's estimate, or where ``labels`` say that it gains more. Those of ``outputs`` are not
+    looked at.
 
     Examples
     --------
@@ -52,13 +58,13 @@ def advise(
     >>> advise(Outputs(np.eye(2), np.eye(2)), [], {}, look).headline
     'Take nothing: no method was run.'
     """
-    best = _chosen(runs, estimates)
+    best = _chosen(runs, estimates, labels)
     if best is None:
         return _nothing("no method was run.", "There is nothing to compare.", "None.")
     one, title = estimates[best.candidate.title], best.candidate.title
     changed = float(np.mean(best.after != outputs.before))
     about = f"{title} would change {changed:.1%} of the answers"
-    if look.kinship < LEAST_KINSHIP:
+    if look.kinship < LEAST_KINSHIP and not one.labels:
         return _nothing(
             "samples that look alike are of different classes.",
             f"{about}. But neighbors agree in {look.kinship:.0%} of what the network's confidence "
@@ -68,7 +74,7 @@ def advise(
     if changed > _STILL and one.gain <= 0:
         return _nothing(
             "no change that was tried looks right.",
-            f"{about}, and other methods do not agree with that. {_evidence(one)}",
+            f"{about}{'' if one.labels else ', and other methods do not agree'}. {_evidence(one)}",
             "That a correction would have helped after all. A few hundred labels in the order of "
             "the stream would tell.",
         )
@@ -78,19 +84,22 @@ def advise(
             f"{about}: it found no structure to draw on. {_order(look)}",
             "Little. With Prudent in place, a stream that gets an order later would be corrected.",
         )
-    sure = "" if one.verdict == "helps" else ", in shadow mode first: the estimate cannot tell"
+    by = f"by {one.labels} labels" if one.labels else "without labels"
+    what = "so few labels" if one.labels else "the estimate"
+    sure = "" if one.verdict == "helps" else f", in shadow mode first: {what} cannot tell"
     return Advice(
         best.candidate.method,
         title,
-        f"Take {title}{sure}; about {100 * one.gain:+.0f} points, without labels "
-        f"{one.interval} at 90 %.",
+        f"Take {title}{sure}; about {100 * one.gain:+.0f} points, {by} {one.interval} at 90 %.",
         f"{about}. {_evidence(one)} {_order(look)}",
         _risk(look, best),
         _code(best, outputs),
     )
 
 
-def _chosen(runs: Sequence[Run], estimates: Mapping[str, Estimate]) -> Run | None:
+def _chosen(
+    runs: Sequence[Run], estimates: Mapping[str, Estimate], labels: Draw | None = None
+) -> Run | None:
     if not runs:
         return None
     best = max(runs, key=lambda run: estimates[run.candidate.title].gain)
@@ -99,6 +108,9 @@ def _chosen(runs: Sequence[Run], estimates: Mapping[str, Estimate]) -> Run | Non
         return best
     prudent = max(own, key=lambda run: estimates[run.candidate.title].gain)
     usual = estimates[prudent.candidate.title]
+    if labels is not None and estimates[best.candidate.title].labels:
+        ahead = measure(labels, best.after, prudent.after).low > 0
+        return best if ahead or usual.gain <= 0 else prudent
     return best if estimates[best.candidate.title].low > max(usual.gain, 0.0) else prudent
 
 
@@ -110,9 +122,11 @@ def _evidence(one: Estimate) -> str:
     said = {
         "helps": "the whole interval lies above 0.",
         "hurts": "the whole interval lies below 0.",
-        "cannot tell": "the interval holds 0, so that labels alone can settle it.",
+        "cannot tell": "the interval holds 0, so that "
+        f"{'more labels' if one.labels else 'labels alone'} can settle it.",
     }[one.verdict]
-    return f"The estimate is {100 * one.gain:+.1f} points ({one.interval}): {said}"
+    what = f"By {one.labels} labels the gain" if one.labels else "The estimate"
+    return f"{what} is {100 * one.gain:+.1f} points ({one.interval}): {said}"
 
 
 def _order(look: Look) -> str:

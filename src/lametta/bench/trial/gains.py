@@ -34,13 +34,15 @@ LEAST_KINSHIP = 0.25
 coefficients were fitted on has so little."""
 
 _EVIDENCE = ("prudent", "memory")  # which correct only as far as the stream so far speaks for it
-_NORMAL = 1.645  # deviations of a normal distribution that hold 90 %
+NORMAL = 1.645  # deviations of a normal distribution that hold 90 %
 _FEW = 3  # methods of the panel, without which an estimate says nothing
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A gain of accuracy, as a share of samples, and its 90 % interval.
+
+    With ``labels``, so many measured it; without, it is guessed.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class Estimate:
     gain: float
     low: float
     high: float
+    labels: int = 0
 
     @property
     def verdict(self) -> str:
@@ -119,7 +122,7 @@ def estimate(
     >>> outputs = Outputs(np.eye(2), np.eye(2))
     >>> run = Run(Candidate("lame", 64), np.array([0, 0]), np.ones(2), np.ones(2), 0.0)
     >>> estimate(outputs, run, [run], kinship=1.0)
-    Estimate(gain=0.0, low=-0.5, high=0.5)
+    Estimate(gain=0.0, low=-0.5, high=0.5, labels=0)
     """
     rows = np.arange(len(outputs)) if rows is None else rows
     share = float(np.mean(run.after[rows] != outputs.before[rows]))
@@ -131,7 +134,7 @@ def estimate(
         return Estimate(0.0, -share, share)
     center = float(np.clip(clues(outputs, run, others, rows) @ np.array(COEFFICIENTS), -1, 1))
     # Of few changes r is also a matter of luck, more than in whole streams.
-    luck = 0.0 if len(rows) == len(outputs) else _NORMAL / np.sqrt(share * len(rows))
+    luck = 0.0 if len(rows) == len(outputs) else NORMAL / np.sqrt(share * len(rows))
     width = float(np.hypot(HALF_WIDTH, luck))
     low, high = max(center - width, -1), min(center + width, 1)
     return Estimate(share * center, share * low, share * high)
