@@ -194,7 +194,7 @@ def label_rows(parts: Mapping[str, Iterable[Stream]]) -> Iterator[list[str]]:
         trials = [tried(stream) for stream in found]
         for n in (20, 50, 100):
             told = [one for trial in trials for one in measured(trial, n, DRAWS)]
-            own = [one for one in told if one[1]]
+            own = [one for one in told if one[1]] or told  # where nothing is advised
             yield [part, f"{n}", f"{len(told)}", f"{100 * np.mean([x[0] for x in told]):.0f} %",
                    f"{100 * np.mean([x[0] for x in own]):.0f} %",
                    *(f"± {100 * np.mean([x[i] for x in own]):.1f}" for i in (2, 3))]  # fmt: skip
