@@ -19,7 +19,8 @@ from lametta._files import PathLike
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.trial import store
 from lametta.bench.trial.advice import Advice, advise
-from lametta.bench.trial.gains import Estimate, estimate
+from lametta.bench.trial.foresight import GAINED, foreseeing
+from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate, estimate
 from lametta.bench.trial.labels import Draw, check, draw, measure
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
@@ -58,6 +59,7 @@ def try_methods(
     batch_size: int = 64,
     budget: float = 60.0,
     jobs: int | None = None,
+    single: bool = False,
     results: PathLike | None = None,
     progress: OnProgress | None = None,
 ) -> "Trial":
@@ -79,6 +81,8 @@ def try_methods(
         `Trial.left`. Of a stream too long for it, the first samples are taken.
     jobs : int, optional
         Processes; by default one for a small stream, and else one a core.
+    single : bool
+        Whether each group is known to be one object, as a tracker's tracks are.
     results : path, optional
         A file that keeps what was run, so that the same call goes on from there.
     progress : callable, optional
@@ -99,7 +103,7 @@ def try_methods(
     check_number("budget", budget, above=0)
     if len(bank) == 0:
         raise LamettaError("bank must hold a sample, got none")
-    outputs = Outputs.of(bank, _affordable(bank, budget))
+    outputs = Outputs.of(bank, _affordable(bank, budget), single=single)
     found, left = candidates(outputs, names, batch_size)
     file = None if results is None else Path(results)
     wanted = store.fingerprint(outputs, batch_size)
@@ -146,6 +150,9 @@ class Trial:
         How many samples the bank has; those of ``outputs`` are its first.
     labels : Draw or None
         Labels of a few samples, by which gains are measured.
+    command : str
+        What applies a method to where the outputs are from, with METHOD in its place; lines of
+        Python if empty.
 
     Examples
     --------
@@ -161,6 +168,7 @@ class Trial:
     left: Mapping[str, str]
     available: int
     labels: Draw | None = None
+    command: str = ""
 
     @cached_property
     def watched(self) -> Run | None:
@@ -179,7 +187,25 @@ class Trial:
         return {
             run.candidate.title: estimate(self.outputs, run, self.runs, self.look.kinship)
             for run in self.runs
-        }
+        } | self._foreseen
+
+    @cached_property
+    def foreseeing(self) -> list[Run]:
+        """Runs that are clearly better than Prudent without a label, the best first."""
+        if self.look.kinship < LEAST_KINSHIP:
+            return []
+        return foreseeing(self.outputs, self.runs, self.look)
+
+    @property
+    def _foreseen(self) -> dict[str, Estimate]:
+        methods = {run.candidate.method for run in self.foreseeing}
+        found = {}
+        for run in self.runs:
+            if run.candidate.method in methods:
+                share = float(np.mean(run.after != self.outputs.before))
+                low, usual, high = (share * r for r in GAINED)
+                found[run.candidate.title] = Estimate(usual, low, high)
+        return found
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -197,7 +223,12 @@ class Trial:
     @cached_property
     def advice(self) -> Advice:
         """What to take, by what is known without ``outputs.labels``, which tell how it did."""
-        return advise(self.outputs, self.runs, self.estimates, self.look, self.labels)
+        found = advise(
+            self.outputs, self.runs, self.estimates, self.look, self.labels, self.foreseeing
+        )
+        if not (self.command and found.code):
+            return found
+        return replace(found, code=self.command.replace("METHOD", found.method))
 
     def draw(self, n: int) -> Draw:
         """Draw samples whose labels would settle soonest what to take; the first n of more.

@@ -45,12 +45,13 @@ def advise(
     estimates: Mapping[str, Estimate],
     look: Look,
     labels: Draw | None = None,
+    foreseeing: Sequence[Run] = (),
 ) -> Advice:
     """Advise by the estimated gains: Prudent where it may help, and nothing where it would hurt.
 
     Another method takes Prudent's place only where the whole interval of its gain lies above that
-    of Prudent's estimate, or where ``labels`` say that it gains more. Those of ``outputs`` are not
-    looked at.
+    of Prudent's estimate, where ``labels`` say that it gains more, or, without these, where it is
+    the first that foresees clearly more. Labels of ``outputs`` are not looked at.
 
     Examples
     --------
@@ -58,7 +59,7 @@ def advise(
     >>> advise(Outputs(np.eye(2), np.eye(2)), [], {}, look).headline
     'Take nothing: no method was run.'
     """
-    best = _chosen(runs, estimates, labels)
+    best = _chosen(outputs, runs, estimates, labels, foreseeing)
     if best is None:
         return _nothing("no method was run.", "There is nothing to compare.", "None.")
     one, title = estimates[best.candidate.title], best.candidate.title
@@ -91,27 +92,43 @@ def advise(
         best.candidate.method,
         title,
         f"Take {title}{sure}; about {100 * one.gain:+.0f} points, {by} {one.interval} at 90 %.",
-        f"{about}. {_evidence(one)} {_order(look)}",
+        f"{about}. {_foresight(best, foreseeing, one)}{_evidence(one)} {_order(look)}",
         _risk(look, best),
         _code(best, outputs),
     )
 
 
 def _chosen(
-    runs: Sequence[Run], estimates: Mapping[str, Estimate], labels: Draw | None = None
+    outputs: Outputs,
+    runs: Sequence[Run],
+    estimates: Mapping[str, Estimate],
+    labels: Draw | None,
+    foreseeing: Sequence[Run],
 ) -> Run | None:
+    """The usual run, unless another one clearly gains more."""
     if not runs:
         return None
-    best = max(runs, key=lambda run: estimates[run.candidate.title].gain)
-    own = [run for run in runs if run.candidate.method == "prudent"]
+
+    def gain(run: Run) -> float:
+        return estimates[run.candidate.title].gain
+
+    best = max(runs, key=gain)
+    own = [run for run in runs if run.candidate.method == _usual(outputs, runs)]
     if not own:
         return best
-    prudent = max(own, key=lambda run: estimates[run.candidate.title].gain)
-    usual = estimates[prudent.candidate.title]
+    usual = max(own, key=gain)
     if labels is not None and estimates[best.candidate.title].labels:
-        ahead = measure(labels, best.after, prudent.after).low > 0
-        return best if ahead or usual.gain <= 0 else prudent
-    return best if estimates[best.candidate.title].low > max(usual.gain, 0.0) else prudent
+        ahead = measure(labels, best.after, usual.after).low > 0
+        return best if ahead or gain(usual) <= 0 else usual
+    if foreseeing:
+        return foreseeing[0]
+    return best if estimates[best.candidate.title].low > max(gain(usual), 0.0) else usual
+
+
+def _usual(outputs: Outputs, runs: Sequence[Run]) -> str:
+    """Track for groups that are known to be one object, and else Prudent."""
+    tracked = outputs.single and any(run.candidate.method == "track" for run in runs)
+    return "track" if tracked else "prudent"
 
 
 def _nothing(headline: str, reason: str, risk: str) -> Advice:
@@ -129,13 +146,24 @@ def _evidence(one: Estimate) -> str:
     return f"{what} is {100 * one.gain:+.1f} points ({one.interval}): {said}"
 
 
+def _foresight(best: Run, foreseeing: Sequence[Run], one: Estimate) -> str:
+    if one.labels or best not in foreseeing:
+        return ""
+    return (
+        "Its answers say better than Prudent's what the next sample is seen as, clearly beyond "
+        "chance, and so know more of the classes. "
+    )
+
+
 def _order(look: Look) -> str:
     return " ".join(look.sentences()[2:3])
 
 
 def _risk(look: Look, best: Run) -> str:
     said = []
-    if best.candidate.method != "prudent":
+    if best.candidate.method == "track":
+        said.append("Track takes a whole group for one object; where it shows two, one is lost.")
+    elif best.candidate.method != "prudent":
         said.append("This method does not ask whether the stream is still like this one.")
     if look.copies is not None and look.copies > 0.5:
         said.append(
