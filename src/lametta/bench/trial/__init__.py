@@ -25,7 +25,8 @@ from lametta.bench.trial.labels import Draw, check, draw, measure
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
 from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all
-from lametta.bench.trial.stream import Look, look
+from lametta.bench.trial.stream import SURE_COPY, Look, domains, look, scenes
+from lametta.bench.trial.strips import along
 from lametta.data.bank.bank import Bank
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.types import LamettaError
@@ -180,6 +181,18 @@ class Trial:
     def look(self) -> Look:
         """What the stream shows without labels."""
         return look(self.outputs, self.watched)
+
+    @cached_property
+    def begins(self) -> dict[str, list[int]]:
+        """Where scenes begin in a stream of frames, or domains in one that shows such an order."""
+        seen, watched = self.look, self.watched
+        if watched is None or seen.copies is None:
+            return {}
+        if seen.copies > SURE_COPY:
+            return {"scene": scenes(self.outputs, along(watched, "novelty", self.outputs))}
+        if (seen.by_classes or 0.0) > (seen.by_other or 0.0):
+            return {}
+        return {"domain": domains(self.outputs)}
 
     @cached_property
     def guesses(self) -> dict[str, Estimate]:
@@ -401,7 +414,7 @@ class Trial:
             "samples": len(self.outputs),
             "available": self.available,
             "labels": self.outputs.labels is not None,
-            "look": {**vars(self.look), "order": self.look.order},
+            "look": {**vars(self.look), "order": self.look.order, "begins": self.begins},
             "advice": vars(self.advice),
             "runs": self.frame().to_dicts(),
             "labels_known": 0 if self.labels is None else self.labels.known,

@@ -19,7 +19,16 @@ from lametta.bench.report.page import template
 from lametta.bench.tables import Entry, Table
 from lametta.bench.trial.labels import Draw
 from lametta.bench.trial.stream import flows, most_changed, neighbors
-from lametta.bench.trial.strips import OTHER, along, closest_look, colors, line, strips, ticks
+from lametta.bench.trial.strips import (
+    OTHER,
+    along,
+    closest_look,
+    colors,
+    groups_begin,
+    line,
+    strips,
+    ticks,
+)
 
 if TYPE_CHECKING:
     from lametta.bench.trial import Trial
@@ -30,6 +39,7 @@ Pictures = Callable[[int], Any]
 
 _SIZES = (192, 64)  # pixels of a sample's picture, and of a neighbor's
 _LABELED = 320  # of one that is to be labeled
+_NAMED = 12  # beginnings of scenes or domains that are named
 _KEYS = 35  # 1 to 9 and a to z, each for a class
 
 
@@ -132,10 +142,30 @@ def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, 
             ("others", OTHER),
         ],
         "strips": strips(answers, notes, shown, palette),
-        "ticks": ticks(outputs, shown),
+        "ticks": _ticks(trial, shown),
+        "begins": _begins(trial),
         "lines": lines,
         "caption": where + (", as they came." if outputs.groups is None else ", as in the file."),
     }
+
+
+def _ticks(trial: "Trial", shown: slice) -> list[tuple[str, str]]:
+    """What begins where in the stretch that is shown, as marks below the strips."""
+    n, begins = len(trial.outputs), {"group": groups_begin(trial.outputs), **trial.begins}
+    drawn = {what: ticks(n, places, shown) for what, places in begins.items()}
+    return [(f"another {what} begins", svg) for what, svg in drawn.items() if svg]
+
+
+def _begins(trial: "Trial") -> list[str]:
+    """The same for the whole stream in words."""
+    said = []
+    for what, places in trial.begins.items():
+        first = ", ".join(f"{place + 1:,}" for place in places[:_NAMED])
+        more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        how = " (features move, and not as answers do)" if what == "domain" else ""
+        if places:
+            said.append(f"Where another {what} begins{how}: samples {first}{more}.")
+    return said
 
 
 def _right(outputs: "Outputs", found: Any) -> str:
