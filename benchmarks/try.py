@@ -2,8 +2,8 @@
 
 ``python benchmarks/try.py FOLDER --data ROOT --fit`` fits the coefficients of
 `lametta.bench.trial.gains` on streams of the *chosen* half of `promise.py`. Without ``--fit``
-these are judged on the *reported* half (other networks, images and corruptions), on the stored
-banks as they are and, if FOLDER has ``videos-lite0.safetensors``, which ``lametta extract --model
+these are judged on the *reported* half (other networks, images and corruptions), two networks of
+which saw no choice, on the stored banks as they are and, if FOLDER has ``videos-lite0.safetensors``, which ``lametta extract --model
 efficientnet_lite0 --data ROOT/video`` makes, on the seven videos.
 
 The first table says for each part how often the 90 % interval held the true gain, how often a sign
@@ -41,6 +41,7 @@ METHODS = (*PANEL, "majority", "average", "label_shift", "neo")
 HELD = "streams,runs,held,beyond 3 points,wrong sign,advice within 2 points,worst advice"
 ADVICE = "stream,advised,gains,best,gains at best"
 LABELS = "streams,labels,intervals,held,held of the advised,their width,of a plain draw"
+OTHERS = ["cifar:resnet44", "cifar:resnet26_gn"]  # on which nothing was fitted, and no rule tried
 DRAWS = 20  # of each stream
 EVERY = 3  # of the many streams of images one in so many
 
@@ -246,10 +247,13 @@ def main() -> None:
     parts: dict[str, Iterable[Stream]] = {}
     parts["reported half"] = streams(options.folder, options.data, "reported", some)
     if not options.quick:
+        more = streams(options.folder, options.data, "reported", OTHERS)
+        parts["two more networks"] = more
         parts["videos, each group"] = videos(options.folder, options.data)
         parts["stored banks, videos"] = stored(options.folder, options.data)
     if options.labels:
-        parts.pop("videos, each group", None)
+        for part in ("two more networks", "videos, each group"):
+            parts.pop(part, None)
         if options.quick:
             parts = {part: list(found)[:1] for part, found in parts.items()}
         table = [LABELS.split(","), *label_rows(parts)]
