@@ -3,8 +3,9 @@
 ``python benchmarks/try.py FOLDER --data ROOT --fit`` fits the coefficients of
 `lametta.bench.trial.gains` on streams of the *chosen* half of `promise.py`. Without ``--fit``
 these are judged on the *reported* half (other networks, images and corruptions), two networks of
-which saw no choice, on the stored banks as they are and, if FOLDER has ``videos-lite0.safetensors``, which ``lametta extract --model
-efficientnet_lite0 --data ROOT/video`` makes, on the seven videos.
+which saw no choice, on the stored banks as they are and, if FOLDER has
+``videos-lite0.safetensors``, on the seven videos. ``lametta extract --model efficientnet_lite0
+--data ROOT/video`` makes that file.
 
 The first table says for each part how often the 90 % interval held the true gain, how often a sign
 was wrong where the gain is beyond 3 points, how often the advice came within 2 points of the best

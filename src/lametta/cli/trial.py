@@ -263,6 +263,8 @@ def _show(trial: "Trial") -> None:
     print_line(f"Risk: {advice.risk}")
     if advice.code:
         print_line(f"\n{advice.code}\n")
+    if advice.watch:
+        print_line(f"To watch it first, without letting it answer:\n\n{advice.watch}\n")
     late = [name for name, reason in trial.left.items() if reason.startswith("out of time")]
     if late:
         print_line(f"not tested, out of time: {'; '.join(late)}")

@@ -240,7 +240,7 @@ class Trial:
         )
         if not (self.command and found.code):
             return found
-        return replace(found, code=self.command.replace("METHOD", found.method))
+        return replace(found, code=self.command.replace("METHOD", found.method), watch="")
 
     def draw(self, n: int) -> Draw:
         """Draw samples whose labels would settle soonest what to take; the first n of more.

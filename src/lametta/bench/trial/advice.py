@@ -29,6 +29,8 @@ class Advice:
         What to do, why, and what may go wrong.
     code : str
         The line that does it.
+    watch : str
+        What shows what it would do, and answers with the network's own predictions.
     """
 
     method: str
@@ -37,6 +39,7 @@ class Advice:
     reason: str
     risk: str
     code: str
+    watch: str = ""
 
 
 def advise(
@@ -95,6 +98,8 @@ def advise(
         f"{about}. {_foresight(best, foreseeing, one)}{_evidence(one)} {_order(look)}",
         _risk(look, best),
         _code(best, outputs),
+        f"shadow = lametta.Shadow(corrector)  # and shadow.differences; or beside a model server:\n"
+        f"lametta serve --shadow --corrector {best.candidate.method}",
     )
 
 
@@ -163,6 +168,8 @@ def _risk(look: Look, best: Run) -> str:
     said = []
     if best.candidate.method == "track":
         said.append("Track takes a whole group for one object; where it shows two, one is lost.")
+    elif best.candidate.method == "smoothing":
+        said.append("It gains from long runs of a class; where they get short it loses much.")
     elif best.candidate.method != "prudent":
         said.append("This method does not ask whether the stream is still like this one.")
     if look.copies is not None and look.copies > 0.5:
