@@ -100,12 +100,12 @@ def videos(folder: Path, root: Path) -> Iterator[Stream]:
 def judged_groups(trial: Trial) -> Iterator[tuple[bool, bool, bool]]:
     """Of each group of each run that changes some of it, what `judged` says of a run."""
     outputs = trial.outputs
-    labels = np.asarray(outputs.labels)
+    labels, seen = np.asarray(outputs.labels), trial.look
     for run in trial.runs:
         for rows in outputs.streams:
             if (run.after[rows] == outputs.before[rows]).all():
                 continue
-            one = estimate(outputs, run, trial.runs, trial.look.kinship, rows)
+            one = estimate(outputs, run, trial.runs, seen.kinship, rows, seen.copies or 0.0)
             right, was = (x[rows] == labels[rows] for x in (run.after, outputs.before))
             gain = float(right.mean() - was.mean())
             sure = one.verdict != "cannot tell"

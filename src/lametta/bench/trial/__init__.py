@@ -372,9 +372,9 @@ class Trial:
         run, outputs = self.shown, self.outputs
         if run is None or outputs.groups is None:
             return None
-        data = []
+        data, seen = [], self.look
         for rows in outputs.streams:
-            one = estimate(outputs, run, self.runs, self.look.kinship, rows)
+            one = estimate(outputs, run, self.runs, seen.kinship, rows, seen.copies or 0.0)
             changed = float(np.mean(run.after[rows] != outputs.before[rows]))
             row = {"group": str(outputs.groups[rows[0]]), "samples": len(rows), "changed": changed}
             row |= {"estimate": one.gain, "low": one.low, "high": one.high}

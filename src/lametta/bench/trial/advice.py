@@ -98,8 +98,7 @@ def advise(
         f"{about}. {_foresight(best, foreseeing, one)}{_evidence(one)} {_order(look)}",
         _risk(look, best),
         _code(best, outputs),
-        f"shadow = lametta.Shadow(corrector)  # and shadow.differences; or beside a model server:\n"
-        f"lametta serve --shadow --corrector {best.candidate.method}",
+        _watch(best, outputs),
     )
 
 
@@ -186,14 +185,26 @@ def _risk(look: Look, best: Run) -> str:
 
 
 def _code(best: Run, outputs: Outputs) -> str:
-    (part,) = methods.find(best.candidate.method).components
-    name = getattr(part.factory, "__name__", "")
-    home = "lametta" if name in lametta.__all__ else "lametta.correctors"
-    made = f"{home}.{name}()" if hasattr(lametta.correctors, name) else repr(part.name)
-    ids = ""
+    made, ids = _made(best), ""
     if outputs.groups is not None:
         made, ids = f"lametta.Streams({made})", ", groups"
     return (
         f"corrector = {made}  # then, as samples come:\n"
         f"probs = corrector.correct(features, probs{ids}).probs"
     )
+
+
+def _watch(best: Run, outputs: Outputs) -> str:
+    made = f"lametta.Shadow({_made(best)})"
+    made = f"lametta.Streams({made})" if outputs.groups is not None else made
+    return (
+        f"lametta serve --shadow --corrector {best.candidate.method}  # its page is at /\n"
+        f"corrector = {made}  # or in Python"
+    )
+
+
+def _made(best: Run) -> str:
+    (part,) = methods.find(best.candidate.method).components
+    name = getattr(part.factory, "__name__", "")
+    home = "lametta" if name in lametta.__all__ else "lametta.correctors"
+    return f"{home}.{name}()" if hasattr(lametta.correctors, name) else repr(part.name)

@@ -114,11 +114,13 @@ def estimate(
     runs: Collection[Run],
     kinship: float,
     rows: Index | None = None,
+    copies: float = 0.0,
 ) -> Estimate:
     """Estimate what a run gains on a stream, or on some samples of it.
 
     With too few methods of `PANEL` among all runs, or too little kinship, the interval is all that
-    the changes allow.
+    the changes allow. Of some samples it is wider, the more so if a share of ``copies`` are
+    near-copies, which are right or wrong together.
 
     Examples
     --------
@@ -128,24 +130,25 @@ def estimate(
     >>> estimate(outputs, run, [run], kinship=1.0)
     Estimate(gain=0.0, low=-0.5, high=0.5, labels=0)
     """
+    part = rows is not None
     rows = np.arange(len(outputs)) if rows is None else rows
     share = float(np.mean(run.after[rows] != outputs.before[rows]))
     if share == 0:
         return Estimate(0.0, 0.0, 0.0)
+    # Of few changes r is also a matter of luck, more than in whole streams.
+    luck = NORMAL / np.sqrt(share * len(rows) * max(1 - copies, 1e-3)) if part else 0.0
     if outputs.single:
-        return _of_share(share, _SINGLE * votes(outputs, run, rows), _SINGLE_WIDTH, outputs, rows)
+        return _of_share(share, _SINGLE * votes(outputs, run, rows), _SINGLE_WIDTH, luck)
     others = panel(runs)
     few = len({one.candidate.method for one in others} - {run.candidate.method}) < _FEW
     if few or kinship < LEAST_KINSHIP:
         return Estimate(0.0, -share, share)
     center = float(clues(outputs, run, others, rows) @ np.array(COEFFICIENTS))
-    return _of_share(share, center, HALF_WIDTH, outputs, rows)
+    return _of_share(share, center, HALF_WIDTH, luck)
 
 
-def _of_share(share: float, r: float, width: float, outputs: Outputs, rows: Index) -> Estimate:
+def _of_share(share: float, r: float, width: float, luck: float) -> Estimate:
     """The estimate of a share of changes, by r and the half width of its interval."""
-    # Of few changes r is also a matter of luck, more than in whole streams.
-    luck = 0.0 if len(rows) == len(outputs) else NORMAL / np.sqrt(share * len(rows))
     center, width = float(np.clip(r, -1, 1)), float(np.hypot(width, luck))
     low, high = max(center - width, -1), min(center + width, 1)
     return Estimate(share * center, share * low, share * high)

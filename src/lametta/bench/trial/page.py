@@ -105,9 +105,10 @@ _HOW = (
     "Each method saw the stream in its order, each group from its beginning, and no label. The "
     "gain is estimated from the answers alone: from how far other methods agree with the changes, "
     "whether the method itself asks for evidence, and how well answers say what the next sample is "
-    "seen as, as far as these went with the gain on labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell "
-    "whether a method helps. With labels of a few samples, drawn at random, it is measured by "
-    "these. docs/try.md says how often such intervals held.",
+    "seen as, as far as these went with the gain on labeled streams. The interval is one of 90 %; "
+    "where it holds 0, the estimate cannot tell whether a method helps. With labels of a few "
+    "samples, drawn at random, it is measured by these. docs/try.md says how often such intervals "
+    "held.",
     "A class has the same color in all strips; gray are all others. A stretch in which most would "
     "change is shown, up to 360 samples.",
 )
