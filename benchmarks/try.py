@@ -97,6 +97,12 @@ def videos(folder: Path, root: Path) -> Iterator[Stream]:
         yield Stream(network, f"112 videos, {network}", Outputs.of(bank))
 
 
+def as_objects(folder: Path, root: Path) -> Iterator[Stream]:
+    """The same, told that each group is one object."""
+    for one in videos(folder, root):
+        yield replace(one, outputs=replace(one.outputs, single=True))
+
+
 def judged_groups(trial: Trial) -> Iterator[tuple[bool, bool, bool]]:
     """Of each group of each run that changes some of it, what `judged` says of a run."""
     outputs = trial.outputs
@@ -251,10 +257,11 @@ def main() -> None:
         more = streams(options.folder, options.data, "reported", OTHERS)
         parts["two more networks"] = more
         parts["videos, each group"] = videos(options.folder, options.data)
+        parts["the same, one object each"] = as_objects(options.folder, options.data)
         parts["stored banks, videos"] = stored(options.folder, options.data)
     if options.labels:
-        for part in ("two more networks", "videos, each group"):
-            parts.pop(part, None)
+        kept = ("reported half", "stored banks, videos")
+        parts = {part: found for part, found in parts.items() if part in kept}
         if options.quick:
             parts = {part: list(found)[:1] for part, found in parts.items()}
         table = [LABELS.split(","), *label_rows(parts)]
@@ -271,7 +278,7 @@ def main() -> None:
         for stream in list(found)[: 1 if options.quick else None]:
             trial = tried(stream)
             rows_, row = judged(stream, trial)
-            told += judged_groups(trial) if part == "videos, each group" else rows_
+            told += judged_groups(trial) if "each" in part else rows_
             advised.append(row)
             print(*row, sep="  ", flush=True)
         held.append([part, *summary(told, advised)])
