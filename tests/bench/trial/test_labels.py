@@ -194,6 +194,10 @@ def test_a_browser_labels(browser, trial, bank, tmp_path):
     with chromium(browser) as tab:
         tab.go(page.as_uri())
         keys = [str(bank.labels[row] + 1) for row in drawn.rows]
+        tab.evaluate("scrollTo({ top: 9e9, behavior: 'instant' })")
+        press(tab, "1")  # of one who reads on
+        tab.evaluate("document.querySelector('#label').scrollIntoView({ behavior: 'instant' })")
+        assert handed_out(tab).known == 0
         for key in [keys[0], "4", "Backspace", *keys[1:5], "0", " ", keys[7], "z"]:
             press(tab, key)
         found = handed_out(tab)

@@ -44,6 +44,8 @@ function answer(label) {
 at("back").addEventListener("click", () => go(-1));
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const box = at("labeling").getBoundingClientRect();  // whoever reads on scrolls by space
+  if (box.bottom < 0 || box.top > innerHeight || (event.key === " " && event.target.closest("button, a"))) return;
   if (event.key === "ArrowLeft" || event.key === "Backspace") go(-1);
   else if (event.key === "ArrowRight") go(1);
   else if (event.key === "0") answer("another");
