@@ -2,21 +2,24 @@
 
 ``python benchmarks/try.py FOLDER --data ROOT --fit`` fits the coefficients of
 `lametta.bench.trial.gains` on streams of the *chosen* half of `promise.py`. Without ``--fit``
-these are judged on the *reported* half (other networks, images and corruptions), on the stored
-banks as they are and, if FOLDER has ``videos-lite0.safetensors``, which ``lametta extract --model
-efficientnet_lite0 --data ROOT/video`` makes, on the seven videos.
+these are judged on the *reported* half (other networks, images and corruptions), two networks of
+which saw no choice, on the stored banks as they are and, if FOLDER has
+``videos-lite0.safetensors``, on the seven videos. ``lametta extract --model efficientnet_lite0
+--data ROOT/video`` makes that file.
 
 The first table says for each part how often the 90 % interval held the true gain, how often a sign
 was wrong where the gain is beyond 3 points, how often the advice came within 2 points of the best
 method that was run, and what it lost at worst; the second has the advice for each stored bank.
-``--store`` keeps both in docs/tables.
+``--labels`` draws samples of the same streams as ``lametta try --label`` does, and says how often
+the interval that their labels measure held the gain, and how wide it is beside that of as many
+samples of the whole stream. ``--store`` keeps the tables in docs/tables.
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +30,8 @@ from numpy.typing import NDArray
 
 import promise
 from lametta.bench.trial import Outputs, Run, Trial
-from lametta.bench.trial.gains import (
-    CLUES,
-    PANEL,
-    clues,
-    estimate,
-    panel,
-)
+from lametta.bench.trial.gains import CLUES, NORMAL, PANEL, clues, estimate, panel
+from lametta.bench.trial.labels import draw
 from lametta.bench.trial.runs import candidates, run_one
 from lametta.data import Bank, load
 from lametta.data.bank import extract
@@ -43,6 +41,9 @@ MOST = 1200  # samples of a stream
 METHODS = (*PANEL, "majority", "average", "label_shift", "neo")
 HELD = "streams,runs,held,beyond 3 points,wrong sign,advice within 2 points,worst advice"
 ADVICE = "stream,advised,gains,best,gains at best"
+LABELS = "streams,labels,intervals,held,held of the advised,their width,of a plain draw"
+OTHERS = ["cifar:resnet44", "cifar:resnet26_gn"]  # on which nothing was fitted, and no rule tried
+DRAWS = 20  # of each stream
 EVERY = 3  # of the many streams of images one in so many
 
 
@@ -96,15 +97,21 @@ def videos(folder: Path, root: Path) -> Iterator[Stream]:
         yield Stream(network, f"112 videos, {network}", Outputs.of(bank))
 
 
+def as_objects(folder: Path, root: Path) -> Iterator[Stream]:
+    """The same, told that each group is one object."""
+    for one in videos(folder, root):
+        yield replace(one, outputs=replace(one.outputs, single=True))
+
+
 def judged_groups(trial: Trial) -> Iterator[tuple[bool, bool, bool]]:
     """Of each group of each run that changes some of it, what `judged` says of a run."""
     outputs = trial.outputs
-    labels = np.asarray(outputs.labels)
+    labels, seen = np.asarray(outputs.labels), trial.look
     for run in trial.runs:
         for rows in outputs.streams:
             if (run.after[rows] == outputs.before[rows]).all():
                 continue
-            one = estimate(outputs, run, trial.runs, trial.look.kinship, rows)
+            one = estimate(outputs, run, trial.runs, seen.kinship, rows, seen.copies or 0.0)
             right, was = (x[rows] == labels[rows] for x in (run.after, outputs.before))
             gain = float(right.mean() - was.mean())
             sure = one.verdict != "cannot tell"
@@ -173,6 +180,34 @@ def judged(stream: Stream, trial: Trial) -> tuple[list[tuple[bool, bool, bool]],
     return rows, row
 
 
+def measured(trial: Trial, n: int, seeds: int) -> Iterator[tuple[bool, bool, float, float]]:
+    """Of each run and draw: held, advised, the half width, and that of a plain draw."""
+    outputs, labels = trial.outputs, np.asarray(trial.outputs.labels)
+    known = dict(enumerate(labels.tolist()))
+    taken = trial.advice.title
+    for seed in range(seeds):
+        drawn = draw(outputs, trial.runs, trial.guesses, taken, n, seed).labeled(known)
+        found = trial.measured(drawn).estimates
+        for run, _, gain in changes(trial):
+            one, title = found[run.candidate.title], run.candidate.title
+            held = one.low - 1e-9 <= gain <= one.high + 1e-9
+            outcome = 1.0 * (run.after == labels) - (outputs.before == labels)
+            plain = NORMAL * outcome.std() * np.sqrt(max(1 / n - 1 / len(labels), 0))
+            yield held, title == taken, (one.high - one.low) / 2, float(plain)
+
+
+def label_rows(parts: Mapping[str, Iterable[Stream]]) -> Iterator[list[str]]:
+    """The table of draws: of each part and number of labels, by `measured`."""
+    for part, found in parts.items():
+        trials = [tried(stream) for stream in found]
+        for n in (20, 50, 100):
+            told = [one for trial in trials for one in measured(trial, n, DRAWS)]
+            own = [one for one in told if one[1]] or told  # where nothing is advised
+            yield [part, f"{n}", f"{len(told)}", f"{100 * np.mean([x[0] for x in told]):.0f} %",
+                   f"{100 * np.mean([x[0] for x in own]):.0f} %",
+                   *(f"± {100 * np.mean([x[i] for x in own]):.1f}" for i in (2, 3))]  # fmt: skip
+
+
 def summary(told: list[tuple[bool, bool, bool]], advised: list[list[str]]) -> list[str]:
     """A part's row of the first table, after its name."""
     wrong = [one for _, large, one in told if large]
@@ -188,6 +223,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--store", action="store_true", help="the tables, in docs/tables")
+    parser.add_argument("--labels", action="store_true", help="what a few labels measure")
     parser.add_argument("--quick", action="store_true", help="digits alone, for the tests")
     options = parser.parse_args()
     if options.quick:
@@ -215,10 +251,25 @@ def main() -> None:
         print(f"{time.perf_counter() - begun:.0f} s", file=sys.stderr)
         return
     some = reported[:1] if options.quick else reported
-    parts = {"reported half": streams(options.folder, options.data, "reported", some)}
+    parts: dict[str, Iterable[Stream]] = {}
+    parts["reported half"] = streams(options.folder, options.data, "reported", some)
     if not options.quick:
+        more = streams(options.folder, options.data, "reported", OTHERS)
+        parts["two more networks"] = more
         parts["videos, each group"] = videos(options.folder, options.data)
+        parts["the same, one object each"] = as_objects(options.folder, options.data)
         parts["stored banks, videos"] = stored(options.folder, options.data)
+    if options.labels:
+        kept = ("reported half", "stored banks, videos")
+        parts = {part: found for part, found in parts.items() if part in kept}
+        if options.quick:
+            parts = {part: list(found)[:1] for part, found in parts.items()}
+        table = [LABELS.split(","), *label_rows(parts)]
+        for line in table:
+            print("".join(f"{cell:<22}" for cell in line))
+        if options.store:
+            promise.write(promise.TABLES / "try_labels.csv", table)
+        return
     held = [HELD.split(",")]
     advised: list[list[str]] = []
     for part, found in parts.items():
@@ -227,7 +278,7 @@ def main() -> None:
         for stream in list(found)[: 1 if options.quick else None]:
             trial = tried(stream)
             rows_, row = judged(stream, trial)
-            told += judged_groups(trial) if part == "videos, each group" else rows_
+            told += judged_groups(trial) if "each" in part else rows_
             advised.append(row)
             print(*row, sep="  ", flush=True)
         held.append([part, *summary(told, advised)])

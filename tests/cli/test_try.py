@@ -60,6 +60,93 @@ def test_json_goes_on_and_restarts(bank, tmp_path):
     assert json.loads(anew.stdout)["runs"][0]["ms_a_sample"] != found["runs"][0]["ms_a_sample"]
 
 
+def test_labels_measure_what_was_estimated(bank, arrays, tmp_path):
+    """What --label hands out, filled in, is what --labels takes; both need no label in SOURCE."""
+    page, bare = tmp_path / "page.html", tmp_path / "bare.npz"
+    np.savez(bare, features=arrays["features"], logits=arrays["logits"])
+    options = (bare, "-o", page, "--methods", METHODS, "--jobs", 1)
+    result = run(*options, "--label", 20)
+    assert result.exit_code == 0, result.output
+    assert "samples to label" in result.output
+    assert 'download="labels.json"' in page.read_text()
+    drawn = json.loads(run(*options, "--label", 20, "--json").stdout)["to_label"]
+    for one in drawn["drawn"]:
+        one["label"] = int(arrays["labels"][one["row"]])
+    file = tmp_path / "labels.json"
+    file.write_text(json.dumps(drawn))
+    result = run(*options, "--labels", file)
+    assert result.exit_code == 0, result.output
+    assert "measured gain" in result.output
+    n = len(drawn["drawn"])
+    assert f"by {n} labels" in " ".join(result.output.split())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("bank.npz", "bare.npz", "labels.json", "page.html", "page.results.safetensors"),
+    }
+    for arguments, message in (
+        ([bank, "--label", 5], "--label must be left out, got 5: SOURCE has labels"),
+        ([bare, "--label", 0], "--label must be an integer >= 1"),
+        ([bare, "--labels", tmp_path / "none.json"], "no such file"),
+    ):
+        result = run(*arguments, "-o", page, "--methods", METHODS, "--jobs", 1)
+        assert result.exit_code == 2, arguments
+        assert message in " ".join(result.output.split())
+
+
+def test_predictions_without_features(arrays, tmp_path):
+    """An .npz file may hold probabilities alone, as a table may."""
+    probs = softmax(arrays["logits"].astype(np.float64))
+    np.savez(tmp_path / "in.npz", probs=probs, labels=arrays["labels"])
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "x.html", "--methods", "lame", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "SOURCE has no features" in result.output
+    assert np.allclose(read(tmp_path / "in.npz", None).features, np.sqrt(probs))
+    np.savez(tmp_path / "in.npz", probs=probs, feature=arrays["features"])
+    result = run(tmp_path / "in.npz", "-o", tmp_path / "x.html")
+    assert "did you mean 'features'" in " ".join(result.output.split())
+
+
+def camera_trap(timed=True):
+    """Twelve visits of four images each; the classifier is wrong in one of each visit."""
+    rng, images = np.random.default_rng(0), []
+    for visit in range(12):
+        animal = int(rng.integers(3))
+        for shot in range(4):
+            sure = 0.2 if shot == 2 else 0.55
+            listed = [[str(animal), sure], [str((animal + 1) % 3), 0.75 - sure], ["3", 0.1]]
+            image = {"file": f"ridge/{visit}-{shot}.jpg"}
+            image |= {"datetime": f"2024-05-01 {8 + visit:02}:00:0{shot}"} if timed else {}
+            detection = {"category": "1", "conf": 0.9, "bbox": [0.1, 0.1, 0.2, 0.2]}
+            images.append(image | {"detections": [detection | {"classifications": listed}]})
+    categories = {"0": "fox", "1": "deer", "2": "elk", "3": "blank"}
+    return {"classification_categories": categories, "images": images}
+
+
+def test_camera_traps(tmp_path):
+    """Each animal is a stream of its own, and advice names the command that corrects the file."""
+    (tmp_path / "in.json").write_text(json.dumps(camera_trap()))
+    options = ("-o", tmp_path / "x.html", "--methods", METHODS + ",track,average,cofa", "--jobs", 1)
+    result = run(tmp_path / "in.json", *options, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["samples"], found["look"]["streams"], found["look"]["classes"]) == (48, 12, 3)
+    assert found["advice"]["method"] == "track"
+    assert "lametta camera-traps" in found["advice"]["code"]
+    assert "--method track --by animal" in found["advice"]["code"]
+    assert "ridge/0-0.jpg" in (tmp_path / "x.html").read_text()
+    (tmp_path / "in.json").write_text(json.dumps(camera_trap(timed=False)))
+    found = json.loads(run(tmp_path / "in.json", *options, "--json").stdout)
+    assert found["look"]["streams"] == 1
+    assert found["advice"]["method"] != "track"
+
+
+def test_groups_that_are_one_object(arrays, tmp_path):
+    np.savez(tmp_path / "in.npz", **arrays, groups=np.repeat(np.arange(3), 20))
+    options = (tmp_path / "in.npz", "-o", tmp_path / "x.html", "--jobs", 1, "--json")
+    options += ("--methods", METHODS + ",track,average,cofa")
+    assert json.loads(run(*options).stdout)["advice"]["method"] != "track"
+    assert json.loads(run(*options, "--one-object").stdout)["advice"]["method"] == "track"
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_of_predictions(arrays, tmp_path, ending):
     probs = softmax(arrays["logits"].astype(np.float64))
@@ -119,7 +206,8 @@ def test_sources_that_are_refused(tmp_path, bank):
     (tmp_path / "md.json").write_text("{}")
     (tmp_path / "photos").mkdir()
     for arguments, message in (
-        ([tmp_path / "md.json"], "lametta camera-traps corrects"),
+        ([tmp_path / "md.json"], "images must be a list, got nothing"),
+        ([tmp_path / "md.json", "--model", "embedded:digits"], "--model must be left out"),
         ([tmp_path / "photos"], "or have a --model beside it"),
         ([bank, "--model", "embedded:digits"], "--model must be left out"),
         ([bank, "--budget", "soon"], "--budget must be a time such as 60s"),

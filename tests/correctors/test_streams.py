@@ -29,6 +29,20 @@ def _alone(corrector, features, probs):
     )
 
 
+def test_a_stream_by_its_id_is_a_copy():
+    """What it would do next is what the stream does, and asking it changes nothing."""
+    features, probs = _stream(0)
+    streams = Streams(Prudent())
+    streams.correct(features[:8], probs[:8], "a")
+    own = streams["a"]
+    ahead = own.correct(features[8:], probs[8:]).probs
+    assert np.array_equal(streams.correct(features[8:], probs[8:], "a").probs, ahead)
+    assert own is not streams["a"]
+    with pytest.raises(LamettaError, match="must be one that is remembered, got 'b'"):
+        streams["b"]
+    assert streams.ids == ["a"]
+
+
 @pytest.mark.filterwarnings("ignore:LAME gets one sample")
 @pytest.mark.parametrize("corrector", [Prudent(), Memory("track"), Windowed(size=4), LAME()])
 def test_interleaved_streams_are_each_as_alone(corrector):

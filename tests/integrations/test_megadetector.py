@@ -16,6 +16,7 @@ from lametta.integrations.megadetector import (
     Corrected,
     CorrectionResult,
     Results,
+    as_bank,
     correct,
     sequences,
     track_boxes,
@@ -88,6 +89,36 @@ def test_equals_the_core(corrector, by):
     assert (found.detections, found.streams) == (5, 1)
     changed = np.concatenate(parts).argmax(axis=1) != q.argmax(axis=1)
     assert found.changed == changed.sum()
+
+
+@pytest.mark.parametrize("by", ["animal", "sequence", "location"])
+def test_a_bank_holds_what_a_corrector_sees(by):
+    """Corrected stream by stream, its rows are what the file gets."""
+    pond = [{**one, "file": f"pond/{i}.jpg"} for i, one in enumerate(burst(4, seed=1))]
+    document = results(*burst(), *pond)
+    document["images"][1]["detections"][0]["conf"] = 0.3  # which votes less
+    document["images"][2]["detections"][0]["conf"] = 0.1  # and not at all
+    bank, found = as_bank(document, by=by), correct(document, LAME(), by=by, batch_size=0)
+    assert len(bank) == 8
+    assert bank.header["classes"] == list(NAMES.values())
+    assert "door/2.jpg" not in bank.keys
+    files = [one["file"] for one in document["images"]]
+    listed = dict(zip(files, lists(found.document), strict=True))
+    for group in dict.fromkeys(bank.groups):
+        rows = np.flatnonzero(bank.groups == group)
+        q = np.exp(bank.logits[rows].astype(float))
+        assert np.allclose(bank.features[rows] ** 2, q)
+        after = LAME().correct(bank.features[rows], q).probs
+        for row, place in zip(after, rows, strict=True):
+            (name, share), *_ = listed[bank.keys[place]]
+            assert COLUMN[name] == row.argmax()
+            assert share == pytest.approx(row.max(), abs=1e-4)
+
+
+def test_a_bank_needs_two_species():
+    document = {"classification_categories": {"0": "fox", "1": "blank"}, "images": []}
+    with pytest.raises(LamettaError, match="must have two species or more, got fox, blank"):
+        as_bank(document)
 
 
 def test_streams_are_not_mixed():

@@ -63,13 +63,18 @@ class Predictions:
 def read(path: Path, map_file: Path | None) -> Predictions:
     """Read the file; its logits or probs are pooled by the map that is given, or by its own."""
     is_table = path.suffix in (".csv", ".parquet")
-    arrays, header, unused = read_table(path) if is_table else read_arrays(path, "IN")
+    arrays, header, unused = read_table(path) if is_table else read_arrays(path, "IN", bare=True)
     prototypes = pop_prototypes(arrays)
     name = "logits" if "logits" in arrays else "probs"
     outputs = np.asarray(arrays[name])
     check_finite(name, outputs)
     check_classes(f"{name} of IN", outputs)
     n_outputs = outputs.shape[1]
+    notes = []
+    if "features" not in arrays:
+        rows = widen(np, outputs)
+        arrays["features"] = np.sqrt(softmax(np, rows) if name == "logits" else np.maximum(rows, 0))
+        notes.append("IN has no features: the square roots of probabilities take their place")
     check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
     classes = _class_map(map_file, header, n_outputs)
     if classes is not None:
@@ -83,7 +88,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
     names = classes.names if classes is not None else _names(header, n_outputs)
-    notes = [note] if note else []
+    notes += [note] if note else []
     if unused:
         notes.append(
             f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"

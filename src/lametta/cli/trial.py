@@ -2,8 +2,10 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +14,11 @@ import typer
 
 from lametta._arrays import log
 from lametta._checks import raise_as
+from lametta._files import check_regular_file
 from lametta.cli._console import (
     MapFile,
     err,
+    load_map,
     option_names,
     out,
     print_line,
@@ -26,6 +30,7 @@ from lametta.cli._console import (
 )
 from lametta.cli._predictions import check_target, read
 from lametta.data.bank import Bank
+from lametta.integrations.megadetector import Results, as_bank
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -43,7 +48,8 @@ def try_(
         typer.Argument(
             metavar="SOURCE",
             help="Outputs of a model: a bank (.safetensors or .npz), or a .csv or .parquet with "
-            "prob_<class>. Or, with --model, a folder of images or videos, or a data set by name.",
+            "prob_<class>, or a .json in MegaDetector's format. Or, with --model, a folder of "
+            "images or videos, or a data set by name.",
         ),
     ],
     target: Annotated[
@@ -65,6 +71,10 @@ def try_(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda.")] = "auto",
     map_file: MapFile = None,
+    single: Annotated[
+        bool,
+        typer.Option("--one-object", help="Each group is one object, as a tracker's tracks are."),
+    ] = False,
     methods: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="With commas between them; all that fit if not given."),
@@ -81,6 +91,17 @@ def try_(
     ] = "60s",
     jobs: Annotated[
         int | None, typer.Option(metavar="N", help="Processes; by default one a core.")
+    ] = None,
+    label: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Show N samples on PAGE whose labels would settle soonest what to take.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Labels that PAGE handed out; they measure the gains."),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Run again what was run before.")
@@ -102,10 +123,16 @@ def try_(
     with user_errors(), resumable("lametta: stopped; run the same command again to go on"):
         require("bench", "polars", "joblib", "jinja2", "matplotlib", "pydantic")
         from lametta.bench.trial import try_methods
+        from lametta.bench.trial.labels import read as read_labels
 
         seconds = _seconds(budget)
         check_target(target, Path(source), ".html")
-        bank, pictures = _open(source, target, model, weights, head, fps, device, map_file)
+        if Path(source).suffix == ".json":
+            bank, single, code = _camera_traps(source, model, map_file)
+            pictures = None
+        else:
+            bank, pictures = _open(source, target, model, weights, head, fps, device, map_file)
+            code = ""
         file = target.with_suffix(".results.safetensors")
         if restart:
             file.unlink(missing_ok=True)
@@ -120,15 +147,29 @@ def try_(
                 batch_size=batch_size,
                 budget=seconds,
                 jobs=jobs,
+                single=single,
                 results=file,
                 progress=lambda done, n, _: bar.update(task, completed=done, total=n),
             )
+            trial = replace(trial, command=code)
+            if labels is not None:
+                trial = trial.measured(read_labels(labels, trial.outputs))
+            if label is not None and bank.labels is not None:
+                raise LamettaError(f"--label must be left out, got {label}: SOURCE has labels")
+            with option_names(n="--label"):
+                drawn = None if label is None else trial.draw(label)
         command = ["lametta", "try", *sys.argv[2:]] if sys.argv[1:2] == ["try"] else []
-        trial.write(target, title=Path(source).name, command=command, pictures=pictures)
+        name = Path(source).name
+        trial.write(target, title=name, command=command, pictures=pictures, to_label=drawn)
     if as_json:
-        typer.echo(json.dumps(trial.as_dict() | {"page": str(target)}, indent=2))
+        found = trial.as_dict() | {"page": str(target)}
+        found |= {} if drawn is None else {"to_label": drawn.as_dict()}
+        typer.echo(json.dumps(found, indent=2))
         return
     _show(trial)
+    if drawn is not None:
+        n = len(drawn.rows) - drawn.known
+        print_line(f"{target} shows {n} samples to label, and hands out a file for --labels")
     print_line(f"wrote {target} and {file.name}")
 
 
@@ -144,11 +185,6 @@ def _open(
 ) -> tuple[Bank, Callable[[int], Any] | None]:
     """The outputs that SOURCE holds, or that the model gives for it, and pictures of samples."""
     path = Path(source)
-    if path.suffix == ".json":
-        raise LamettaError(
-            f"SOURCE must hold a model's outputs, got {source}: lametta camera-traps corrects "
-            "results in MegaDetector's format, visit by visit"
-        )
     if path.suffix in _FILES:
         if model is not None:
             raise LamettaError(f"--model must be left out, got {model}: {source} has its outputs")
@@ -168,12 +204,28 @@ def _open(
     return _bank(file, None), _pictures(found.dataset)
 
 
+def _camera_traps(source: str, model: str | None, map_file: Path | None) -> tuple[Bank, bool, str]:
+    """Results in MegaDetector's format: visit by visit, or camera by camera without times."""
+    if model is not None:
+        raise LamettaError(f"--model must be left out, got {model}: {source} has its outputs")
+    check_regular_file("SOURCE", Path(source))
+    results = Results.read(source)
+    by = "animal" if results.is_timed else "location"
+    bank = as_bank(results.document, by=by, class_map=load_map(map_file))
+    if not len(bank):
+        raise LamettaError(
+            f"SOURCE must have detections with classifications, got none in {source}"
+        )
+    code = shlex.join(["lametta", "camera-traps", source, "-o", "corrected.json"])
+    return bank, by == "animal", f"{code} --method METHOD --by {by}"
+
+
 def _bank(path: Path, map_file: Path | None) -> Bank:
     """A file of outputs as a bank, with labels that are of its classes, or none."""
     with option_names(IN="SOURCE"):
         given = read(path, map_file)
     for note in given.notes:
-        print_line(note.replace("of IN", "of SOURCE"), err)
+        print_line(re.sub(r"\bIN\b", "SOURCE", note), err)
     keys = given.columns.get("keys")
     return Bank(
         given.features,
@@ -211,6 +263,8 @@ def _show(trial: "Trial") -> None:
     print_line(f"Risk: {advice.risk}")
     if advice.code:
         print_line(f"\n{advice.code}\n")
+    if advice.watch:
+        print_line(f"To watch it first, without letting it answer:\n\n{advice.watch}\n")
     late = [name for name, reason in trial.left.items() if reason.startswith("out of time")]
     if late:
         print_line(f"not tested, out of time: {'; '.join(late)}")

@@ -216,6 +216,16 @@ class Streams(Composite, Params):
     def __contains__(self, stream: object) -> bool:
         return stream in self._cache
 
+    def __getitem__(self, stream: Id) -> Corrector:
+        """A copy of the corrector of a stream that is remembered, as it is now."""
+        if stream not in self._cache:
+            raise LamettaError(f"stream must be one that is remembered, got {stream!r}")
+        with self._cache.lease(stream) as own:
+            found = clone(self.corrector)
+            if isinstance(found, Stateful) and isinstance(own.corrector, Stateful):
+                found.load_state_dict(own.corrector.state_dict())
+        return found
+
     @property
     def ids(self) -> list[Id]:
         """The streams that are remembered, the least recently used first."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lametta._arrays import from_top_k
+from lametta._arrays import from_top_k, log
 from lametta._checks import (
     check_choice,
     check_flag,
@@ -24,11 +24,13 @@ from lametta._checks import (
 from lametta._files import PathLike, atomic_write
 from lametta.classmap import ClassMap
 from lametta.correctors.base import checked_prediction, clone
+from lametta.data.bank import Bank
+from lametta.data.dataset import abbreviate
 from lametta.integrations._json_spans import Span, Spans, between, parse, replaced
 from lametta.methods import as_corrector
 from lametta.types import Corrector, LamettaError
 
-__all__ = ["Corrected", "CorrectionResult", "Results", "correct"]
+__all__ = ["Corrected", "CorrectionResult", "Results", "as_bank", "correct"]
 
 IGNORED = frozenset({"animal", "blank", "empty", "mammal", "no cv result", "other", "unknown"})
 """Names of categories that say nothing of the species; megadetector-utils has most of them."""
@@ -217,11 +219,7 @@ def _answers(
     voting = ~silent[rows.argmax(axis=1)]
     if voting.sum() < 2 or (~silent).sum() < 2:
         return rows
-    votes = rows[voting][:, ~silent]
-    votes += np.maximum(1 - votes.sum(axis=1, keepdims=True), 0) / votes.shape[1]
-    # A vote counts as a power, so that it says nothing where the power is 0.
-    votes = np.maximum(votes, _TINY) ** (weights[voting] / weights[voting].max())[:, None]
-    votes /= votes.sum(axis=1, keepdims=True)
+    votes = _votes(rows[voting][:, ~silent], weights[voting])
     corrector.reset()
     size = batch_size or len(votes)
     parts = [votes[start : start + size] for start in range(0, len(votes), size)]
@@ -233,6 +231,78 @@ def _answers(
     after[voting] = 0
     after[np.ix_(voting, ~silent)] = answers
     return after
+
+
+def _votes(rows: _Rows, weights: _Rows) -> _Rows:
+    """Probabilities of the classes that vote, which count as far as the detector is sure."""
+    votes = rows + np.maximum(1 - rows.sum(axis=1, keepdims=True), 0) / rows.shape[1]
+    # A vote counts as a power, so that it says nothing where the power is 0.
+    votes = np.maximum(votes, _TINY) ** (weights / weights.max())[:, None]
+    found: _Rows = votes / votes.sum(axis=1, keepdims=True)
+    return found
+
+
+def as_bank(
+    document: Mapping[str, Any],
+    *,
+    by: str = "animal",
+    gap: float = 60.0,
+    confidence: float = 0.15,
+    ignore: Collection[str] = IGNORED,
+    class_map: ClassMap | None = None,
+) -> Bank:
+    """The detections that `correct` corrects, as a bank: what a corrector sees of them.
+
+    Each stream is a group. Detections that do not vote are left out.
+
+    Parameters
+    ----------
+    document : mapping
+        Results in MegaDetector's format.
+    by, gap, confidence, ignore, class_map
+        As for `correct`.
+
+    Examples
+    --------
+    >>> listed = [[["0", 0.8], ["1", 0.2]], [["1", 0.6], ["0", 0.4]]]
+    >>> images = [
+    ...     {"file": f"door/{i}.jpg", "detections": [{"category": "1", "classifications": one}]}
+    ...     for i, one in enumerate(listed)
+    ... ]
+    >>> document = {"classification_categories": {"0": "fox", "1": "elk"}, "images": images}
+    >>> bank = as_bank(document)
+    >>> bank.keys, bank.groups, bank.header["classes"]
+    (('door/0.jpg', 'door/1.jpg'), array(['1 door', '1 door'], dtype='<U6'), ['fox', 'elk'])
+    """
+    check_choice("by", by, _BY)
+    images = _images(document)
+    listed = dict(_classified(document, images))
+    conf = _confidences(images, listed)
+    categories = {**document, **_mapped(document, [*(document.get(_CATEGORIES) or {})], class_map)}
+    targets = categories.get(_CATEGORIES) or {}
+    column = {category: k for k, category in enumerate(document.get(_CATEGORIES) or {})}
+    silent = _silent(targets, ignore)
+    if (~silent).sum() < 2:
+        raise LamettaError(
+            f"{_CATEGORIES} must have two species or more, got {abbreviate([*targets.values()])}"
+        )
+    sure = [index for index in listed if conf[index] >= confidence]
+    probs, keys, groups = [np.zeros((0, int((~silent).sum())))], list[str](), list[str]()
+    for number, stream in enumerate(_streams(images, sure, by, gap), 1):
+        rows = _rows(column, [listed[index] for index in stream], class_map)
+        voting = ~silent[rows.argmax(axis=1)]
+        if not voting.any():
+            continue
+        weights = np.array([conf[index] for index in stream])
+        probs.append(_votes(rows[voting][:, ~silent], weights[voting]))
+        kept = [images[stream[place][0]] for place in np.flatnonzero(voting)]
+        keys += [str(image["file"]) for image in kept]
+        groups += [f"{number} {_location(image)}".strip() for image in kept[:1] * len(kept)]
+    found = np.concatenate(probs)
+    names = [str(name) for name, mute in zip(targets.values(), silent, strict=True) if not mute]
+    return Bank(
+        np.sqrt(found), log(np, found), None, np.array(groups), tuple(keys), {"classes": names}
+    )
 
 
 def _list(targets: list[str], row: _Rows, n: int) -> list[object]:

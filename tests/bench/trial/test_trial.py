@@ -13,7 +13,7 @@ import lametta
 from lametta.bench.trial import Outputs, Trial, store, try_methods
 from lametta.bench.trial.gains import Estimate, estimate
 from lametta.bench.trial.runs import Candidate, candidates, run_all, run_one
-from lametta.bench.trial.stream import kinship, look, neighbors
+from lametta.bench.trial.stream import domains, kinship, look, neighbors
 from lametta.data import Bank
 from lametta.types import LamettaError
 from tests.serve.chromium import chromium
@@ -231,6 +231,34 @@ def test_look(trial):
     pairs = before[:, None] == before
     assert np.isclose(found.stays_by_chance, pairs[~np.eye(160, dtype=bool)].mean())
     assert found.order in {"classes", "none", "something else"}
+
+
+def test_where_domains_begin():
+    """Features that are moved three times, of shuffled classes; none where nothing moves."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=800)
+    features = np.eye(4, 8)[labels] + 0.25 * rng.normal(size=(800, 8))
+    probs = np.eye(4)[labels] * 0.9 + 0.025
+    assert domains(Outputs(features, probs)) == []
+    moved = features + 0.4 * rng.normal(size=(4, 8)).repeat(200, axis=0)
+    found = domains(Outputs(moved, probs))
+    assert len(found) == 3
+    assert np.allclose(found, [200, 400, 600], atol=5)
+    groups = np.repeat(["a", "b"], 400)
+    assert np.allclose(domains(Outputs(moved, probs, groups=groups)), [200, 600], atol=5)
+    assert domains(Outputs(features[:99], probs[:99])) == []
+
+
+def test_where_scenes_begin(tmp_path):
+    """Near-copies of five pictures, forty of each; the page says where."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(5, 16)).repeat(40, axis=0) + 0.01 * rng.normal(size=(200, 16))
+    bank = Bank(features.astype(np.float32), rng.normal(size=(200, 3)).astype(np.float32))
+    trial = try_methods(bank, ["prudent"], jobs=1)
+    assert trial.begins == {"scene": [0, 40, 80, 120, 160]}
+    text = trial.write(tmp_path / "x.html").read_text()
+    assert "Where another scene begins: samples 1, 41, 81, 121, 161." in text
+    assert "another scene begins</small><svg" in text
 
 
 def test_page(trial, tmp_path):

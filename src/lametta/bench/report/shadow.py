@@ -1,6 +1,7 @@
 """Report of a server in shadow mode: where its corrections would have differed, from its status."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from lametta._files import PathLike, check_regular_file
 from lametta.bench.analysis.results import read_json
 from lametta.bench.report.page import template, write_file, write_table
 from lametta.bench.tables import Table, as_table
+from lametta.correctors import Shadow, Streams
 from lametta.types import LamettaError
 
 _MOST_BYTES = 2**26  # a status has some 100 kB a model
@@ -18,6 +20,63 @@ _KEYS = {
     "streams": ("id", "samples", "changed"),
     "last": ("time", "stream", "source", "corrected", "source_confidence", "confidence"),
 }
+
+
+def status(
+    corrector: Shadow | Streams, name: str = "shadow", names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """What ``/status.json`` of a server would say of a `lametta.Shadow`, or of one for each stream.
+
+    As JSON in a file it is what ``lametta report`` reads.
+
+    Parameters
+    ----------
+    corrector : Shadow or Streams
+        What was tried; streams are those of ``lametta.Streams(lametta.Shadow(...))``.
+    name : str
+        What it is called.
+    names : sequence of str, optional
+        Of the classes.
+
+    Examples
+    --------
+    >>> import lametta
+    >>> import numpy as np
+    >>> streams = lametta.Streams(lametta.Shadow(lametta.LAME()))
+    >>> _ = streams.correct(np.eye(2), np.array([[0.9, 0.1], [0.4, 0.6]]), ["door", "yard"])
+    >>> [one["id"] for one in status(streams)["models"][0]["shadow"]["streams"]]
+    ['door', 'yard']
+    """
+    own: dict[str, object] = {"": corrector}
+    if isinstance(corrector, Streams):
+        own = {str(stream): corrector[stream] for stream in corrector.ids}
+    found = {stream: one for stream, one in own.items() if isinstance(one, Shadow)}
+    if len(found) < len(own):
+        raise LamettaError("corrector must be a Shadow, or Streams of Shadow, got another one")
+    counts: dict[int, Counter[str]] = {}
+    streams: list[dict[str, Any]] = []
+    last: list[dict[str, Any]] = []
+    for stream, one in found.items():
+        seen = one.differences
+        for kind in ("source", "corrected", "lost", "gained"):
+            for label, n in enumerate(getattr(seen, kind).tolist()):
+                counts.setdefault(label, Counter())[kind] += n
+        streams.append({"id": stream, "samples": seen.samples, "changed": seen.changed})
+        last += [{"time": None, "stream": stream, **row._asdict()} for row in seen.last()]
+    kinds = ("source", "corrected", "lost", "gained")
+    classes = [{"class": k, **{kind: n[kind] for kind in kinds}} for k, n in counts.items()]
+    summed = {key: sum(row[key] for row in streams) for key in ("samples", "changed")}
+    shadow = {
+        **summed,
+        "failed": 0,
+        "classes": [row for row in classes if row["lost"] + row["gained"]],
+        "streams": streams if isinstance(corrector, Streams) else [],
+        "last": last,
+    }
+    return {
+        "models": [{"name": name, "shadow": shadow}],
+        "classes": None if names is None else list(names),
+    }
 
 
 def read_status(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,32 @@ from lametta._files import PathLike
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.trial import store
 from lametta.bench.trial.advice import Advice, advise
-from lametta.bench.trial.gains import Estimate, estimate
+from lametta.bench.trial.foresight import GAINED, foreseeing
+from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate, estimate
+from lametta.bench.trial.labels import Draw, check, draw, measure
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
-from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all
-from lametta.bench.trial.stream import Look, look
+from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all, run_one
+from lametta.bench.trial.stream import SURE_COPY, Look, domains, look, scenes
+from lametta.bench.trial.strips import along
 from lametta.data.bank.bank import Bank
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.types import LamettaError
 
-__all__ = ["Advice", "Candidate", "Estimate", "Look", "Outputs", "Run", "Trial", "try_methods"]
+__all__ = [
+    "Advice",
+    "Candidate",
+    "Draw",
+    "Estimate",
+    "Look",
+    "Outputs",
+    "Run",
+    "Trial",
+    "try_methods",
+]
 
 _SHARE = 0.25  # of the budget that one method by itself may take
-_PROBE = 64  # samples by which the speed is judged
+_PROBE, _TIMES = 64, 3  # samples by which the speed is judged, and how often: once may be slow
 _GROUPS = 30  # that the table of groups shows
 _OUT_OF_TIME = "out of time: run the same again to go on, or with a larger budget"
 _TOO_MANY = "out of time: a larger budget takes more"
@@ -47,6 +60,7 @@ def try_methods(
     batch_size: int = 64,
     budget: float = 60.0,
     jobs: int | None = None,
+    single: bool = False,
     results: PathLike | None = None,
     progress: OnProgress | None = None,
 ) -> "Trial":
@@ -68,6 +82,8 @@ def try_methods(
         `Trial.left`. Of a stream too long for it, the first samples are taken.
     jobs : int, optional
         Processes; by default one for a small stream, and else one a core.
+    single : bool
+        Whether each group is known to be one object, as a tracker's tracks are.
     results : path, optional
         A file that keeps what was run, so that the same call goes on from there.
     progress : callable, optional
@@ -88,18 +104,19 @@ def try_methods(
     check_number("budget", budget, above=0)
     if len(bank) == 0:
         raise LamettaError("bank must hold a sample, got none")
-    outputs = Outputs.of(bank, _affordable(bank, budget))
+    outputs = Outputs.of(bank, _affordable(bank, budget), single=single)
     found, left = candidates(outputs, names, batch_size)
     file = None if results is None else Path(results)
     wanted = store.fingerprint(outputs, batch_size)
     known = [] if file is None else store.read(file, wanted)
-    done = {run.candidate: run for run in known if run.candidate in found}
+    kept = {run.candidate: run for run in known}  # other methods' runs, too
+    done = {one: kept[one] for one in found if one in kept}
     missing = [one for one in found if one not in done]
     rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
     for run in rest if missing else ():
         done[run.candidate] = run
         if file is not None:
-            store.write(file, wanted, done.values())
+            store.write(file, wanted, (kept | done).values())
         if progress is not None:
             progress(len(done), len(found), run.candidate.title)
     left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
@@ -111,9 +128,8 @@ def try_methods(
 def _affordable(bank: Bank, budget: float) -> int:
     """How many samples Prudent alone gets through, one by one, in its share of the budget."""
     few = Outputs.of(bank, _PROBE)
-    start = time.perf_counter()
-    next(iter(run_all(few, [Candidate("prudent", 1)], deadline=np.inf, jobs=1, size=1)))
-    took = (time.perf_counter() - start) / len(few)
+    runs = [run_one(few, Candidate("prudent", 1), np.inf) for _ in range(_TIMES)]
+    took = min(run.seconds for run in runs if run is not None) / len(few)
     most = 1000 * max(1, int(_SHARE * budget / took / 1000))  # a round number, to go on from
     return len(bank) if len(bank) <= 2 * most else most
 
@@ -132,6 +148,11 @@ class Trial:
         What was not run, and why.
     available : int
         How many samples the bank has; those of ``outputs`` are its first.
+    labels : Draw or None
+        Labels of a few samples, by which gains are measured.
+    command : str
+        What applies a method to where the outputs are from, with METHOD in its place; lines of
+        Python if empty.
 
     Examples
     --------
@@ -146,6 +167,8 @@ class Trial:
     runs: tuple[Run, ...]
     left: Mapping[str, str]
     available: int
+    labels: Draw | None = None
+    command: str = ""
 
     @cached_property
     def watched(self) -> Run | None:
@@ -159,17 +182,85 @@ class Trial:
         return look(self.outputs, self.watched)
 
     @cached_property
-    def estimates(self) -> dict[str, Estimate]:
+    def begins(self) -> dict[str, list[int]]:
+        """Where scenes begin in a stream of frames, or domains in one that shows such an order."""
+        seen, watched = self.look, self.watched
+        if watched is None or seen.copies is None:
+            return {}
+        if seen.copies > SURE_COPY:
+            return {"scene": scenes(self.outputs, along(watched, "novelty", self.outputs))}
+        if (seen.by_classes or 0.0) > (seen.by_other or 0.0):
+            return {}
+        return {"domain": domains(self.outputs)}
+
+    @cached_property
+    def guesses(self) -> dict[str, Estimate]:
         """The gain of each run, estimated without labels, by its title."""
         return {
             run.candidate.title: estimate(self.outputs, run, self.runs, self.look.kinship)
             for run in self.runs
-        }
+        } | self._foreseen
+
+    @cached_property
+    def foreseeing(self) -> list[Run]:
+        """Runs that are clearly better than Prudent without a label, the best first."""
+        if self.look.kinship < LEAST_KINSHIP:
+            return []
+        return foreseeing(self.outputs, self.runs, self.look)
+
+    @property
+    def _foreseen(self) -> dict[str, Estimate]:
+        methods = {run.candidate.method for run in self.foreseeing}
+        found = {}
+        for run in self.runs:
+            if run.candidate.method in methods:
+                share = float(np.mean(run.after != self.outputs.before))
+                low, usual, high = (share * r for r in GAINED)
+                found[run.candidate.title] = Estimate(usual, low, high)
+        return found
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """The gain of each run by its title: measured by ``labels``, or estimated without."""
+        if self.labels is None or not self.labels.known:
+            return self.guesses
+        found, before = dict(self.guesses), self.outputs.before
+        for run in self.runs:
+            if (title := run.candidate.title) in self.labels.runs:
+                share = float(np.mean(run.after != before))
+                guess = self.guesses[title].gain / share if share else 0.0
+                found[title] = measure(self.labels, run.after, before, guess)
+        return found
 
     @cached_property
     def advice(self) -> Advice:
-        """What to take, by what can be known without labels; labels, if any, tell how it did."""
-        return advise(self.outputs, self.runs, self.estimates, self.look)
+        """What to take, by what is known without ``outputs.labels``, which tell how it did."""
+        found = advise(
+            self.outputs, self.runs, self.estimates, self.look, self.labels, self.foreseeing
+        )
+        if not (self.command and found.code):
+            return found
+        return replace(found, code=self.command.replace("METHOD", found.method), watch="")
+
+    def draw(self, n: int) -> Draw:
+        """Draw samples whose labels would settle soonest what to take; the first n of more.
+
+        Those that are labeled keep their labels.
+        """
+        taken = replace(self, labels=None).advice.title
+        found = draw(self.outputs, self.runs, self.guesses, taken, n)
+        if self.labels is None:
+            return found
+        if self.labels.sizes != found.sizes:
+            raise LamettaError(
+                "labels must be of a draw among the same runs: other methods were run by now"
+            )
+        return found.labeled(dict(zip(self.labels.rows, self.labels.labels, strict=True)))
+
+    def measured(self, labels: Draw) -> "Trial":
+        """The same trial with gains measured by labels of a `draw`."""
+        check(labels, self.outputs)
+        return replace(self, labels=labels)
 
     @property
     def shown(self) -> Run | None:
@@ -203,6 +294,7 @@ class Trial:
                 "estimate": one.gain,
                 "low": one.low,
                 "high": one.high,
+                "labels": one.labels,
                 "agreement": self._agreement(run),
                 "ms_a_sample": 1000 * run.seconds / len(self.outputs),
             }
@@ -226,7 +318,8 @@ class Trial:
         """A row for each run: with labels the best first, without by the estimate of the gain."""
         frame = self.frame()
         scored = "gain" in frame.columns
-        header = ["method", "changed", "estimated gain", "agrees"]
+        way = "estimated" if self.estimates is self.guesses else "measured"
+        header = ["method", "changed", f"{way} gain", "agrees"]
         header += ["accuracy", "worst group", "ECE", "NLL"] if scored else []
         rows = []
         if len(frame):
@@ -252,8 +345,8 @@ class Trial:
             rows.append([*entries, Entry(f"{row['ms_a_sample']:.2f}")])
         footnote = (
             "In percent, and points of accuracy. Changed: samples of another class than the "
-            "network's. Estimated gain: without labels, below it the 90 % interval. Agrees: of its "
-            "changes, those that most other methods make, too."
+            f"network's. {way.capitalize()} gain: {self._source}, below it the 90 % interval. "
+            "Agrees: of its changes, those that most other methods make, too."
         )
         if scored:
             right = float(np.mean(self.outputs.before == self.outputs.labels))
@@ -267,14 +360,21 @@ class Trial:
             footnote,
         )
 
+    @property
+    def _source(self) -> str:
+        """What gains are known from."""
+        if self.labels is None or not self.labels.known:
+            return "without labels"
+        return f"by {self.labels.known} labels among {len(self.outputs):,} samples"
+
     def group_table(self) -> Table | None:
         """What the shown run does in each group; None where there are no groups."""
         run, outputs = self.shown, self.outputs
         if run is None or outputs.groups is None:
             return None
-        data = []
+        data, seen = [], self.look
         for rows in outputs.streams:
-            one = estimate(outputs, run, self.runs, self.look.kinship, rows)
+            one = estimate(outputs, run, self.runs, seen.kinship, rows, seen.copies or 0.0)
             changed = float(np.mean(run.after[rows] != outputs.before[rows]))
             row = {"group": str(outputs.groups[rows[0]]), "samples": len(rows), "changed": changed}
             row |= {"estimate": one.gain, "low": one.low, "high": one.high}
@@ -313,9 +413,10 @@ class Trial:
             "samples": len(self.outputs),
             "available": self.available,
             "labels": self.outputs.labels is not None,
-            "look": {**vars(self.look), "order": self.look.order},
+            "look": {**vars(self.look), "order": self.look.order, "begins": self.begins},
             "advice": vars(self.advice),
             "runs": self.frame().to_dicts(),
+            "labels_known": 0 if self.labels is None else self.labels.known,
             "untested": dict(self.left),
         }
 
@@ -330,6 +431,7 @@ class Trial:
         title: str = "Your stream",
         command: Sequence[str] = (),
         pictures: Pictures | None = None,
+        to_label: Draw | None = None,
     ) -> Path:
         """Write the page, one HTML file with everything in it, and give its path.
 
@@ -343,5 +445,9 @@ class Trial:
             What makes the page again.
         pictures : callable, optional
             From the position of a sample to its image.
+        to_label : Draw, optional
+            Samples that the page shows to be labeled.
         """
-        return write_page(self, path, title=title, command=command, pictures=pictures)
+        return write_page(
+            self, path, title=title, command=command, pictures=pictures, to_label=to_label
+        )

@@ -1,8 +1,11 @@
 """The page of a trial: one HTML file with everything in it."""
 
 import base64
+import hashlib
 import io
+import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +17,18 @@ from markupsafe import Markup
 from lametta._files import PathLike, write_text
 from lametta.bench.report.page import template
 from lametta.bench.tables import Entry, Table
+from lametta.bench.trial.labels import Draw
 from lametta.bench.trial.stream import flows, most_changed, neighbors
-from lametta.bench.trial.strips import OTHER, along, closest_look, colors, line, strips, ticks
+from lametta.bench.trial.strips import (
+    OTHER,
+    along,
+    closest_look,
+    colors,
+    groups_begin,
+    line,
+    strips,
+    ticks,
+)
 
 if TYPE_CHECKING:
     from lametta.bench.trial import Trial
@@ -25,6 +38,9 @@ Pictures = Callable[[int], Any]
 """From the position of a sample to its image, as Pillow has it, or as an array."""
 
 _SIZES = (192, 64)  # pixels of a sample's picture, and of a neighbor's
+_LABELED = 320  # of one that is to be labeled
+_NAMED = 12  # beginnings of scenes or domains that are named
+_KEYS = 35  # 1 to 9 and a to z, each for a class
 
 
 def write(
@@ -34,12 +50,15 @@ def write(
     title: str = "Your stream",
     command: Sequence[str] = (),
     pictures: Pictures | None = None,
+    to_label: Draw | None = None,
 ) -> Path:
     """Write the page; ``pictures`` gives the image of a sample, where there are images."""
     outputs, run = trial.outputs, trial.shown
+    asked = None if to_label is None else _asked(trial, to_label, command, pictures)
     text = template("trial.html.j2").render(
         title=title,
         advice=trial.advice,
+        to_label=asked,
         table=trial.table(),
         groups=trial.group_table(),
         look=trial.look,
@@ -55,12 +74,41 @@ def write(
     return Path(path)
 
 
+def _asked(
+    trial: "Trial", found: Draw, command: Sequence[str], pictures: Pictures | None
+) -> dict[str, Any]:
+    """What the page needs to ask for labels: samples, classes to choose from, the next command."""
+    outputs = trial.outputs
+    n_classes = outputs.probs.shape[1]
+    answers = np.stack([outputs.before, *(run.after for run in trial.runs)])
+    shown = []
+    for row in found.rows.tolist():
+        votes = Counter(answers[:, row].tolist())
+        group = "" if outputs.groups is None else f"{outputs.groups[row]}: "
+        one = _sample(trial, row, pictures, _LABELED)
+        few = n_classes <= _KEYS  # then each class has its key
+        classes = list(range(n_classes)) if few else [k for k, _ in votes.most_common(_KEYS)]
+        shown.append({"key": f"{group}{one['key']}", "picture": one["picture"], "classes": classes})
+    file = found.as_dict()
+    about = hashlib.blake2b(json.dumps([file["samples"], found.rows.tolist()]).encode())
+    names = {k: trial.class_name(k) for one in shown for k in one["classes"]}
+    return {
+        "why": f"{len(found.rows)} samples at random, more of those on which methods that may be "
+        "best differ. Press the key of what is right; 0 if it is none of these. Every few labels "
+        "tell more, and the first of them are a fair draw, too.",
+        "command": shlex.join([*(command or ("lametta", "try")), "--labels", "labels.json"]),
+        "draw": {"id": about.hexdigest()[:16], "names": names, "shown": shown, "file": file},
+    }
+
+
 _HOW = (
     "Each method saw the stream in its order, each group from its beginning, and no label. The "
     "gain is estimated from the answers alone: from how far other methods agree with the changes, "
-    "and whether the method itself asks for evidence, as far as these went with the gain on "
-    "labeled streams. The interval is one of 90 %; where it holds 0, the estimate cannot tell "
-    "whether a method helps. docs/try.md says how often such intervals held.",
+    "whether the method itself asks for evidence, and how well answers say what the next sample is "
+    "seen as, as far as these went with the gain on labeled streams. The interval is one of 90 %; "
+    "where it holds 0, the estimate cannot tell whether a method helps. With labels of a few "
+    "samples, drawn at random, it is measured by these. docs/try.md says how often such intervals "
+    "held.",
     "A class has the same color in all strips; gray are all others. A stretch in which most would "
     "change is shown, up to 360 samples.",
 )
@@ -95,10 +143,30 @@ def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, 
             ("others", OTHER),
         ],
         "strips": strips(answers, notes, shown, palette),
-        "ticks": ticks(outputs, shown),
+        "ticks": _ticks(trial, shown),
+        "begins": _begins(trial),
         "lines": lines,
         "caption": where + (", as they came." if outputs.groups is None else ", as in the file."),
     }
+
+
+def _ticks(trial: "Trial", shown: slice) -> list[tuple[str, str]]:
+    """What begins where in the stretch that is shown, as marks below the strips."""
+    n, begins = len(trial.outputs), {"group": groups_begin(trial.outputs), **trial.begins}
+    drawn = {what: ticks(n, places, shown) for what, places in begins.items()}
+    return [(f"another {what} begins", svg) for what, svg in drawn.items() if svg]
+
+
+def _begins(trial: "Trial") -> list[str]:
+    """The same for the whole stream in words."""
+    said = []
+    for what, places in trial.begins.items():
+        first = ", ".join(f"{place + 1:,}" for place in places[:_NAMED])
+        more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        how = " (features move, and not as answers do)" if what == "domain" else ""
+        if places:
+            said.append(f"Where another {what} begins{how}: samples {first}{more}.")
+    return said
 
 
 def _right(outputs: "Outputs", found: Any) -> str:

@@ -82,6 +82,8 @@ class Outputs:
         Names of samples, where they have any.
     classes : tuple of str
         Names of classes, where they have any.
+    single : bool
+        Whether each group is known to be one object, such as a tracked animal.
     """
 
     features: Floats
@@ -91,9 +93,10 @@ class Outputs:
     prototypes: Prototypes | None = None
     keys: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    single: bool = False
 
     @classmethod
-    def of(cls, bank: Bank, limit: int | None = None) -> "Outputs":
+    def of(cls, bank: Bank, limit: int | None = None, *, single: bool = False) -> "Outputs":
         """The outputs of a bank, or of its first samples.
 
         Examples
@@ -118,6 +121,7 @@ class Outputs:
             bank.prototypes,
             tuple(bank.keys[: len(rows)]),
             names if len(names) == bank.n_classes else (),
+            single and bank.groups is not None,
         )
 
     def __len__(self) -> int:

@@ -15,7 +15,10 @@ _NEIGHBORS = 5
 _OTHERS = 4096  # samples among which neighbors are looked for
 _OF_A_PAIR = 2  # samples of the same change that are shown
 _ONE_CLASS = 0.95  # the chance to agree above which there is no more to see
-_SURE_COPY = 0.5  # the share of near-copies from which a stream is called one of frames
+_NEW = 0.5  # the novelty from which a picture is another scene
+_WINDOW = 50  # samples before and after, by which the beginning of a domain is seen
+_MOVED = 7.0  # deviations of independent samples that it must be beyond
+SURE_COPY = 0.5  # the share of near-copies from which a stream is called one of frames
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Look:
                 f"{self.kinship:.0%} of what the network's confidence promises."
             )
         if self.copies is not None:
-            frames = ": frames of videos, or bursts" if self.copies > _SURE_COPY else ""
+            frames = ": frames of videos, or bursts" if self.copies > SURE_COPY else ""
             said.append(f"{self.copies:.0%} are near-copies of the sample before{frames}.")
         if self.evidence is not None:
             said.append(
@@ -141,6 +144,60 @@ def look(outputs: Outputs, watched: Run | None) -> Look:
         kinship(outputs),
         **found,
     )
+
+
+def scenes(outputs: Outputs, novelty: Floats) -> list[int]:
+    """Where a scene begins: a new picture after near-copies, each stream by itself.
+
+    Examples
+    --------
+    >>> outputs = Outputs(np.eye(5), np.ones((5, 1)))
+    >>> scenes(outputs, np.array([1, 0.1, 0.1, 0.9, 0.1]))
+    [0, 3]
+    """
+    found = []
+    for rows in outputs.streams:
+        new = novelty[rows] > _NEW
+        found += rows[new & ~np.concatenate([[False], new[:-1]])].tolist()
+    return sorted(found)
+
+
+def domains(outputs: Outputs) -> list[int]:
+    """Where another domain begins: features move, and not as answers do.
+
+    The means of the 50 samples before and after are compared, each less the mean of its answer's
+    class; the largest differences far beyond those of independent samples are the beginnings.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> features = rng.normal(size=(300, 8)) + np.where(np.arange(300) < 150, 2, -2)[:, None]
+    >>> abs(domains(Outputs(features, np.ones((300, 1))))[0] - 150) < 3
+    True
+    """
+    found = []
+    for rows in outputs.streams:
+        if len(rows) < 2 * _WINDOW:
+            continue
+        x, answers = unit_rows(np, outputs.features[rows]), outputs.before[rows]
+        classes, place = np.unique(answers, return_inverse=True)
+        sums = np.zeros((len(classes), x.shape[1]))
+        np.add.at(sums, place, x)
+        rest = x - (sums / np.bincount(place)[:, None])[place]
+        total = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(rest, axis=0)])
+        at = np.arange(_WINDOW, len(rows) - _WINDOW + 1)
+        ahead, behind = total[at + _WINDOW] - total[at], total[at] - total[at - _WINDOW]
+        moved = ((ahead - behind) ** 2).sum(axis=1) / (2 * _WINDOW)
+        local = np.diff(rest, axis=0) / np.sqrt(2)  # without slow changes
+        # Of independent samples the mean is the trace of their covariance, and this the variance.
+        gram = np.einsum("ij,ij->i", local[:-2:2], local[1:-1:2]) ** 2
+        spread = np.sqrt(2 * gram.mean())
+        score = (moved - (local**2).sum(axis=1).mean()) / max(float(spread), 1e-9)
+        while score.max() > _MOVED:
+            best = int(score.argmax())
+            found.append(int(rows[at[best]]))
+            score[max(0, best - _WINDOW) : best + _WINDOW] = -np.inf
+    return sorted(found)
 
 
 def kinship(outputs: Outputs) -> float:

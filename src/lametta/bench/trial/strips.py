@@ -88,14 +88,26 @@ def line(values: Floats, low: float, high: float) -> str:
     return _svg(max(1, len(values) - 1), _LINE, drawn)
 
 
-def ticks(outputs: Outputs, shown: slice) -> str:
-    """Where another group begins in this stretch; empty where it holds one alone."""
+def ticks(n: int, begins: Sequence[int], shown: slice) -> str:
+    """Marks where something begins in a stretch of n samples; empty where nothing does.
+
+    Examples
+    --------
+    >>> ticks(9, [0, 4], slice(2, 8)).count("<rect")
+    1
+    """
+    start, stop, _ = shown.indices(n)
+    found = [at - start for at in begins if start < at < stop]
+    marks = "".join(f'<rect x="{x - 0.5}" width="1" height="8"/>' for x in found)
+    return _svg(stop - start, 8, marks) if found else ""
+
+
+def groups_begin(outputs: Outputs) -> list[int]:
+    """Where another group begins in the order of the file."""
     if outputs.groups is None:
-        return ""
-    groups = np.asarray(outputs.groups)[shown]
-    begins = (np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist()
-    marks = "".join(f'<rect x="{x - 0.5}" width="1" height="8"/>' for x in begins)
-    return _svg(len(groups), 8, marks) if begins else ""
+        return []
+    groups: list[int] = (np.flatnonzero(outputs.groups[1:] != outputs.groups[:-1]) + 1).tolist()
+    return groups
 
 
 def along(run: Run, name: str, outputs: Outputs) -> Floats:

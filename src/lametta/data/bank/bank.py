@@ -183,7 +183,9 @@ class Bank:
         )
 
 
-def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Header, list[str]]:
+def read_arrays(
+    path: Path, name: str = "path", *, bare: bool = False
+) -> tuple[dict[str, Array], Header, list[str]]:
     """Read features [N, d] and logits or probs [N, K], and labels, groups and keys [N] if there.
 
     Gives them by name, the header, and the names of arrays that mean nothing here. One that is
@@ -191,10 +193,11 @@ def read_arrays(path: Path, name: str = "path") -> tuple[dict[str, Array], Heade
 
     Arrays of two axes in a ``.safetensors`` file are read later, when rows are asked for. Floats
     are float16 to float64 in the machine's byte order. Nothing else is read but the header, or the
-    names of the ``classes`` in a ``.npz`` file. Messages call the path ``name``.
+    names of the ``classes`` in a ``.npz`` file. Messages call the path ``name``. ``bare`` allows
+    features to be missing.
     """
     arrays, header, found = _read_file(path, name)
-    if "features" not in arrays or not arrays.keys() & {"logits", "probs"}:
+    if not (bare or "features" in arrays) or not arrays.keys() & {"logits", "probs"}:
         have = ", ".join(sorted(found)) or "nothing"
         raise LamettaError(f"{name} must hold features, and logits or probs, got {have} in {path}")
     check_arrays(arrays)
@@ -225,7 +228,7 @@ def _unused(path: Path, name: str, found: Sequence[str]) -> list[str]:
     """The names of arrays that are not read, unless one of them is misspelt."""
     names = dict.fromkeys(key.partition(".")[0] for key in found)  # without the suffix of texts
     unused = [key for key in names if key not in (*_NAMES, *_UNREAD)]
-    missing = [key for key in _OPTIONAL if key not in names]
+    missing = [key for key in ("features", *_OPTIONAL) if key not in names]
     for key in unused:
         if near := get_close_matches(key.lower()[:100], missing, n=1, cutoff=_NEAR):
             raise LamettaError(
@@ -301,11 +304,12 @@ def check_arrays(arrays: Mapping[str, Rows]) -> None:
     name = "logits" if "logits" in arrays else "probs"
     for key, x in arrays.items():
         check_unmasked(key, x)
-    n = len(arrays["features"]) if arrays["features"].ndim else 0
+    first = arrays.get("features", arrays[name])
+    n = len(first) if first.ndim else 0
     wanted = {"features": "[N, d]", name: "[N, K]", "labels": "[N]", "groups": "[N]", "keys": "[N]"}
     for key in filter(arrays.__contains__, wanted):
         _check_shape(key, arrays[key].shape, wanted[key], n)
-    for key in ("features", name):
+    for key in filter(arrays.__contains__, ("features", name)):
         if arrays[key].dtype.kind != "f":
             raise LamettaError(f"{key} must be of a floating dtype, got {arrays[key].dtype}")
     labels = arrays.get("labels")
