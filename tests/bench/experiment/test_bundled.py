@@ -77,8 +77,8 @@ def test_their_cells_are_those_of_old_results(shipped):
         "ptta": (100, "2eb8969a548c90e0"),
         "recurring": (100, "dd41ad8ed8bc9af0"),
         "unitta": (1152, "0be20d0c5544e7a2"),
-        "stata": (7524, "d0828da34c972b85"),
-        "wild": (399, "1d11fb475081ef55"),
+        "stata": (8964, "54e0461f00d63e35"),
+        "wild": (399, "2e29e672934b6dac"),
         "label_shift": (440, "16d47c3238fded62"),
         "open_set": (96, "55b998295beb2189"),
     }[shipped.name]

@@ -134,6 +134,10 @@ def test_stata():
     gammas = {s.order["gamma"] for s in experiment.scenarios.values() if "gamma" in s.order}
     assert gammas == {0.1, 0.01, 0.001}
     assert len(experiment.studies["cifar_online"].seeds) == 100
+    for name, study in experiment.studies.items():
+        if name.endswith("tasks"):  # a thousand, the last one of a seed not among them
+            (size,), n = study.batch_sizes, 10_000 if name.startswith("cifar") else 50_000
+            assert len(study.seeds) * (n // size) >= 1000
     assert {"stata", "transclip"} <= {m.kind for m in experiment.methods.values()}
 
 
@@ -147,7 +151,10 @@ def test_wild():
     assert repeats(labels[even.index]) < 0.15
     one, _, _ = stream_of(experiment, "one_by_one", 1)
     assert set(one.sizes) == {1}
-    assert experiment.studies["one_by_one"].batch_sizes == (1,)
+    alone = experiment.studies["one_by_one"]
+    assert alone.batch_sizes == (1,)
+    rates = [experiment.methods[name].params.get("lr", 0) for name in alone.methods]
+    assert rates == [0, 0, *3 * (2 * 1e-3 / 64,)]  # as SAR's code has them for small batches
 
 
 def test_label_shift():
