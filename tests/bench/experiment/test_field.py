@@ -70,7 +70,8 @@ def test_continual_and_mixed():
         experiment = read(name)
         sizes = {s.batch_sizes for key, s in experiment.studies.items() if key != "lame"}
         assert sizes == {(200,)}
-        seeds = {study.seeds for key, study in experiment.studies.items() if key != "decides"}
+        single = ("decides", "first")
+        seeds = {study.seeds for key, study in experiment.studies.items() if key not in single}
         assert seeds == {(1, 2, 3, 4, 5)}
 
 
@@ -88,6 +89,8 @@ def test_correlated():
     assert runs(groups[stream.index]) == list(STANDARD)
     images = stream.index.reshape(15, 100) % 100
     assert (images == images[0]).all()
+    first, _, _ = stream_of(experiment, "first", 10)
+    assert (first.index == images[0]).all()
     chunks, labels, groups = stream_of(experiment, "chunks", n=1000)
     assert runs(groups[chunks.index]) == list(STANDARD)
     assert repeats(labels[chunks.index]) > 0.9
