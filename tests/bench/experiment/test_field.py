@@ -1,6 +1,7 @@
 """The field's protocols: their parameters, their streams, and each run in a cut-down form."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -184,6 +185,18 @@ def test_each_protocol_has_the_method_of_its_paper():
         *(("mixed", "roid"), ("correlated", "roid"), ("correlated", "rotta"), ("stata", "stata")),
     ):
         assert kind in {method.kind for method in read(name).methods.values()}
+
+
+SCRIPTS = sorted(path.stem for path in Path(__file__).parents[3].glob("scripts/*.toml"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_files_behind_tables_of_the_documentation_can_be_read(name):
+    experiment = load(Path(__file__).parents[3] / "scripts" / f"{name}.toml")
+    cells = experiment.test_cells({}) or experiment.validation_cells()
+    assert cells
+    for method in experiment.methods.values():
+        assert not methods.find(method.kind).param_errors(method.params)
 
 
 def cut(experiment):
