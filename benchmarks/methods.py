@@ -5,8 +5,11 @@ and diagnostics, and the loop as one would write it in a script (`PLAIN`), which
 sides share augmentations, replaced layers and memories, and are checked to make the same passes;
 filters let every sample through. ``python benchmarks/methods.py --device cuda --network resnet50
 --batch-size 64`` also shows peak memory, of tensors on the device. On a CPU, seconds are those of
-the processor, which other programs change less. HalfBN and PrudentBN see no shift here, and are
-compared with a pass of the source. ``--csv FILE`` stores the table; ``--quick`` is for the tests.
+the processor, which other programs change less; set OMP_NUM_THREADS=1, since threads that wait
+count, and MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ to 1000000000, or memory that glibc
+gives back between steps makes either side look slower. HalfBN and PrudentBN see no shift
+here, and are compared with a pass of the source. ``--csv FILE`` stores the table; ``--quick`` is
+for the tests.
 """
 
 import argparse

@@ -181,7 +181,7 @@ def replay(
             kind, _, parameter = name.partition(".")
             if kind == "param":
                 found[name] = parameters[parameter]
-            elif kind in ("grad", "grad2"):  # SAR's, which has two
+            elif kind in ("grad", "grad2", "grad_last"):  # SAR has two, RoTTA several updates
                 found[name] = stepped.get(parameter, torch.zeros(array.shape[1:]))
             elif kind in ("loss", "loss2") and array.ndim == 1 and "loss" in prediction.info:
                 found[name] = prediction.info["loss"]

@@ -1,6 +1,7 @@
 """The field's protocols: their parameters, their streams, and each run in a cut-down form."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -70,7 +71,8 @@ def test_continual_and_mixed():
         experiment = read(name)
         sizes = {s.batch_sizes for key, s in experiment.studies.items() if key != "lame"}
         assert sizes == {(200,)}
-        seeds = {study.seeds for key, study in experiment.studies.items() if key != "decides"}
+        single = ("decides", "first")
+        seeds = {study.seeds for key, study in experiment.studies.items() if key not in single}
         assert seeds == {(1, 2, 3, 4, 5)}
 
 
@@ -88,6 +90,8 @@ def test_correlated():
     assert runs(groups[stream.index]) == list(STANDARD)
     images = stream.index.reshape(15, 100) % 100
     assert (images == images[0]).all()
+    first, _, _ = stream_of(experiment, "first", 10)
+    assert (first.index == images[0]).all()
     chunks, labels, groups = stream_of(experiment, "chunks", n=1000)
     assert runs(groups[chunks.index]) == list(STANDARD)
     assert repeats(labels[chunks.index]) > 0.9
@@ -134,6 +138,10 @@ def test_stata():
     gammas = {s.order["gamma"] for s in experiment.scenarios.values() if "gamma" in s.order}
     assert gammas == {0.1, 0.01, 0.001}
     assert len(experiment.studies["cifar_online"].seeds) == 100
+    for name, study in experiment.studies.items():
+        if name.endswith("tasks"):  # a thousand, the last one of a seed not among them
+            (size,), n = study.batch_sizes, 10_000 if name.startswith("cifar") else 50_000
+            assert len(study.seeds) * (n // size) >= 1000
     assert {"stata", "transclip"} <= {m.kind for m in experiment.methods.values()}
 
 
@@ -147,7 +155,10 @@ def test_wild():
     assert repeats(labels[even.index]) < 0.15
     one, _, _ = stream_of(experiment, "one_by_one", 1)
     assert set(one.sizes) == {1}
-    assert experiment.studies["one_by_one"].batch_sizes == (1,)
+    alone = experiment.studies["one_by_one"]
+    assert alone.batch_sizes == (1,)
+    rates = [experiment.methods[name].params.get("lr", 0) for name in alone.methods]
+    assert rates == [0, 0, *3 * (2 * 1e-3 / 64,)]  # as SAR's code has them for small batches
 
 
 def test_label_shift():
@@ -174,6 +185,18 @@ def test_each_protocol_has_the_method_of_its_paper():
         *(("mixed", "roid"), ("correlated", "roid"), ("correlated", "rotta"), ("stata", "stata")),
     ):
         assert kind in {method.kind for method in read(name).methods.values()}
+
+
+SCRIPTS = sorted(path.stem for path in Path(__file__).parents[3].glob("scripts/*.toml"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_files_behind_tables_of_the_documentation_can_be_read(name):
+    experiment = load(Path(__file__).parents[3] / "scripts" / f"{name}.toml")
+    cells = experiment.test_cells({}) or experiment.validation_cells()
+    assert cells
+    for method in experiment.methods.values():
+        assert not methods.find(method.kind).param_errors(method.params)
 
 
 def cut(experiment):

@@ -1,12 +1,16 @@
 """Source data of methods that need it: a data set of the experiment, without its labels."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from lametta import LamettaError
+from lametta.bench.analysis.results import read_results
 from lametta.bench.experiment import load
 from lametta.bench.planning import count_passes, dry_run
+from lametta.bench.report.leaderboard import _details, join
 from lametta.bench.running import cell as cells
 from lametta.bench.running import run
 from lametta.bench.running.workspace import Workspace
@@ -62,6 +66,17 @@ def test_eata_in_a_cell_is_eata_with_fisher_of_the_data_set(tmp_path):
 
     assert row["entropy"] == pytest.approx(entropy(held=True), rel=1e-5)
     assert row["entropy"] != pytest.approx(entropy(held=False), rel=1e-3)  # the term counts
+
+
+def test_the_cards_of_a_run_and_of_a_cell_have_it(tmp_path):
+    experiment, folder = with_eata(tmp_path), tmp_path / "results"
+    assert run(Workspace(experiment, folder), text=(tmp_path / "eata.toml").read_text()) == []
+    card = json.loads((folder / "card.json").read_text())
+    assert card["datasets"]["clean"]["images_a_domain"] == {"all": 50}
+    lines, shown = _details(join({"a": read_results(folder)}))
+    whole = {cell["title"]: [lines[at][0] for at in cell["lines"]] for _, cell in shown.values()}
+    assert "data set clean" in whole["EATA in iid"]
+    assert "data set clean" not in whole["Source in iid"]
 
 
 def test_source_data_has_no_labels(tmp_path):

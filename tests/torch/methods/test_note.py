@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from lametta import LamettaError
-from lametta.torch import NOTE, TENT, Classifier, SoTTA
+from lametta import LamettaError, methods
+from lametta.testing import check_adapter
+from lametta.torch import NOTE, Classifier, SoTTA
 from lametta.torch.memory import HUS, PBRS, Item
 from lametta.torch.norm import InstanceAwareNorm, batch_statistics, replace
-from tests.torch.golden import TOLERANCE, Net, Vectors, difference, golden
+from tests.torch.golden import TOLERANCE, Net, Vectors, difference, golden, replay
 
 INPUTS = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -114,28 +115,21 @@ def test_published_numbers_of_note(file, options, dtype, device):
 
 @golden
 def test_published_numbers_of_notes_variant_for_mixed_classes(dtype, device):
-    """NOTE*, which is TENT on instance-aware normalizations: the batch is its memory."""
-
-    class Star(TENT):
-        statistics = "all"
-
-        def prepare(self, net):
-            replace(net, InstanceAwareNorm.of)
-
+    """NOTE*: the memory holds the last samples, and each batch is normalized by itself."""
     vectors = vectors_of("note_star", dtype, device)
+    options = {"balanced": False, "bn_momentum": 0, "capacity": 16, "update_every": 16}
+    method = NOTE(vectors.classifier(), lr=1e-3, released=True, **options)
     vectors.arrays["out"] = vectors["out"].reshape(8, 16, 10)
-    for name in [name for name in vectors.arrays if name.startswith("param.")]:
+    for name in [*vectors.arrays]:
         vectors.arrays[name.replace("._bn.", ".")] = vectors.arrays.pop(name)
-    method = Star(vectors.classifier(), lr=1e-3, bn_momentum=0, predict_first=True)
-    # Its entropy is a mean over classes, too, which Adam is blind to but for its epsilon.
-    limit = 1e-4
-    parameters = dict(method.model.net.named_parameters())
-    for row, batch in vectors:
-        expected = torch.tensor(vectors["out"][row]).softmax(1)
-        assert difference(method.step(batch).probs, expected) < limit
-        for name, parameter in parameters.items():
-            if f"param.{name}" in vectors.arrays:
-                assert difference(parameter, vectors[f"param.{name}"][row]) < limit
+    stream = torch.cat([batch for _, batch in vectors])
+
+    def check(row, prediction):
+        places = vectors["mem.index"][16 * row + 15]
+        assert torch.equal(method.memory.inputs, stream[places])
+
+    gaps = replay(method, vectors, check=check)
+    assert {"loss", "grad.layer1.bn.weight", "param.layer1.bn.weight"} <= {*gaps}
 
 
 @golden
@@ -173,6 +167,15 @@ def test_answers_do_not_depend_on_how_a_stream_is_cut(make):
         found = [method.step(INPUTS[i : i + size]).probs for i in range(0, 24, size)]
         torch.testing.assert_close(torch.cat(found), expected, atol=1e-5, rtol=0)
     assert (expected[8:] - Net()(INPUTS[8:]).softmax(1)).abs().max() > 1e-3
+
+
+def test_the_variant_for_mixed_classes_keeps_the_contract():
+    """And looks ahead, as NOTE does not."""
+    method = note(balanced=False, bn_momentum=0, capacity=8)
+    check_adapter(method, INPUTS)
+    found = methods.find("note")
+    assert (method.causal, found.trait("causal", {"bn_momentum": 0})) == (False, False)
+    assert (note().causal, found.causal, methods.find("sotta").causal) == (True, True, True)
 
 
 def test_the_papers_loss_and_the_released_one():
@@ -262,6 +265,7 @@ def test_a_step_of_sotta_by_hand():
         (NOTE, {"k": -1}, "k must be a finite number >= 0, got -1"),
         (NOTE, {"capacity": 0}, "capacity must be an integer >= 1, got 0"),
         (NOTE, {"released": 1}, "released must be True or False, got 1"),
+        (NOTE, {"balanced": 1}, "balanced must be True or False, got 1"),
         (SoTTA, {"threshold": 2}, "threshold must be a finite number >= 0 and <= 1, got 2"),
         (SoTTA, {"rho": -1}, "rho must be a finite number >= 0, got -1"),
     ],

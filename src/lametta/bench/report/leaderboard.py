@@ -13,6 +13,7 @@ from lametta._files import PathLike, write_text
 from lametta.bench.analysis import gains, means, risk
 from lametta.bench.analysis.results import Results, read_card
 from lametta.bench.columns import SCHEMA, STREAM
+from lametta.bench.experiment.schema import source_data
 from lametta.bench.report.page import template
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.tables.experiment import card
@@ -318,6 +319,9 @@ def _card_lines(board: Leaderboard, row: Mapping[str, Any]) -> list[tuple[str, s
     for name in names:
         part = content[f"{name}s"]
         own[f"{name}s"] = {row[name]: part[row[name]]} if row[name] in part else {}
+    for method in own["methods"].values():
+        known = content["datasets"].keys() & source_data(method["params"]).values()
+        own["datasets"] |= {name: content["datasets"][name] for name in sorted(known)}
     own |= {"batch_sizes": [row["batch_size"]]}
     own |= {name: content[name] for name in ("metric", "interval") if name in content}
     lines: list[tuple[str, str]] = list(card(own).data.iter_rows())

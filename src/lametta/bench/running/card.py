@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 
 from lametta.bench.experiment import Cell
+from lametta.bench.experiment.schema import source_data
 from lametta.bench.running.workspace import Workspace
 from lametta.data.bank.extraction import weights_hash
 from lametta.methods import find
@@ -40,6 +41,7 @@ def protocol_card(
     experiment = workspace.experiment
     scenarios = {cell.scenario: experiment.scenarios[cell.scenario] for cell in cells}
     datasets = dict.fromkeys(spec.dataset for spec in scenarios.values())
+    datasets |= {name: None for cell in cells for name in source_data(cell.params).values()}
     by_scenario, by_method = (_first_by(name, cells) for name in ("scenario", "method"))
     return {
         "experiment": experiment.name,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lametta._checks import check_flag, check_integer, check_number
 from lametta.torch.adapt import GradientMethod, own
-from lametta.torch.memory import PBRS, cut, items_of
+from lametta.torch.memory import PBRS, Memory, cut, items_of
 from lametta.torch.network import Batch, Network, Outputs, norms_of
 from lametta.torch.norm import InstanceAwareNorm, replace
 from lametta.types import LamettaError
@@ -39,12 +39,15 @@ class NOTE(GradientMethod):
         How many samples the memory holds.
     update_every : int
         Of how many samples there is an update.
+    balanced : bool
+        Whether the memory is balanced by class; otherwise it holds the last samples. NOTE*, for
+        streams of mixed classes, is ``balanced=False, bn_momentum=0, lr=1e-3``.
     released : bool
         As the published code: the mean of the entropy over classes, too, with log(p + 1e-6).
     seed : int
         Of the memory's draws.
     bn_momentum : float
-        How far running statistics move in an update.
+        How far running statistics move in an update; 0 normalizes each part of a batch by itself.
     lr, optimizer, momentum, weight_decay, layers
         As for `GradientMethod`.
 
@@ -62,16 +65,16 @@ class NOTE(GradientMethod):
     k: float | None = 4.0
     capacity: int = 64
     update_every: int = 64
+    balanced: bool = True
     released: bool = False
     seed: int = 0  # type: ignore[misc]
-    memory: PBRS | None = own()
+    memory: Memory | None = own()
     seen: int = own(0)  # samples of the stream
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradients", "memory"})
     answers: ClassVar[str] = "before"
     passes: ClassVar[tuple[float, float] | None] = (2, 1)  # once the memory is full
     ordered: ClassVar[bool] = True  # samples enter the memory one by one
-    causal: ClassVar[bool] = True
     statistics: ClassVar[Literal["chosen", "all"]] = "all"
 
     def __post_init__(self) -> None:
@@ -80,7 +83,13 @@ class NOTE(GradientMethod):
             check_number("k", self.k, 0)
         check_integer("capacity", self.capacity, 1)
         check_integer("update_every", self.update_every, 1)
+        check_flag("balanced", self.balanced)
         check_flag("released", self.released)
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        """Whether later samples of a batch change nothing."""
+        return self.bn_momentum > 0
 
     def prepare(self, net: nn.Module, /) -> None:
         if not norms_of(net):
@@ -99,7 +108,7 @@ class NOTE(GradientMethod):
         answers = []
         for part in cut(batch, self.seen, self.update_every):
             with torch.no_grad():
-                answers.append(net(part, train=False))
+                answers.append(net(part, train=not self.bn_momentum))
             for item in items_of(part, answers[-1]):
                 memory.add(item)
             self.seen += len(part)
@@ -107,8 +116,10 @@ class NOTE(GradientMethod):
                 batch.info["loss"] = self.learn(net.batch(memory.inputs), net)
         return answers[0] if len(answers) == 1 else Outputs.cat(answers)
 
-    def make_memory(self) -> PBRS:
+    def make_memory(self) -> Memory:
         """An empty memory."""
+        if not self.balanced:
+            return Memory(self.capacity)
         return PBRS(self.capacity, draws=Random(self.seed))
 
     def learn(self, held: Batch, net: Network, /) -> Tensor:

@@ -51,6 +51,7 @@ class SoTTA(NOTE):
     threshold: float = 0.33
     rho: float = 0.05
     k: float | None = field(default=None, init=False, repr=False)
+    balanced: bool = field(default=True, init=False, repr=False)
     released: bool = field(default=False, init=False, repr=False)
 
     passes: ClassVar[tuple[float, float] | None] = (3, 2)  # once the memory is full
