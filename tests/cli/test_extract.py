@@ -191,3 +191,18 @@ def test_the_head_may_be_named(photos, tmp_path):
     wrong = invoke(photos, "--head", "fist", name=deep)
     assert wrong.exit_code == 2
     assert "--head must name a module of net, got 'fist'" in " ".join(wrong.stderr.split())
+
+
+def test_precision_is_part_of_what_a_bank_is(photos, tmp_path):
+    assert invoke(photos).exit_code == 0
+    result = invoke(photos, "--precision", "bf16")
+    assert result.exit_code == 2  # never the rows of the other
+    assert "precision" in result.output
+    result = invoke(photos, "--precision", "bf16", output="bf16.safetensors")
+    assert result.exit_code == 0, result.output
+    plain, bf16 = (Bank.open(tmp_path / f"{name}.safetensors") for name in ("bank", "bf16"))
+    assert bf16.header["precision"] == "bf16"
+    assert "precision" not in plain.header
+    assert np.abs(np.asarray(plain.logits) - np.asarray(bf16.logits)).max() > 0
+    np.testing.assert_allclose(plain.logits, bf16.logits, atol=0.02)
+    assert "--precision must be one of" in invoke(photos, "--precision", "fp8").output
