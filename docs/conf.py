@@ -55,8 +55,8 @@ def uncomment(app, page, source):
     source[0] = re.sub(r"<!-- sphinx\s(.*?)\s-->", r"\1", source[0], flags=re.DOTALL)
 
 
-# Each public name has a page of its own: what docs/api.md says of it in Sphinx's words moves there, and the
-# tables, which are there for readers of the Markdown too, lead to it.
+# Each public name has a page of its own: what docs/api.md says of it in Sphinx's words moves there,
+# and the tables, which readers of the Markdown see too, lead to it.
 ENTRY = re.compile(
     r"^\.\. (auto(?:class|function|exception)):: (\S+)\n((?:   .*\n)*)", re.MULTILINE
 )
