@@ -4,6 +4,7 @@ Blocks are marked by a comment in the line before them, which no reader sees:
 
 - ``<!-- not run: REASON -->``: it cannot run here;
 - ``<!-- file: NAME -->``: the reader saves it under this name;
+- ``<!-- needs: PACKAGE -->``: where it is not installed, a stand-in takes any call;
 - ``<!-- stays up -->``: a server, which runs until the page ends.
 
 A block of ``text`` is what the block before it prints. `scripts.tables` has the mark of tables.
@@ -24,17 +25,25 @@ import tomllib
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.serve.server import Server
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>not run|file|stays up)(?:: (?P<said>[^\n]*))? -->\n+)?"
+    r"(?:^<!-- (?P<mark>not run|file|needs|stays up)(?:: (?P<said>[^\n]*))? -->\n+)?"
     r"^(?P<fence>`{3,})(?P<language>[a-z]+)\n(?P<code>.*?)^(?P=fence)$",
     flags=re.DOTALL | re.MULTILINE,
 )
+_STAND_INS = {  # what is imported of each package
+    "mlflow": ("mlflow",),
+    "opentelemetry": ("opentelemetry", "opentelemetry.metrics"),
+    "tensorboard": ("torch.utils.tensorboard",),
+    "wandb": ("wandb",),
+}
 LANGUAGES = {"python", "sh", "text", "toml", "diff", "json", "yaml"}
 
 
@@ -113,7 +122,7 @@ class Reader:
         if block.language == "toml":
             tomllib.loads(code)
         elif block.language == "python" and block.mark != "file":
-            with contextlib.redirect_stdout(printed):
+            with contextlib.redirect_stdout(printed), _stand_ins(block):
                 exec(compile(code, self.module.__name__, "exec"), self.module.__dict__)
         elif block.language == "sh":
             for words in commands(code):
@@ -144,6 +153,19 @@ class Reader:
             return _lametta(arguments)
         assert program in ("curl", "ls", "head"), words
         return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@contextlib.contextmanager
+def _stand_ins(block: Block) -> Iterator[None]:
+    """Modules that take any call, where the block needs a package that is not installed."""
+    lacks = block.mark == "needs" and find_spec(str(block.said)) is None
+    names = _STAND_INS[str(block.said)] if lacks else ()
+    sys.modules.update((name, mock.MagicMock()) for name in names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 def _lametta(arguments: list[str]) -> str:
