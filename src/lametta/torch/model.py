@@ -447,8 +447,8 @@ def check_one_of_many(config: object) -> None:
         return
     if config.problem_type == "multi_label_classification":
         raise LamettaError(
-            "net must choose one class of several, got one for multi_label_classification, by its "
-            f"config; {ONE_OF_SEVERAL}"
+            "net must choose one class of several, got one that says yes or no to each: "
+            f"multi_label_classification, by its config; {ONE_OF_SEVERAL}"
         )
     if config.problem_type == "regression" or getattr(config, "num_labels", 2) < 2:
         raise LamettaError(
