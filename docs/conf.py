@@ -1,6 +1,7 @@
 """Sphinx's configuration."""
 
 import re
+import sys
 from pathlib import Path
 
 from docutils import nodes
@@ -122,7 +123,16 @@ def find_elsewhere(app, env, node, shown):
     return None
 
 
+# The notebooks of docs/notebooks.md, to be downloaded; their sources are in examples/notebooks.
+def write_notebooks(app):
+    sys.path.insert(0, str(Path(app.srcdir).parent))
+    from scripts import notebooks
+
+    notebooks.write(Path(app.srcdir, "notebooks"))
+
+
 def setup(app):
+    app.connect("builder-inited", write_notebooks)
     app.connect("builder-inited", write_entries)
     app.connect("source-read", uncomment)
     app.connect("source-read", leave_entries_out)

@@ -3,7 +3,9 @@
 The network is Resemblyzer's, an LSTM of 1.4 million parameters that was trained on people; the
 voices are eSpeak NG's, each with speed, pitch, words and noise of its own draw. A speaker is known
 from three utterances without noise; then they take turns of eight utterances, as people do. Nothing
-is downloaded: pip install resemblyzer espeakng-loader --no-deps (26 MB) brings both.
+is downloaded: both are packages of 26 MB,
+
+    pip install resemblyzer espeakng-loader --no-deps
 """
 
 import ctypes

