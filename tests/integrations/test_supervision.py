@@ -11,6 +11,7 @@ import pytest
 from lametta import LamettaError, Prudent, Streams
 from lametta.correctors import Average, Track
 from lametta.integrations.supervision import ClassSmoother
+from lametta.taxonomy import Taxonomy
 from tests.conftest import make_batch
 
 K = 4
@@ -252,3 +253,22 @@ def test_a_track_with_nan_stays_as_it_is_alone():
     assert found.class_id.tolist() == [2, 0]
     assert found.confidence[1] == 0.6
     assert found.data["source_confidence"][1] == 0.6
+
+
+def test_detections_are_named_at_the_level_that_is_sure():
+    taxonomy = Taxonomy(["animal;cat;lion", "animal;cat;tiger", "animal;dog"])
+    smoother = ClassSmoother(n_classes=3, taxonomy=taxonomy)
+    probs = np.array([[0.5, 0.45, 0.05], [0.4, 0.2, 0.4]])
+    detections = sv().Detections(
+        xyxy=np.zeros((2, 4)),
+        class_id=probs.argmax(1),
+        confidence=probs.max(1),
+        tracker_id=np.array([1, -1]),  # the other is of no track
+    )
+    smoothed = smoother.update_with_detections(detections, probs=probs)
+    assert smoothed.data["taxon"].tolist() == ["cat", "animal"]
+    np.testing.assert_allclose(smoothed.data["taxon_confidence"], [0.95, 1])
+    empty = smoother.update_with_detections(sv().Detections.empty())
+    assert empty.data["taxon"].tolist() == []
+    with pytest.raises(LamettaError, match="taxonomy must have 4 classes, got 3"):
+        ClassSmoother(n_classes=4, taxonomy=taxonomy)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from lametta._arrays import from_top_k, to_numpy
 from lametta._checks import check_integer, check_number
 from lametta.correctors import Streams
 from lametta.methods import as_corrector
+from lametta.taxonomy import Taxonomy
 from lametta.types import Array, Corrector, LamettaError
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class ClassSmoother:
         How many frames in a row a track may be missing before it is forgotten.
     most : int
         How many tracks are remembered; beyond that, the least recently seen is forgotten.
+    taxonomy : Taxonomy, optional
+        What the classes are kinds of. Then ``data["taxon"]`` and ``data["taxon_confidence"]`` say
+        for each detection the most exact part of it that is ``sure``: a species, or "animal".
+    sure : float
+        The confidence that such an answer needs.
 
     Examples
     --------
@@ -67,6 +73,8 @@ class ClassSmoother:
     class_names: Sequence[str] | None = None
     lost: int = 300
     most: int = 10_000
+    taxonomy: Taxonomy | None = None
+    sure: float = 0.8
     _streams: Streams = field(init=False, repr=False, compare=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _names: dict[int, object] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -75,6 +83,10 @@ class ClassSmoother:
     def __post_init__(self) -> None:
         check_integer("n_classes", self.n_classes, 2)
         check_integer("lost", self.lost, 1)
+        check_number("sure", self.sure, 0.5, 1)
+        if self.taxonomy is not None and len(self.taxonomy) != self.n_classes:
+            got = len(self.taxonomy)
+            raise LamettaError(f"taxonomy must have {self.n_classes} classes, got {got}")
         self._streams = Streams(as_corrector(self.corrector), most=self.most)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise LamettaError(
@@ -203,7 +215,26 @@ class ClassSmoother:
             data.setdefault(_SOURCE + NAME, names)
             if "class_id" in changed:
                 self._rename(data, tracked, found["class_id"])
+        if self.taxonomy is not None:
+            self._add_taxa(data, detections, given, tracked, answers)
         return replace(detections, **changed, data=data)
+
+    def _add_taxa(
+        self,
+        data: dict[str, Any],
+        detections: "Detections",
+        given: NDArray[np.floating] | None,
+        tracked: NDArray[np.intp],
+        answers: NDArray[np.floating],
+    ) -> None:
+        """Say what each detection is, as exactly as is sure: the others by their own outputs."""
+        taxonomy = cast(Taxonomy, self.taxonomy)
+        probs = self._rows(detections, np.arange(len(detections))) if given is None else given
+        probs = np.array(probs, dtype=float).reshape(-1, self.n_classes)
+        probs[tracked] = answers
+        taxa = taxonomy.answer(probs, sure=self.sure)
+        data["taxon"] = np.array([taxon.name for taxon in taxa], dtype=str)
+        data["taxon_confidence"] = np.array([taxon.confidence for taxon in taxa], dtype=float)
 
     def _rename(
         self, data: dict[str, Any], tracked: NDArray[np.intp], classes: NDArray[np.intp]
