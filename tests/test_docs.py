@@ -222,6 +222,13 @@ def _section(name: str, title: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.parametrize("begin", ["| what do you have?", "| your stream | take |"])
+def test_the_front_page_asks_what_the_readme_asks(begin):
+    readme, front = (PAGES[name] for name in ("README.md", "docs/index.md"))
+    table = begin + readme.partition(begin)[2].partition("\n\n")[0]
+    assert table.replace("docs/", "") in front
+
+
 def test_the_readme_says_what_a_correction_costs():
     page = " ".join(PAGES["docs/adaptation.md"].split())
     worst = re.search(r"where classes are shuffled, LAME loses up to ([\d.]+) points", page)[1]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from lametta.bench.analysis.results import read_results
 from lametta.bench.experiment import bundled, json_schema, load
 from lametta.cli import app
 from lametta.cli._console import err, out
@@ -59,6 +60,8 @@ def test_run_report_and_compare_print_json(tmp_path):
     assert json.loads(result.stdout)["equal"] is True
     page = json.loads(invoke("report", tmp_path / "r", "--json").stdout)
     assert [row["method"] for row in page["accuracies"]] == ["Source", "LAME"]
+    shown = read_results(tmp_path / "r")._repr_html_()  # as a notebook asks for it
+    assert all(word in shown for word in ("<table", "LAME", "sorted"))
 
 
 @pytest.mark.slow

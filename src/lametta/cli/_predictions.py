@@ -107,9 +107,9 @@ def _check_sums(probs: NDArray[np.generic]) -> None:
 
 def _names(header: Header, n_outputs: int) -> tuple[str, ...]:
     """The names of the model's classes: the file's, or ImageNet's if its model knows these."""
-    names = tuple(header.get("classes", ()))
-    if len(names) == n_outputs:
-        return names
+    for key in ("classes", "class_names"):  # of the labels, or of the model by itself
+        if len(names := tuple(header.get(key, ()))) == n_outputs:
+            return names
     known = str(header.get("model")).startswith(_IMAGENET_MODELS) and n_outputs == len(IMAGENET)
     return IMAGENET if known else ()
 

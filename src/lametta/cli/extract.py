@@ -191,6 +191,7 @@ def run_model(
         loaded = zoo.load(model, weights=weights, device=device, **how)
         classifier = Classifier(loaded.net, head)
     header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net), **loaded.computed}
+    header |= {"class_names": list(loaded.class_names)} if loaded.class_names else {}
     header |= {} if head is None else {"head": head}  # features of two heads are never mixed
     start = time.perf_counter()
     done: list[int] = []

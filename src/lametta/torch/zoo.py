@@ -52,6 +52,16 @@ class Loaded:
     name: str
     computed: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What its classes are called, where its configuration says so, as Hugging Face's do."""
+        names = getattr(getattr(self.net, "config", None), "id2label", None) or {}
+        if set(names) != set(range(len(names))):
+            return ()
+        found = tuple(str(names[i]) for i in range(len(names)))
+        # What transformers calls classes that nobody named.
+        return () if any(name == f"LABEL_{i}" for i, name in enumerate(found)) else found
+
 
 def load(
     name: str,
