@@ -18,7 +18,8 @@ prints and stores the table of docs/video.md.
 
 ``--taxa`` asks at what level of WordNet answers are 80 % sure, in banks of ImageNet's classes: the
 share of frames whose answer is a class, how often these are right, and all answers, classes or
-not. It prints and stores the table of docs/integrations/trackers.md.
+not. ``--lost`` cuts long tracks after every eighth frame, as a tracker does that loses objects.
+Both print and store tables of docs/integrations/trackers.md.
 """
 
 import argparse
@@ -268,6 +269,19 @@ def _levels(
     }
 
 
+def lost(folders: list[Path], n: int) -> Iterator[dict[str, str]]:
+    """A line a bank: long tracks whose ids are lost, and either begun anew or gone on with."""
+    for bank, samples in banks(folders, quick=False):
+        found = dict(tracks(samples, n)).get("long", [])
+        pieces = [piece for own in found for piece in np.split(own, range(8, len(own), 8))]
+        if pieces:
+            cells = {"source": score(samples, pieces, "source", confidence=False)[0]}
+            cells["begun anew"] = score(samples, pieces, "track", confidence=False)[0]
+            cells["gone on with"] = score(samples, found, "track", confidence=False)[0]
+            data = bank.rpartition("_")[0].replace("_", " ")
+            yield {"": data, **{name: f"{value:.1f}" for name, value in cells.items()}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
@@ -275,6 +289,7 @@ def main() -> None:
     parser.add_argument("--confidence", action="store_true")
     parser.add_argument("--crop", type=Path, metavar="VIDEOS")
     parser.add_argument("--taxa", action="store_true")
+    parser.add_argument("--lost", action="store_true")
     parser.add_argument("--sure", type=Path, metavar="ROOT")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -283,11 +298,12 @@ def main() -> None:
     if options.crop:
         crop(options.crop, options.folders[0])
         return
-    if options.sure or options.taxa:
+    if options.sure or options.taxa or options.lost:
+        of_tracks = taxa if options.taxa else lost
         lines = list(
             sure(options.folders[0], options.sure)
             if options.sure
-            else taxa(options.folders, options.tracks)
+            else of_tracks(options.folders, options.tracks)
         )
         for line in [dict.fromkeys(lines[0], ""), *lines]:
             print("| " + " | ".join(line.values()) + " |")

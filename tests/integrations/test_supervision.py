@@ -272,3 +272,27 @@ def test_detections_are_named_at_the_level_that_is_sure():
     assert empty.data["taxon"].tolist() == []
     with pytest.raises(LamettaError, match="taxonomy must have 4 classes, got 3"):
         ClassSmoother(n_classes=4, taxonomy=taxonomy)
+
+
+def test_a_lost_track_goes_on_under_another_id():
+    def seen(ids, probs, boxes):
+        detections = sv().Detections(
+            xyxy=np.array(boxes, float), class_id=np.zeros(len(ids), int), tracker_id=np.array(ids)
+        )
+        smoothed = smoother.update_with_detections(detections, probs=np.array(probs))
+        return smoothed.class_id.tolist()
+
+    sure, unsure = [0.05, 0.9, 0.05, 0.0], [0.4, 0.3, 0.3, 0.0]
+    near, far = [[0, 0, 10, 10]], [[50, 50, 60, 60]]
+    for reattach, answers in ((None, [0, 0]), (0.5, [1, 0])):
+        smoother = ClassSmoother(n_classes=4, reattach=reattach)
+        for _ in range(5):
+            seen([1], [sure], near)
+        assert seen([2, 3], [unsure, unsure], [[1, 0, 11, 10], *far]) == answers
+    assert smoother.tracks == [1, 3]
+    assert seen([1, 2], [sure, unsure], [*near, *near]) == [1, 0]  # both are there: two objects
+    assert sorted(smoother.tracks) == [1, 2, 3]
+    smoother.reset()
+    assert seen([9], [unsure], near) == [0]
+    with pytest.raises(LamettaError, match="reattach must be"):
+        ClassSmoother(n_classes=4, reattach=2)
