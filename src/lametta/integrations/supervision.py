@@ -136,7 +136,7 @@ class ClassSmoother:
         tracked = np.flatnonzero([] if ids is None else ids >= 0)
         tracks = [] if ids is None else ids[tracked].tolist()
         if self.reattach is not None:
-            tracks = self._reattached(tracks, detections.xyxy[tracked])
+            tracks = self._reattached(tracks, np.asarray(detections.xyxy, float)[tracked])
         given = self._given("probs", detections, PROBS, probs)
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
