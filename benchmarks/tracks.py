@@ -15,6 +15,11 @@ them; ``--quick`` is for the tests.
 log-likelihood (NLL) of `Track`, of `LAME` in batches and of `Windowed` on the seven videos under
 ROOT/video, clean and corrupted, by EfficientNet-Lite0, whose banks are made in FOLDER once. It
 prints and stores the table of docs/video.md.
+
+``--taxa`` asks at what level of WordNet answers are 80 % sure, in banks of ImageNet's classes: the
+share of frames whose answer is a class, how often these are right, and all answers, classes or
+not. ``--lost`` cuts long tracks after every eighth frame, as a tracker does that loses objects.
+Both print and store tables of docs/integrations/trackers.md.
 """
 
 import argparse
@@ -34,6 +39,8 @@ from lametta.affinity import scenes
 from lametta.correctors import Average, Majority, Memory, Product, Track
 from lametta.data.bank.bank import read_arrays
 from lametta.data.classes.imagenet import IMAGENET
+from lametta.data.classes.wordnet import wordnet_taxonomy
+from lametta.taxonomy import Taxonomy
 from lametta.types import Corrector
 
 VIDEOS = promise.VIDEOS  # and their classes in ImageNet
@@ -218,12 +225,71 @@ def _how_sure(
     return {title if half == "chosen" else f"{title}, others": x for title, x in cells.items()}
 
 
+def taxa(folders: list[Path], n: int) -> Iterator[dict[str, str]]:
+    """A line a bank, a kind of tracks and a rule: shares of frames in percent."""
+    taxonomy = wordnet_taxonomy()
+    for bank, samples in banks(folders, quick=False):
+        if samples.probs.shape[1] != len(taxonomy):
+            continue
+        usual = (pair for pair in tracks(samples, n) if "wrong" not in pair[0])
+        for kind, found in usual:
+            for rule in ("source", "average", "track"):
+                shares = _levels(taxonomy, samples, found, RULES[rule])
+                data = bank.rpartition("_")[0].replace("_", " ")
+                yield {"": data, "tracks": kind, "rule": rule, **shares}
+
+
+def _levels(
+    taxonomy: Taxonomy, samples: Samples, found: list[Any], corrector: Corrector | None
+) -> dict[str, str]:
+    rows = []
+    for own in found:
+        probs = samples.probs[own]
+        if corrector is not None:
+            corrector.reset()
+            probs = corrector.correct(samples.features[own], probs).probs
+        rows += [
+            (
+                top == label,
+                taxon.level + 1 == len(taxonomy.paths[top]),
+                taxonomy.holds(taxon, label),
+                taxon.level,
+            )
+            for taxon, top, label in zip(
+                taxonomy.answer(probs), probs.argmax(axis=1), samples.labels[own], strict=True
+            )
+        ]
+    right, is_class, holds, level = np.array(rows).T
+    return {
+        "right, forced": f"{100 * right.mean():.1f}",
+        "a class": f"{100 * is_class.mean():.1f}",
+        "right of these": f"{100 * holds[is_class == 1].mean():.1f}",
+        "right at its level": f"{100 * holds.mean():.1f}",
+        "mean level": f"{level.mean():.1f}",
+    }
+
+
+def lost(folders: list[Path], n: int) -> Iterator[dict[str, str]]:
+    """A line a bank: long tracks whose ids are lost, and either begun anew or gone on with."""
+    for bank, samples in banks(folders, quick=False):
+        found = dict(tracks(samples, n)).get("long", [])
+        pieces = [piece for own in found for piece in np.split(own, range(8, len(own), 8))]
+        if pieces:
+            cells = {"source": score(samples, pieces, "source", confidence=False)[0]}
+            cells["begun anew"] = score(samples, pieces, "track", confidence=False)[0]
+            cells["gone on with"] = score(samples, found, "track", confidence=False)[0]
+            data = bank.rpartition("_")[0].replace("_", " ")
+            yield {"": data, **{name: f"{value:.1f}" for name, value in cells.items()}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     parser.add_argument("--tracks", type=int, default=210, help="short ones of a kind")
     parser.add_argument("--confidence", action="store_true")
     parser.add_argument("--crop", type=Path, metavar="VIDEOS")
+    parser.add_argument("--taxa", action="store_true")
+    parser.add_argument("--lost", action="store_true")
     parser.add_argument("--sure", type=Path, metavar="ROOT")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -232,8 +298,13 @@ def main() -> None:
     if options.crop:
         crop(options.crop, options.folders[0])
         return
-    if options.sure:
-        lines = list(sure(options.folders[0], options.sure))
+    if options.sure or options.taxa or options.lost:
+        of_tracks = taxa if options.taxa else lost
+        lines = list(
+            sure(options.folders[0], options.sure)
+            if options.sure
+            else of_tracks(options.folders, options.tracks)
+        )
         for line in [dict.fromkeys(lines[0], ""), *lines]:
             print("| " + " | ".join(line.values()) + " |")
         store.write(options.csv, lines)

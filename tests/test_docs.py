@@ -85,14 +85,14 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
     for name, text in PAGES.items():
         for block in blocks(text):
             assert block.language in LANGUAGES, name
-            assert (block.mark in ("not run", "file")) == bool(block.said), name
+            assert (block.mark in ("not run", "file", "needs")) == bool(block.said), name
             if block.mark == "not run":
                 assert len(block.said.split()) > 2, name
                 left.append(name)
     assert len([name for name in left if "integrations" not in name]) <= 10
     # A mark that is misspelled would be no mark.
     said = {mark.strip() for text in PAGES.values() for mark in re.findall(r"<!-- ([\w ]+)", text)}
-    known = {"not run", "file", "stays up", "sphinx", "made by scripts", "end", "figures"}
+    known = {"not run", "file", "needs", "stays up", "sphinx", "made by scripts", "end", "figures"}
     assert said <= known | {"road", "end of road"}
 
 
@@ -222,6 +222,13 @@ def _section(name: str, title: str) -> str:
     text = PAGES[name].partition(f"## {title}\n")[2].partition("\n## ")[0]
     assert text, title
     return " ".join(text.split())
+
+
+@pytest.mark.parametrize("begin", ["| what do you have?", "| your stream | take |"])
+def test_the_front_page_asks_what_the_readme_asks(begin):
+    readme, front = (PAGES[name] for name in ("README.md", "docs/index.md"))
+    table = begin + readme.partition(begin)[2].partition("\n\n")[0]
+    assert table.replace("docs/", "") in front
 
 
 def test_the_readme_says_what_a_correction_costs():

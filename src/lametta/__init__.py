@@ -15,7 +15,15 @@ if _TYPE_CHECKING:
     from lametta.affinity import knn, linear, rbf
     from lametta.classmap import ClassMap
     from lametta.correctors import LAME, Memory, Prudent, Shadow, Streams, Windowed
-    from lametta.types import Adapter, Corrector, LamettaError, Model, Output, Prediction
+    from lametta.types import (
+        Adapter,
+        Corrector,
+        LamettaDeprecationWarning,
+        LamettaError,
+        Model,
+        Output,
+        Prediction,
+    )
 
 __version__ = "0.1.0"
 
@@ -27,6 +35,7 @@ __all__ = [
     "Corrector",
     "LameResult",
     "LameStreamsResult",
+    "LamettaDeprecationWarning",
     "LamettaError",
     "Memory",
     "Model",

@@ -19,6 +19,7 @@ from array_api_compat import (
 )
 from numpy.typing import NDArray
 
+from lametta._checks import ONE_OF_SEVERAL
 from lametta.types import Array, LamettaError
 
 Floats: TypeAlias = NDArray[np.floating]
@@ -92,7 +93,7 @@ def check_classes(name: str, x: Array) -> None:
         raise LamettaError(
             f"{name} must have a column for each of two classes or more, got shape "
             f"{tuple(x.shape)}: of a binary classifier with one output, take probabilities "
-            "[1 - p, p] or logits [0, z]"
+            f"[1 - p, p] or logits [0, z]; {ONE_OF_SEVERAL}"
         )
 
 

@@ -162,6 +162,13 @@ def check_package(module: str, install: str, user: str) -> None:
         raise LamettaError(f"{user} needs {module}: pip install {install}")
 
 
+ONE_OF_SEVERAL = (
+    "a classifier has to choose one class of several: multi-label classification and regression "
+    "are not corrected"
+)
+"""What every entry says to outputs of another kind."""
+
+
 def extra(name: str) -> str:
     """What pip installs for one of lametta's extras: no package index has a release yet."""
     return f"'.[{name}]' in a clone of lametta"

@@ -26,6 +26,16 @@ class LamettaError(ValueError):
     """
 
 
+class LamettaDeprecationWarning(DeprecationWarning):
+    """Something of lametta will go. The message says what to use, and in which version it goes.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("error", LamettaDeprecationWarning)  # in the tests of a project
+    """
+
+
 @dataclass(frozen=True)
 class Output:
     """Outputs of a frozen model for one batch: features and logits.

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from lametta._files import file_lock
+from lametta.cli._predictions import read
 from lametta.cli.extract import extract
 from lametta.data.bank import Bank
 from lametta.data.bank.extraction import weights_hash
@@ -191,3 +192,32 @@ def test_the_head_may_be_named(photos, tmp_path):
     wrong = invoke(photos, "--head", "fist", name=deep)
     assert wrong.exit_code == 2
     assert "--head must name a module of net, got 'fist'" in " ".join(wrong.stderr.split())
+
+
+def test_precision_is_part_of_what_a_bank_is(photos, tmp_path):
+    assert invoke(photos).exit_code == 0
+    result = invoke(photos, "--precision", "bf16")
+    assert result.exit_code == 2  # never the rows of the other
+    assert "precision" in result.output
+    result = invoke(photos, "--precision", "bf16", output="bf16.safetensors")
+    assert result.exit_code == 0, result.output
+    plain, bf16 = (Bank.open(tmp_path / f"{name}.safetensors") for name in ("bank", "bf16"))
+    assert bf16.header["precision"] == "bf16"
+    assert "precision" not in plain.header
+    assert np.abs(np.asarray(plain.logits) - np.asarray(bf16.logits)).max() > 0
+    np.testing.assert_allclose(plain.logits, bf16.logits, atol=0.02)
+    assert "--precision must be one of" in invoke(photos, "--precision", "fp8").output
+
+
+def test_names_of_a_models_classes_go_with_its_bank(photos, tmp_path, monkeypatch):
+    called = dict(enumerate(("lynx", "fox", "owl", "elk")))
+    for names, wanted in ((called, list(called.values())), ({0: "LABEL_0", 1: "b"}, None)):
+        net = Net()
+        net.config = SimpleNamespace(id2label=names)
+        built = net, Preprocess(resize=None, crop=None)
+        monkeypatch.setattr(sys.modules["user_nets"], "net", lambda built=built: built)
+        result = invoke(photos, "--data", photos / "a", "--restart")  # a folder without labels
+        assert result.exit_code == 0, result.output
+        path = tmp_path / "bank.safetensors"
+        assert Bank.open(path).header.get("class_names") == wanted
+        assert read(path, None).classes == tuple(wanted or ())

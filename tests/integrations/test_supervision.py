@@ -11,6 +11,7 @@ import pytest
 from lametta import LamettaError, Prudent, Streams
 from lametta.correctors import Average, Track
 from lametta.integrations.supervision import ClassSmoother
+from lametta.taxonomy import Taxonomy
 from tests.conftest import make_batch
 
 K = 4
@@ -252,3 +253,46 @@ def test_a_track_with_nan_stays_as_it_is_alone():
     assert found.class_id.tolist() == [2, 0]
     assert found.confidence[1] == 0.6
     assert found.data["source_confidence"][1] == 0.6
+
+
+def test_detections_are_named_at_the_level_that_is_sure():
+    taxonomy = Taxonomy(["animal;cat;lion", "animal;cat;tiger", "animal;dog"])
+    smoother = ClassSmoother(n_classes=3, taxonomy=taxonomy)
+    probs = np.array([[0.5, 0.45, 0.05], [0.4, 0.2, 0.4]])
+    detections = sv().Detections(
+        xyxy=np.zeros((2, 4)),
+        class_id=probs.argmax(1),
+        confidence=probs.max(1),
+        tracker_id=np.array([1, -1]),  # the other is of no track
+    )
+    smoothed = smoother.update_with_detections(detections, probs=probs)
+    assert smoothed.data["taxon"].tolist() == ["cat", "animal"]
+    np.testing.assert_allclose(smoothed.data["taxon_confidence"], [0.95, 1])
+    empty = smoother.update_with_detections(sv().Detections.empty())
+    assert empty.data["taxon"].tolist() == []
+    with pytest.raises(LamettaError, match="taxonomy must have 4 classes, got 3"):
+        ClassSmoother(n_classes=4, taxonomy=taxonomy)
+
+
+def test_a_lost_track_goes_on_under_another_id():
+    def seen(ids, probs, boxes):
+        detections = sv().Detections(
+            xyxy=np.array(boxes, float), class_id=np.zeros(len(ids), int), tracker_id=np.array(ids)
+        )
+        smoothed = smoother.update_with_detections(detections, probs=np.array(probs))
+        return smoothed.class_id.tolist()
+
+    sure, unsure = [0.05, 0.9, 0.05, 0.0], [0.4, 0.3, 0.3, 0.0]
+    near, far = [[0, 0, 10, 10]], [[50, 50, 60, 60]]
+    for reattach, answers in ((None, [0, 0]), (0.5, [1, 0])):
+        smoother = ClassSmoother(n_classes=4, reattach=reattach)
+        for _ in range(5):
+            seen([1], [sure], near)
+        assert seen([2, 3], [unsure, unsure], [[1, 0, 11, 10], *far]) == answers
+    assert smoother.tracks == [1, 3]
+    assert seen([1, 2], [sure, unsure], [*near, *near]) == [1, 0]  # both are there: two objects
+    assert sorted(smoother.tracks) == [1, 2, 3]
+    smoother.reset()
+    assert seen([9], [unsure], near) == [0]
+    with pytest.raises(LamettaError, match="reattach must be"):
+        ClassSmoother(n_classes=4, reattach=2)

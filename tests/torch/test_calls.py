@@ -318,3 +318,16 @@ def test_gradients_are_finite_at_probabilities_of_0():
 def test_tent_says_what_it_needs():
     with pytest.raises(LamettaError, match="model must be a lametta.torch.Classifier, got Net"):
         tent(Net()).step(INPUTS)
+
+
+@pytest.mark.slow
+def test_the_network_inside_distributed_data_parallel_is_taken(tmp_path):
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        net = Net()
+        assert torch.equal(
+            wrap(nn.parallel.DistributedDataParallel(net))(INPUTS), wrap(net)(INPUTS)
+        )
+    finally:
+        torch.distributed.destroy_process_group()

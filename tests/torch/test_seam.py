@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from lametta import LAME, Corrected, LamettaError, methods
+from lametta import LAME, Corrected, LamettaDeprecationWarning, LamettaError, methods
 from lametta.torch import (
     TENT,
     AdaBN,
@@ -529,7 +529,9 @@ def test_learning_without_an_optimizer():
 def test_the_former_base_still_works():
     from lametta.torch import GradientAdapter
 
-    with pytest.warns(DeprecationWarning, match="derive Former from lametta.torch.LossMethod"):
+    with pytest.warns(
+        LamettaDeprecationWarning, match="derive Former from lametta.torch.LossMethod"
+    ):
 
         class Former(GradientAdapter):
             def loss(self, log_probs):

@@ -1,5 +1,6 @@
 """Networks by name: which names there are, what each kind loads, and what is said of others."""
 
+import copy
 import re
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from lametta import LamettaError
 from lametta.networks import NETWORKS
 from lametta.preprocess import Preprocess
-from lametta.torch import Classifier
+from lametta.torch import Classifier, wrap
 from lametta.torch.resnet import ResNet
 from lametta.torch.zoo import load, names
 from tests.conftest import shared
@@ -354,3 +355,40 @@ def test_hf_names_that_cannot_be_are_named(transformers):
     transformers.processor = SimpleNamespace(rescale_offset=True)
     with pytest.raises(LamettaError, match="without rescale_offset, got 'hf:offset'"):
         load("hf:offset")
+
+
+def test_bf16_holds_for_passes_and_their_copies_and_leaves_weights():
+    loaded = load("embedded:digits", precision="bf16")
+    x = torch.rand(4, 1, 8, 8)
+    for net in (loaded.net, copy.deepcopy(loaded.net)):
+        assert net(x).dtype == torch.bfloat16
+        assert {p.dtype for p in net.parameters()} == {torch.float32}
+    copied = copy.deepcopy(loaded.net)
+    copied.load_state_dict({name: 0 * value for name, value in copied.state_dict().items()})
+    assert not copied(x).any()  # its own weights, not those of the original
+    with pytest.raises(LamettaError, match="precision must be one of 'float32', 'bf16'"):
+        load("embedded:digits", precision="fp8")
+
+
+@pytest.mark.parametrize("method", ["tent", "adabn", "sar", "prudent"])
+def test_methods_adapt_a_network_in_bf16(method):
+    x = torch.rand(16, 1, 8, 8)
+    both = (
+        wrap(load("embedded:digits", precision=precision).net, method)(x)
+        for precision in ("float32", "bf16")
+    )
+    float32, bf16 = (logits.float().softmax(1) for logits in both)
+    assert bf16.isfinite().all()
+    torch.testing.assert_close(bf16, float32, atol=0.05, rtol=0)
+
+
+def test_a_compiled_network_gives_its_features(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda net: compiled.append(net))
+    loaded = load("embedded:digits", compile=True)
+    assert compiled == [loaded.net]
+    assert loaded.computed == {"compile": True}
+    compiled = wrap(load("embedded:digits").net, "tent")
+    compiled.adapter.model.net._compiled_call_impl = lambda x: x
+    with pytest.raises(LamettaError, match="net must not be compiled where a method adapts it"):
+        compiled(torch.rand(4, 1, 8, 8))

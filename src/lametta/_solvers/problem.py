@@ -7,6 +7,7 @@ import numpy as np
 from array_api_compat import is_jax_array, is_numpy_array
 
 from lametta._arrays import row_sums, to_numpy
+from lametta._checks import ONE_OF_SEVERAL
 from lametta.affinity import Affinity
 from lametta.types import Array, LamettaError
 
@@ -68,4 +69,6 @@ def _wrong_values(x: Array, q: Array, sums: Array, xp: ModuleType) -> LamettaErr
         return LamettaError(f"probs must be >= 0, got {float(to_numpy(xp.min(q)))}")
     row = int(xp.argmax(xp.abs(sums - 1)))
     total = float(to_numpy(sums[row]))
-    return LamettaError(f"probs must have rows that sum to 1, got {total:.6g} in row {row}")
+    return LamettaError(
+        f"probs must have rows that sum to 1, got {total:.6g} in row {row}; {ONE_OF_SEVERAL}"
+    )

@@ -403,9 +403,10 @@ def probe(spec: ModelSpec, device: str, batch_size: int, data: Dataset | None = 
     """
     import torch
 
-    from lametta.torch import TENT, Classifier
+    from lametta.torch import TENT, Classifier, zoo
 
     net, preprocess = _build(spec)
+    zoo.set_computed(net, precision=spec.precision, compile=spec.compile)
     if data is not None:
         image = data.samples[0]
     elif preprocess is not None:

@@ -1,7 +1,10 @@
 """Console output, progress, user errors, and options that several commands share."""
 
+import json
+import logging
 import os
 import tomllib
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -33,6 +36,18 @@ if TYPE_CHECKING:
 
 _SECONDS = 10.0  # between lines of progress
 
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Precision: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE",
+        help="float32, or bf16: passes under autocast to bfloat16.",
+        show_default="float32",
+    ),
+]
+Compiled: TypeAlias = Annotated[
+    bool, typer.Option("--compile", help="Compile networks at their first pass.")
+]
 Features: TypeAlias = Annotated[
     str | None, typer.Option(help="The model's tensor of features, if it is not found.")
 ]
@@ -55,14 +70,43 @@ out = Console()
 err = Console(stderr=True)
 
 
+@contextmanager
+def loudness(verbose: bool | None, *, muted: bool = False) -> Iterator[None]:
+    """Print as ``--verbose`` (True), ``--quiet`` (False) or neither (None) says.
+
+    Muted, nothing goes to the standard output but what `print_json` prints there.
+    """
+    logger, handler = logging.getLogger("lametta"), logging.StreamHandler()
+    before = logger.level, out.quiet, err.quiet
+    if verbose is not None:
+        out.quiet = err.quiet = not verbose
+    out.quiet = out.quiet or muted
+    if verbose:
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        level, out.quiet, err.quiet = before
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+def print_json(found: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print what a command found, for scripts."""
+    typer.echo(json.dumps(found, indent=2, default=str))
+
+
 def print_line(line: str, console: Console = out) -> None:
     """Print a line as it is, whatever brackets it holds and however long it is."""
     console.print(Text(line), soft_wrap=True)
 
 
 def print_error(message: str) -> None:
-    """Print on the error stream what is wrong."""
-    err.print(Text.assemble(("lametta:", "bold red"), " ", message), soft_wrap=True)
+    """Print on the error stream what is wrong, however quiet the others are."""
+    Console(stderr=True).print(
+        Text.assemble(("lametta:", "bold red"), " ", message), soft_wrap=True
+    )
 
 
 def show_table(*columns: Column | str, rows: Iterable[Iterable[str | Text]]) -> None:
@@ -107,6 +151,8 @@ def progress_bar(*, transient: bool = True) -> Progress:
 
     Where the error stream is no terminal, but a file say, it prints a line now and then.
     """
+    if err.quiet:
+        return Progress(disable=True)
     if not err.is_terminal:
         return _Lines(brief=transient)
     return Progress(
@@ -157,6 +203,8 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (LamettaError, OSError) as error:
+        if logging.getLogger("lametta").isEnabledFor(logging.DEBUG):  # as --verbose has it
+            traceback.print_exc()
         print_error(plain_error(error) if isinstance(error, OSError) else str(error))
         raise typer.Exit(2) from None
 
@@ -247,6 +295,12 @@ def find_device(device: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def computed(precision: str | None, compiled: bool) -> dict[str, object]:
+    """What ``--precision`` and ``--compile`` ask for, where they were given."""
+    options: dict[str, object] = {} if precision is None else {"precision": precision}
+    return options | ({"compile": True} if compiled else {})
 
 
 def check_device(device: str) -> None:

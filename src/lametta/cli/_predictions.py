@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import lametta
 from lametta._arrays import Floats, check_classes, softmax, widen
-from lametta._checks import import_optional
+from lametta._checks import ONE_OF_SEVERAL, import_optional
 from lametta._files import atomic_write, escape_formula, remove_abandoned_files
 from lametta.cli._console import load_map, option_names
 from lametta.cli._table import read_table
@@ -32,6 +32,7 @@ from lametta.data.dataset import abbreviate, check_range
 from lametta.types import LamettaError, Prototypes
 
 _ENDINGS = (".npz", ".safetensors", ".csv", ".parquet")
+_SLACK = 0.05  # of the sum of a row
 _ENTRIES = 2**24  # that are pooled at a time
 _IMAGENET_MODELS = ("efficientnet_lite", "paper:", "timm:")  # names of those with its 1000 classes
 _Column: TypeAlias = NDArray[np.generic]  # numbers or text, one a sample
@@ -69,6 +70,8 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     outputs = np.asarray(arrays[name])
     check_finite(name, outputs)
     check_classes(f"{name} of IN", outputs)
+    if name == "probs":
+        _check_sums(outputs)
     n_outputs = outputs.shape[1]
     notes = []
     if "features" not in arrays:
@@ -96,11 +99,22 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
 
 
+def _check_sums(probs: NDArray[np.generic]) -> None:
+    """Raise where classes do not exclude each other; what rounding does, methods look at."""
+    sums = widen(np, probs).sum(axis=1)
+    if (wrong := abs(sums - 1) > _SLACK).any():
+        row = int(wrong.argmax())
+        raise LamettaError(
+            f"probs must have rows that sum to 1, got {sums[row]:.6g} in row {row}; "
+            f"{ONE_OF_SEVERAL}"
+        )
+
+
 def _names(header: Header, n_outputs: int) -> tuple[str, ...]:
     """The names of the model's classes: the file's, or ImageNet's if its model knows these."""
-    names = tuple(header.get("classes", ()))
-    if len(names) == n_outputs:
-        return names
+    for key in ("classes", "class_names"):  # of the labels, or of the model by itself
+        if len(names := tuple(header.get(key, ()))) == n_outputs:
+            return names
     known = str(header.get("model")).startswith(_IMAGENET_MODELS) and n_outputs == len(IMAGENET)
     return IMAGENET if known else ()
 

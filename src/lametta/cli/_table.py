@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lametta._arrays import softmax
-from lametta._checks import import_optional, reading
+from lametta._checks import ONE_OF_SEVERAL, import_optional, reading
 from lametta._files import check_regular_file
 from lametta.data.bank.safetensors import Header
 from lametta.data.dataset import abbreviate
@@ -89,7 +89,7 @@ def _check_probs(probs: Any, path: Path) -> None:
         raise LamettaError(
             f"probabilities of IN must be >= 0 and sum to 1 in each row, got a sum of "
             f"{sums[row]:g} in row {row} of {path} (rows count from 0); columns logit_<class> "
-            "would be logits"
+            f"would be logits; {ONE_OF_SEVERAL}"
         )
 
 

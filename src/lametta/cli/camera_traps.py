@@ -11,6 +11,7 @@ from lametta import methods
 from lametta._files import check_regular_file
 from lametta.classmap import ClassMap
 from lametta.cli._console import (
+    Json,
     MapFile,
     Settings,
     err,
@@ -18,6 +19,7 @@ from lametta.cli._console import (
     load_map,
     option_names,
     parse_settings,
+    print_json,
     print_line,
     progress_bar,
     show_table,
@@ -82,6 +84,7 @@ def camera_traps(
     drop_source: Annotated[
         bool, typer.Option("--drop-source", help="Don't keep the classifications before.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Correct the classifications of camera traps' images.
 
@@ -122,6 +125,19 @@ def camera_traps(
     _show(found)
     print_line(f"corrected by {method}, each {by} by itself")
     print_line(f"wrote {target}")
+    if as_json:
+        print_json(
+            {
+                "images": len(found.document["images"]),
+                "detections": found.detections,
+                "unsure": found.unsure,
+                "streams": found.streams,
+                "changed": found.changed,
+                "method": method,
+                "by": by,
+                "output": target,
+            }
+        )
 
 
 @contextmanager

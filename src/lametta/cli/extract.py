@@ -2,9 +2,10 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -12,9 +13,14 @@ from rich.text import Text
 
 from lametta._checks import did_you_mean, raise_as
 from lametta.cli._console import (
+    Compiled,
+    Json,
+    Precision,
+    computed,
     find_device,
     load_map,
     option_names,
+    print_json,
     print_line,
     progress_bar,
     require,
@@ -93,6 +99,8 @@ def extract(
             help="Where the model runs: cpu, cuda, ...; auto takes a GPU if there is one."
         ),
     ] = "cpu",
+    precision: Precision = None,
+    compiled: Compiled = False,
     dtype: Annotated[Dtype, typer.Option(help="How numbers are stored.")] = Dtype.float32,
     skip_broken: Annotated[
         bool,
@@ -101,6 +109,7 @@ def extract(
     restart: Annotated[
         bool, typer.Option("--restart", help="Delete what is there and begin anew.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a model over a data set, and keep its features and logits in a bank.
 
@@ -131,9 +140,13 @@ def extract(
             dtype=dtype.value,
             skip_broken=skip_broken,
             restart=restart,
+            **computed(precision, compiled),
         )
-        _report(found.bank, found.n_new, found.seconds)
+        summary = _summary(found)
+        _report(summary)
     print_line(f"wrote {target}")
+    if as_json:
+        print_json(summary | {"output": target})
 
 
 class Extracted(NamedTuple):
@@ -161,16 +174,24 @@ def run_model(
     dtype: str = "float32",
     skip_broken: bool = False,
     restart: bool = False,
+    **how: Any,
 ) -> Extracted:
     """Run a model by its name over what ``data`` stands for, as the options of `extract` say."""
     require("torch", "torch")
     from lametta.torch import Classifier, zoo
 
     device = find_device(device)
-    with option_names(name="--model", weights="--weights", device="--device", head="--head"):
-        loaded = zoo.load(model, weights=weights, device=device)
+    with option_names(
+        name="--model",
+        weights="--weights",
+        device="--device",
+        head="--head",
+        precision="--precision",
+    ):
+        loaded = zoo.load(model, weights=weights, device=device, **how)
         classifier = Classifier(loaded.net, head)
-    header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net)}
+    header = {"model": loaded.name, "weights_hash": weights_hash(loaded.net), **loaded.computed}
+    header |= {"class_names": list(loaded.class_names)} if loaded.class_names else {}
     header |= {} if head is None else {"head": head}  # features of two heads are never mixed
     start = time.perf_counter()
     done: list[int] = []
@@ -264,19 +285,34 @@ def _counter(
     return count
 
 
-def _report(bank: Bank, n_new: int, seconds: float) -> None:
-    rows: list[tuple[str, str | Text]] = [("samples", f"{len(bank)}")]
-    if failed := bank.header["failed"]:
+def _summary(found: Extracted) -> dict[str, Any]:
+    """What there is to say of a bank."""
+    bank, labels = _scored(found.bank)
+    return {
+        "samples": len(bank),
+        "left_out": list(bank.header["failed"]),
+        "features": found.bank.features.shape[1],
+        "classes": found.bank.logits.shape[1],
+        "groups": [] if bank.groups is None else list(dict.fromkeys(bank.groups.tolist())),
+        "labels": labels or "used",
+        "extracted_now": found.n_new,
+        "seconds": found.seconds,
+        "accuracy": None if labels else _accuracy(bank),
+    }
+
+
+def _report(said: Mapping[str, Any]) -> None:
+    rows: list[tuple[str, str | Text]] = [("samples", f"{said['samples']}")]
+    if failed := said["left_out"]:
         rows.append(("left out", f"{len(failed)} ({abbreviate(failed)})"))
-    rows.append(("features, classes", f"{bank.features.shape[1]}, {bank.logits.shape[1]}"))
-    groups = [] if bank.groups is None else list(dict.fromkeys(bank.groups.tolist()))
+    rows.append(("features, classes", f"{said['features']}, {said['classes']}"))
+    groups, n, seconds = said["groups"], said["extracted_now"], said["seconds"]
     rows.append(("groups", f"{len(groups)} ({abbreviate(groups)})" if groups else "none"))
-    bank, unused = _scored(bank)
-    if unused:
-        rows.append(("labels", unused))
-    rows.append(("extracted now", f"{n_new} in {seconds:.1f} s, {n_new / seconds:.1f} a second"))
-    if not unused:
-        rows.append(("accuracy", Text(f"{_accuracy(bank):.2%}", "bold")))
+    if said["accuracy"] is None:
+        rows.append(("labels", said["labels"]))
+    rows.append(("extracted now", f"{n} in {seconds:.1f} s, {n / seconds:.1f} a second"))
+    if said["accuracy"] is not None:
+        rows.append(("accuracy", Text(f"{said['accuracy']:.2%}", "bold")))
     show_table(rows=rows)
 
 

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 from rich.table import Column
@@ -12,7 +12,16 @@ from rich.text import Text
 
 from lametta import methods
 from lametta.affinity import AFFINITIES
-from lametta.cli._console import data_folder, out, print_line, show_table, user_errors
+from lametta.cli._console import (
+    Json,
+    data_folder,
+    out,
+    print_json,
+    print_line,
+    require_bench,
+    show_table,
+    user_errors,
+)
 from lametta.networks import NETWORKS
 from lametta.registry import FactoryRegistry, Parameter, Registry, summary_of
 from lametta.types import LamettaError
@@ -21,8 +30,33 @@ if TYPE_CHECKING:
     from lametta.data.catalog import Availability
 
 Kind = StrEnum(
-    "Kind", "methods affinities poolings models datasets scenarios figures layers arrays"
+    "Kind", "methods affinities poolings models datasets scenarios figures layers arrays schema"
 )
+_Cell: TypeAlias = str | Text
+
+
+class _Listing(NamedTuple):
+    """What is shown of a kind: a table, whose column "" says which part of it, and a line."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[_Cell, ...]]
+    note: str = ""
+
+    def show(self) -> None:
+        """Print it, without columns that are empty."""
+        shown = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+        columns = [Column(self.columns[i], overflow="fold") for i in shown]
+        show_table(*columns, rows=([row[i] for i in shown] for row in self.rows))
+        if self.note:
+            print_line(self.note)
+
+    def entries(self) -> list[dict[str, str]]:
+        """It for a script."""
+        names = [name.replace(" ", "_") or "part" for name in self.columns]
+        return [
+            {name: str(cell) for name, cell in zip(names, row, strict=True) if str(cell)}
+            for row in self.rows
+        ]
 
 
 def list_(
@@ -41,11 +75,13 @@ def list_(
             "--count", help="Read the data sets that were found, and compare with published counts."
         ),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what there is, by name: methods, models, data sets, scenarios, figures and more.
 
     Data sets are shown with what each needs on disk, and whether it was found below ROOT. To count
-    looks at every file, which takes minutes for a million of them.
+    looks at every file, which takes minutes for a million of them. The schema, for editors and
+    other programs, is the JSON Schema of an experiment's file.
 
     Example: lametta list datasets --data /data --count
     """
@@ -54,23 +90,36 @@ def list_(
         for option, given in (("--data", data is not None), ("--count", count)):
             if given and kind not in (None, Kind.datasets):
                 raise LamettaError(f"{option} is of use with datasets alone, got it with {kind}")
-        tables = _TABLES | {Kind.datasets: lambda: _datasets(root, count)}
-        if kind is not None:
-            tables[kind]()
+        if kind is Kind.schema:
+            require_bench()
+            from lametta.bench.experiment import json_schema
+
+            print_json(json_schema())
             return
-        for every in Kind:
-            out.print(f"[bold underline]{every}[/]")
-            tables[every]()
+        listings = _LISTINGS | {Kind.datasets: lambda: _datasets(root, count)}
+        if kind is not None:
+            found = listings[kind]()
+            found.show()
+            if as_json:
+                print_json(found.entries())
+            return
+        every = {one: listing() for one, listing in listings.items()}
+        for one in (one for one in Kind if one in every):
+            out.print(f"[bold underline]{one}[/]")
+            every[one].show()
             out.print()
+        if as_json:
+            print_json({one.value: listing.entries() for one, listing in every.items()})
 
 
-def _show(*registries: tuple[str, Registry[Any]]) -> None:
-    """Print names with what they are and, where they make something, what that may be given."""
-    rows = [(part, *row) for part, registry in registries for row in _rows(registry)]
-    columns = ("", "name", "traits", "what it is", "options")
-    shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    cut = ([row[i].replace("`", "") for i in shown] for row in rows)
-    show_table(*(columns[i] for i in shown), rows=cut)
+def _registered(*registries: tuple[str, Registry[Any]], note: str = "") -> _Listing:
+    """Names with what they are and, where they make something, what that may be given."""
+    rows = [
+        tuple(cell.replace("`", "") for cell in (part, *row))
+        for part, registry in registries
+        for row in _rows(registry)
+    ]
+    return _Listing(("", "name", "traits", "what it is", "options"), [*rows], note)
 
 
 def _rows(registry: Registry[Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -106,39 +155,38 @@ def _traits(method: methods.Method) -> str:
     return "; ".join(part for part in said if part)
 
 
-def _methods() -> None:
-    _show(("", methods.METHODS))
-    print_line(f"+ puts correctors on top: tent+lame; {_OWN} is a method of your own")
+def _methods() -> _Listing:
+    note = f"+ puts correctors on top: tent+lame; {_OWN} is a method of your own"
+    return _registered(("", methods.METHODS), note=note)
 
 
-def _figures() -> None:
+def _figures() -> _Listing:
     from lametta.bench.views import VIEWS
 
-    _show(("", VIEWS))
+    return _registered(("", VIEWS))
 
 
-def _layers() -> None:
+def _layers() -> _Listing:
     try:
         from lametta.torch.select import LAYERS
     except LamettaError as error:  # PyTorch is not installed
-        print_line(str(error))
-        return
-    _show(("", LAYERS))
+        return _Listing((), [], str(error))
+    return _registered(("", LAYERS))
 
 
-def _datasets(root: Path | None, count: bool) -> None:
+def _datasets(root: Path | None, count: bool) -> _Listing:
     from lametta.data import catalog
 
     if count and not root:
         raise LamettaError("--count needs a data root, got neither --data nor LAMETTA_DATA")
     there = {row.name: row for row in catalog.locate(root)} if root else {}
-    rows = []
+    rows: list[tuple[_Cell, ...]] = []
     for name, (line, needs) in catalog.datasets().items():
         state, notes = _state(there.get(name), needs, root if count else None)
         rows.append((name, state, Text("\n").join([Text(line), *notes])))
-    show_table("name", "there", Column("what it is and needs on disk", overflow="fold"), rows=rows)
     looked = f"looked below {root}" if root else "no data root to look below"
-    print_line(f"{looked} (--data or LAMETTA_DATA); {_OWN} is a data set of your own")
+    note = f"{looked} (--data or LAMETTA_DATA); {_OWN} is a data set of your own"
+    return _Listing(("name", "there", "what it is and needs on disk"), rows, note)
 
 
 def _state(row: "Availability | None", needs: str, root: Path | None) -> tuple[Text, list[Text]]:
@@ -167,33 +215,34 @@ def _noted(row: "Availability", root: Path | None) -> list[Text]:
     return [Text(size, "green")]
 
 
-def _scenarios() -> None:
+def _scenarios() -> _Listing:
     from lametta.stream.order import ORDERS
     from lametta.stream.prior import PRIORS
 
-    _show(("order", ORDERS), ("prior", PRIORS))
-    print_line(
+    note = (
         "a scenario is an order, a prior, a batch size, a seed, a limit of samples, "
         "and whether batches end with their group (split_groups)"
     )
+    return _registered(("order", ORDERS), ("prior", PRIORS), note=note)
 
 
-def _arrays() -> None:
+def _arrays() -> _Listing:
     modules = {"NumPy": "numpy", "PyTorch": "torch", "JAX": "jax", "CuPy": "cupy"}
     rows = [
         (name, "installed" if importlib.util.find_spec(module) else "not installed")
         for name, module in modules.items()
     ]
-    show_table("name", "what it is", rows=rows)
+    return _Listing(("name", "what it is"), [*rows])
 
 
 _OWN = "python:package.module:Name"
-_POOLINGS = [("mean, sum, max", "How ClassMap pools classes onto fewer.")]
-_TABLES: dict[Kind, Callable[[], None]] = {
+_LISTINGS: dict[Kind, Callable[[], _Listing]] = {
     Kind.methods: _methods,
-    Kind.affinities: lambda: _show(("", AFFINITIES)),
-    Kind.poolings: lambda: show_table("name", "what it is", rows=_POOLINGS),
-    Kind.models: lambda: _show(("", NETWORKS)),
+    Kind.affinities: lambda: _registered(("", AFFINITIES)),
+    Kind.poolings: lambda: _Listing(
+        ("name", "what it is"), [("mean, sum, max", "How ClassMap pools classes onto fewer.")]
+    ),
+    Kind.models: lambda: _registered(("", NETWORKS)),
     Kind.scenarios: _scenarios,
     Kind.figures: _figures,
     Kind.layers: _layers,

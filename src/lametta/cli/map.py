@@ -10,7 +10,15 @@ from rich.table import Column
 
 from lametta._checks import reading
 from lametta.classmap import ClassMap
-from lametta.cli._console import err, option_names, print_line, show_table, user_errors
+from lametta.cli._console import (
+    Json,
+    err,
+    option_names,
+    print_json,
+    print_line,
+    show_table,
+    user_errors,
+)
 from lametta.data.classes.imagenet import IMAGENET, IMAGENET_NAMES
 from lametta.data.classes.wordnet import Choice, ancestral_map, load_wordnet, resolve
 from lametta.types import LamettaError
@@ -37,6 +45,7 @@ def map_(
     drop_empty: Annotated[
         bool, typer.Option("--drop-empty", help="Leave out targets that no class goes to.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Map ImageNet's 1000 classes onto coarser ones.
 
@@ -63,6 +72,8 @@ def map_(
     print_line(f"{mapped} of {len(IMAGENET)} classes mapped onto {len(classes)}")
     if output is not None:
         print_line(f"wrote {output}")
+    if as_json:
+        print_json(dict(zip(classes.names, classes.groups, strict=True)))
 
 
 def _mapped(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from lametta.cli._console import (
+    Json,
     option_names,
     print_error,
+    print_json,
     print_line,
     require_bench,
     show_entries,
@@ -50,6 +52,7 @@ def report(
             show_default=False,
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Turn results into a page, figures and tables.
 
@@ -68,7 +71,7 @@ def report(
     Example: lametta report results/demo
     """
     if results.suffix == ".json":
-        _report_shadow(results, output)
+        _report_shadow(results, output, as_json=as_json)
         return
     with user_errors():
         require_bench()
@@ -89,10 +92,12 @@ def report(
     if found.failures:
         print_error(f"{len(found.failures)} cells failed; the page says why")
     print_line(f"wrote {page}")
+    if as_json:
+        print_json({"page": page, "failed": len(found.failures), "accuracies": table.entries()})
     raise typer.Exit(1 if found.failures else 0)
 
 
-def _report_shadow(status: Path, output: Path | None) -> None:
+def _report_shadow(status: Path, output: Path | None, *, as_json: bool) -> None:
     with user_errors():
         require_bench()
         from lametta.bench.report import shadow
@@ -102,6 +107,8 @@ def _report_shadow(status: Path, output: Path | None) -> None:
     for table in found[:3]:
         show_entries(table)
     print_line(f"wrote {page}")
+    if as_json:
+        print_json({"page": page} | {table.name: table.entries() for table in found})
 
 
 def compare(
@@ -122,6 +129,7 @@ def compare(
     tolerance: Annotated[
         float, typer.Option(help="Accuracies, from 0 to 1, that differ by no more are equal.")
     ] = 1e-6,
+    as_json: Json = False,
 ) -> None:
     """Compare two folders of results cell by cell, or join several into a leaderboard.
 
@@ -143,7 +151,7 @@ def compare(
     Example: lametta compare results/monday results/tuesday --tolerance 0.001
     """
     if output is not None or len(folders) > 2:
-        _leaderboard(folders, output)
+        _leaderboard(folders, output, as_json=as_json)
     with user_errors():
         require_bench()
         if len(folders) < 2:
@@ -163,10 +171,21 @@ def compare(
     alone = f"; only in A: {found.only_a}, only in B: {found.only_b}"
     print_line(counts + alone)
     _name_streams(found.other_streams)
+    if as_json:
+        print_json(
+            {
+                "equal": found.equal,
+                "cells": len(found.cells),
+                "different": found.different.to_dicts(),
+                "other_streams": found.other_streams.to_dicts(),
+                "only_a": found.only_a,
+                "only_b": found.only_b,
+            }
+        )
     raise typer.Exit(0 if found.equal else 1)
 
 
-def _leaderboard(folders: Sequence[Path], output: Path | None) -> NoReturn:
+def _leaderboard(folders: Sequence[Path], output: Path | None, *, as_json: bool) -> NoReturn:
     with user_errors():
         require_bench()
         from lametta.bench.analysis.results import read_results
@@ -186,6 +205,9 @@ def _leaderboard(folders: Sequence[Path], output: Path | None) -> NoReturn:
     if (more := len(board.left_out) - _N_NAMED) > 0:
         print_line(f"and {more} cells more")
     print_line(f"wrote {page}, {data}")
+    if as_json:
+        left_out = board.left_out.to_dicts()
+        print_json({"page": page, "methods": board.table().entries(), "left_out": left_out})
     raise typer.Exit(1 if len(board.left_out) else 0)
 
 

@@ -1,6 +1,6 @@
 """``lametta run`` and ``lametta demo``: experiments, from a file to a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +10,19 @@ from rich.markup import escape
 from rich.table import Column
 from rich.text import Text
 
+from lametta._checks import check_choice
 from lametta._files import check_regular_file
 from lametta.cli._console import (
+    Compiled,
+    Json,
+    Precision,
     check_device,
+    computed,
     data_folder,
+    find_device,
     option_names,
     print_error,
+    print_json,
     print_line,
     progress_bar,
     require_bench,
@@ -28,7 +35,7 @@ from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # loaded when used: the extra that brings what they need is not everyone's
     from lametta.bench.experiment import Experiment
-    from lametta.bench.planning import Estimate, Passes
+    from lametta.bench.planning import Estimate, Passes, Plan
     from lametta.bench.running import OnProgress, Progress
     from lametta.bench.running.workspace import Workspace
 
@@ -69,7 +76,12 @@ def run(
             "see RESULTS and ROOT.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where networks run: cpu, cuda, ...")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(help="Where networks run: cpu, cuda, ...; auto takes a GPU if there is one."),
+    ] = "cpu",
+    precision: Precision = None,
+    compiled: Compiled = False,
     image_cache: Annotated[
         float,
         typer.Option(
@@ -86,6 +98,7 @@ def run(
             help="Show the cells, what they cost on DEVICE and what is missing, and stop.",
         ),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run an experiment: validation, selection, studies.
 
@@ -106,20 +119,25 @@ def run(
         from lametta.bench.experiment import load
         from lametta.bench.running.workspace import Workspace
 
-        path = _path(experiment)
-        with option_names(path="EXPERIMENT"):
-            loaded = load(path, check="ours" if dry_run else "all")
+        path, given = _path(experiment), computed(precision, compiled)
+        check_choice("--precision", precision or "float32", ("float32", "bf16"))
+        with option_names(path="EXPERIMENT", **{option: f"--{option}" for option in given}):
+            loaded = load(path, check="ours" if dry_run else "all", given=given)
         if study:
             with option_names(study="--study"):
                 loaded = loaded.only(*study)
-        root = data_folder(data)
+        root, device = data_folder(data), find_device(device)
         check_device(device)
         if dry_run:
-            _show_plan(loaded, root, device, jobs, image_cache)
+            _show_plan(loaded, root, device, jobs, image_cache, as_json=as_json)
             return
         folder = output_folder(output, Path("results", loaded.name))
         workspace = Workspace(loaded, folder, root, device, image_cache=image_cache)
-        _run(workspace, path, jobs, ray)
+        failed = _run(workspace, _with(given, path), jobs, ray)
+    if as_json:
+        print_json({"results": folder, "device": device, "failed": failed})
+    if failed:
+        raise typer.Exit(1)
     print_line(f"now: lametta report {workspace.folder}")
 
 
@@ -142,7 +160,9 @@ def demo(
         path = bundled("demo_full" if full else "demo")
         loaded = load(path)
         workspace = Workspace(loaded, output_folder(output, Path("results", loaded.name)))
-        _run(workspace, path, jobs, None)
+        text = path.read_text(encoding="utf-8")
+        if _run(workspace, text, jobs, None):
+            raise typer.Exit(1)
     report(workspace.folder)
 
 
@@ -162,17 +182,26 @@ def _path(experiment: str) -> Path:
         raise LamettaError(f"EXPERIMENT must be a TOML file, or{message}") from None
 
 
-def _run(workspace: "Workspace", file: Path, jobs: int, ray: str | None) -> None:
+def _with(given: Mapping[str, object], file: Path) -> str:
+    """The experiment's file with these keys in front, as the results keep it."""
+    from lametta.bench.experiment.errors import to_toml
+
+    keys = "".join(f"{key} = {to_toml(value)}\n" for key, value in given.items())
+    return keys + file.read_text(encoding="utf-8")
+
+
+def _run(workspace: "Workspace", text: str, jobs: int, ray: str | None) -> int:
+    """Run an experiment, say if cells failed, and give how many did."""
     from lametta.bench.running import run as run_experiment
 
-    text, chosen = file.read_text(encoding="utf-8"), "RESULTS/selected.toml"
+    chosen = "RESULTS/selected.toml"
     goes_on = resumable("interrupted: the same command goes on from here")
     with goes_on, option_names(path=chosen, selected=chosen), _progress() as show:
         failed = run_experiment(workspace, jobs=jobs, ray=ray, report=show, text=text)
     if failed:
         where = workspace.folder / "failed"
         print_error(f"{len(failed)} cells failed; {where} has their tracebacks")
-        raise typer.Exit(1)
+    return len(failed)
 
 
 @contextmanager
@@ -195,11 +224,19 @@ def _progress() -> Iterator["OnProgress"]:
 
 
 def _show_plan(
-    experiment: "Experiment", data: Path | None, device: str, jobs: int, image_cache: float
+    experiment: "Experiment",
+    data: Path | None,
+    device: str,
+    jobs: int,
+    image_cache: float,
+    *,
+    as_json: bool,
 ) -> None:
     from lametta.bench.planning import dry_run
 
     plan = dry_run(experiment, data, device=device, image_cache=image_cache)
+    if as_json:
+        print_json(_as_json(plan, device, jobs))
     counts = ((phase, method, f"{cells:,}") for phase, method, cells in plan.counts)
     show_table("phase", "method", Column("cells", justify="right"), rows=counts)
     print_line(f"{plan.n_cells} cells, each counted once\n")
@@ -210,6 +247,21 @@ def _show_plan(
     if plan.missing:
         print_line(f"{len(plan.missing)} missing")
         raise typer.Exit(1)
+
+
+def _as_json(plan: "Plan", device: str, jobs: int) -> dict[str, object]:
+    cost, gb = plan.cost, 1e9
+    return {
+        "cells": plan.n_cells,
+        "counts": [count._asdict() for count in plan.counts],
+        "needs": [required._asdict() for required in plan.requirements],
+        "missing": len(plan.missing),
+        "device": device,
+        "hours": cost.hours(device, jobs),
+        "banks_gb": cost.banks / gb,
+        "images_gb": cost.images / gb,
+        "not_counted": list(cost.uncounted),
+    }
 
 
 def _show_cost(cost: "Estimate", device: str, jobs: int) -> None:

@@ -6,6 +6,7 @@ from lametta.correctors.chain import Chain
 from lametta.correctors.cofa import COFA
 from lametta.correctors.label_shift import ROID, LabelShift, PriorCorrection
 from lametta.correctors.lame import LAME
+from lametta.correctors.logged import Logged
 from lametta.correctors.neo import NEO
 from lametta.correctors.oatta import OATTA
 from lametta.correctors.oga import OGA
@@ -32,6 +33,7 @@ __all__ = [
     "BatchCorrector",
     "Chain",
     "LabelShift",
+    "Logged",
     "Majority",
     "Memory",
     "PriorCorrection",

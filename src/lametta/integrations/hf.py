@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from lametta._checks import check_integer, extra, import_optional
+from lametta._checks import ONE_OF_SEVERAL, check_integer, extra, import_optional
 from lametta.adapters import Source
 from lametta.correctors import Streams
 from lametta.correctors.base import give_prototypes, lacks_prototypes, wants_prototypes
@@ -394,8 +394,8 @@ def _check_one_of_many(pipeline: "Pipeline") -> None:
     chosen = str(getattr(chosen, "value", chosen))
     if chosen == "sigmoid":
         raise LamettaError(
-            "model must choose one class of several, since corrected rows sum to 1, got one that "
-            "says yes or no to each: function_to_apply='sigmoid'"
+            "model must choose one class of several, got function_to_apply='sigmoid', which says "
+            f"yes or no to each; {ONE_OF_SEVERAL}"
         )
     if chosen == "none":
         raise LamettaError("model must give scores after a softmax, got function_to_apply='none'")

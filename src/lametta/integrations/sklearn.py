@@ -6,7 +6,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
@@ -14,7 +14,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
-from lametta._checks import check_integer
+from lametta._checks import ONE_OF_SEVERAL, check_integer
 from lametta.correctors.base import clone as clone_corrector
 from lametta.methods import as_corrector
 from lametta.types import Array, Corrector, LamettaError
@@ -133,6 +133,15 @@ class CorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             self.corrector_.reset()
 
     def _begin(self, estimator: BaseEstimator, features: _Transform | None) -> Self:
+        several = getattr(estimator, "multilabel_", False) or isinstance(
+            getattr(estimator, "classes_", None), list
+        )
+        if several or is_regressor(estimator):
+            what = "several classes or values" if several else "numbers"
+            raise LamettaError(
+                f"estimator must choose one class of several, got {estimator!r}, which answers "
+                f"with {what}; {ONE_OF_SEVERAL}"
+            )
         if not hasattr(estimator, "predict_proba"):
             raise LamettaError(
                 f"estimator must have predict_proba, got {estimator!r}: "

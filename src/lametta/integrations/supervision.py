@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from lametta._arrays import from_top_k, to_numpy
 from lametta._checks import check_integer, check_number
 from lametta.correctors import Streams
 from lametta.methods import as_corrector
+from lametta.taxonomy import Taxonomy
 from lametta.types import Array, Corrector, LamettaError
 
 if TYPE_CHECKING:
@@ -45,6 +46,15 @@ class ClassSmoother:
         How many frames in a row a track may be missing before it is forgotten.
     most : int
         How many tracks are remembered; beyond that, the least recently seen is forgotten.
+    reattach : float, optional
+        The overlap (IoU) from which on a new track id goes on with the memory of a track that is
+        missing, where that was last seen: trackers lose objects, and give them another id. By
+        default no id does.
+    taxonomy : Taxonomy, optional
+        What the classes are kinds of. Then ``data["taxon"]`` and ``data["taxon_confidence"]`` say
+        for each detection the most exact part of it that is ``sure``: a species, or "animal".
+    sure : float
+        The confidence that such an answer needs.
 
     Examples
     --------
@@ -67,14 +77,27 @@ class ClassSmoother:
     class_names: Sequence[str] | None = None
     lost: int = 300
     most: int = 10_000
+    reattach: float | None = None
+    taxonomy: Taxonomy | None = None
+    sure: float = 0.8
     _streams: Streams = field(init=False, repr=False, compare=False)
     _seen: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _names: dict[int, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _boxes: dict[int, NDArray[np.float64]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _same: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frame: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("n_classes", self.n_classes, 2)
         check_integer("lost", self.lost, 1)
+        check_number("sure", self.sure, 0.5, 1)
+        if self.reattach is not None:
+            check_number("reattach", self.reattach, 0, 1)
+        if self.taxonomy is not None and len(self.taxonomy) != self.n_classes:
+            got = len(self.taxonomy)
+            raise LamettaError(f"taxonomy must have {self.n_classes} classes, got {got}")
         self._streams = Streams(as_corrector(self.corrector), most=self.most)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise LamettaError(
@@ -112,6 +135,8 @@ class ClassSmoother:
             warnings.warn("detections have no tracker_id and stay as they are", stacklevel=2)
         tracked = np.flatnonzero([] if ids is None else ids >= 0)
         tracks = [] if ids is None else ids[tracked].tolist()
+        if self.reattach is not None:
+            tracks = self._reattached(tracks, np.asarray(detections.xyxy, float)[tracked])
         given = self._given("probs", detections, PROBS, probs)
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
@@ -129,6 +154,25 @@ class ClassSmoother:
         """Forget all tracks: for another video."""
         self._streams.reset()
         self._seen.clear()
+        self._boxes.clear()
+        self._same.clear()
+
+    def _reattached(self, tracks: list[int], boxes: NDArray[np.floating]) -> list[int]:
+        """The tracks that these ids go on with, each at most once: their own, or missing ones."""
+        found = [self._same.get(track, track) for track in tracks]
+        for i, track in enumerate(found):
+            if track != tracks[i] and track in tracks:  # which is back under its own id
+                del self._same[tracks[i]]
+                found[i] = track = tracks[i]
+            if track not in self._seen:
+                missing = [one for one in self._boxes if one in self._seen and one not in found]
+                overlaps = [_overlap(boxes[i], self._boxes[one]) for one in missing]
+                if overlaps and max(overlaps) >= cast(float, self.reattach):
+                    found[i] = self._same[track] = missing[int(np.argmax(overlaps))]
+        self._boxes |= {
+            track: np.array(box, float) for track, box in zip(found, boxes, strict=True)
+        }
+        return found
 
     @property
     def tracks(self) -> list[int]:
@@ -150,6 +194,8 @@ class ClassSmoother:
         for track in [one for one, at in self._seen.items() if self._frame - at > self.lost]:
             del self._seen[track]
             self._streams.forget(track)
+            self._boxes.pop(track, None)
+            self._same = {new: old for new, old in self._same.items() if old != track}
 
     def _given(
         self, name: str, detections: "Detections", key: str, given: Array | None
@@ -203,7 +249,26 @@ class ClassSmoother:
             data.setdefault(_SOURCE + NAME, names)
             if "class_id" in changed:
                 self._rename(data, tracked, found["class_id"])
+        if self.taxonomy is not None:
+            self._add_taxa(data, detections, given, tracked, answers)
         return replace(detections, **changed, data=data)
+
+    def _add_taxa(
+        self,
+        data: dict[str, Any],
+        detections: "Detections",
+        given: NDArray[np.floating] | None,
+        tracked: NDArray[np.intp],
+        answers: NDArray[np.floating],
+    ) -> None:
+        """Say what each detection is, as exactly as is sure: the others by their own outputs."""
+        taxonomy = cast(Taxonomy, self.taxonomy)
+        probs = self._rows(detections, np.arange(len(detections))) if given is None else given
+        probs = np.array(probs, dtype=float).reshape(-1, self.n_classes)
+        probs[tracked] = answers
+        taxa = taxonomy.answer(probs, sure=self.sure)
+        data["taxon"] = np.array([taxon.name for taxon in taxa], dtype=str)
+        data["taxon_confidence"] = np.array([taxon.confidence for taxon in taxa], dtype=float)
 
     def _rename(
         self, data: dict[str, Any], tracked: NDArray[np.intp], classes: NDArray[np.intp]
@@ -226,3 +291,11 @@ class ClassSmoother:
         if self.class_names is not None:
             return self.class_names[one]
         return self._names.get(one, str(one))
+
+
+def _overlap(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """The intersection of two boxes x, y, x, y over their union."""
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    both = float(np.prod(np.clip(sides, 0, None)))
+    every = float(np.prod(a[2:] - a[:2]) + np.prod(b[2:] - b[:2])) - both
+    return both / every if every > 0 else 0.0

@@ -32,7 +32,7 @@ from lametta.torch.network import (
 from lametta.torch.norm import is_batch_norm
 from lametta.torch.profiling import StepTimer
 from lametta.torch.select import Selector, as_selector, layers_of
-from lametta.types import LamettaError, Output, Prediction
+from lametta.types import LamettaDeprecationWarning, LamettaError, Output, Prediction
 
 BN_MOMENTUM = 0.1  # PyTorch's own
 
@@ -212,6 +212,10 @@ class NetworkMethod:
 
     def _make_network(self, x: Sized) -> Network:
         net, choose = self.model.net, as_selector(self.layers)
+        if net._compiled_call_impl is not None:  # hooks, by which layers are found, are not called
+            raise LamettaError(
+                "net must not be compiled where a method adapts it, got one after net.compile()"
+            )
         if self.statistics == "own":
             return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
         chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
@@ -406,8 +410,9 @@ class NetworkAdapter(LossMethod):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         warnings.warn(
-            f"derive {cls.__name__} from lametta.torch.LossMethod, whose loss takes Outputs",
-            DeprecationWarning,
+            f"derive {cls.__name__} from lametta.torch.LossMethod, whose loss takes Outputs; "
+            "NetworkAdapter goes in 0.3",
+            LamettaDeprecationWarning,
             stacklevel=2,
         )
         if (former := vars(cls).get("loss")) is not None:

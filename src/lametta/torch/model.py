@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from lametta._checks import check_flag
+from lametta._checks import ONE_OF_SEVERAL, check_flag
 from lametta.classmap import ClassMap
 from lametta.preprocess import Preprocess
 from lametta.types import LamettaError, Output, Prototypes
@@ -447,12 +447,13 @@ def check_one_of_many(config: object) -> None:
         return
     if config.problem_type == "multi_label_classification":
         raise LamettaError(
-            "net must choose one class of several, since corrected rows sum to 1, got one that "
-            "says yes or no to each: multi_label_classification, by its config"
+            "net must choose one class of several, got one that says yes or no to each: "
+            f"multi_label_classification, by its config; {ONE_OF_SEVERAL}"
         )
     if config.problem_type == "regression" or getattr(config, "num_labels", 2) < 2:
         raise LamettaError(
-            "net must choose one class of several, got one for regression, or of a single class"
+            "net must choose one class of several, got one for regression, or of a single class; "
+            f"{ONE_OF_SEVERAL}"
         )
 
 
@@ -469,8 +470,8 @@ def check_sigmoid(net: nn.Module, returned: torch.Tensor, probabilities: bool) -
         return
     if returned.shape[1] > 1:
         raise LamettaError(
-            "net must choose one class of several, since corrected rows sum to 1, got one that "
-            "ends in a sigmoid, which says yes or no to each"
+            "net must choose one class of several, got one that ends in a sigmoid, which says yes "
+            f"or no to each; {ONE_OF_SEVERAL}"
         )
     if not probabilities:
         raise LamettaError(

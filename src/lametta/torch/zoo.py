@@ -2,8 +2,8 @@
 
 import importlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lametta._checks import import_optional, raise_as
+from lametta._checks import check_choice, check_flag, import_optional, raise_as
 from lametta._files import PathLike
 from lametta.networks import find, names
 from lametta.preprocess import Preprocess
@@ -36,6 +36,9 @@ class Loaded:
         Makes its input from a PIL image; None where samples are its input as they are.
     name : str
         The name that was asked for.
+    computed : mapping
+        What was asked for beside that and changes what the network computes: ``precision`` and
+        ``compile``. Empty where it computes as ever.
 
     Examples
     --------
@@ -47,10 +50,26 @@ class Loaded:
     net: nn.Module
     preprocess: Preprocess | None
     name: str
+    computed: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What its classes are called, where its configuration says so, as Hugging Face's do."""
+        names = getattr(getattr(self.net, "config", None), "id2label", None) or {}
+        if set(names) != set(range(len(names))):
+            return ()
+        found = tuple(str(names[i]) for i in range(len(names)))
+        # What transformers calls classes that nobody named.
+        return () if any(name == f"LABEL_{i}" for i, name in enumerate(found)) else found
 
 
 def load(
-    name: str, *, weights: PathLike | None = None, device: str | torch.device = "cpu"
+    name: str,
+    *,
+    weights: PathLike | None = None,
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+    compile: bool = False,  # noqa: A002 - as PyTorch calls it
 ) -> Loaded:
     """Load a network by name, in eval mode.
 
@@ -67,11 +86,17 @@ def load(
         keys. The ResNets of ``paper:`` need it.
     device : str or torch.device
         Where the network goes.
+    precision : {"float32", "bf16"}
+        With ``"bf16"`` passes run under autocast to bfloat16: weights, and what is learned of them,
+        stay in float32.
+    compile : bool
+        Compile the network at its first pass. Rounding differs a little, and copies of the network
+        that a method makes are not compiled.
 
     Returns
     -------
     Loaded
-        ``net``, ``preprocess`` and ``name``.
+        ``net``, ``preprocess``, ``name`` and ``computed``.
 
     Examples
     --------
@@ -88,7 +113,49 @@ def load(
     if network.published and file is None:
         raise LamettaError(f"weights must be given for {name!r}, got None: {network.published}")
     net, preprocess = import_object(network.loader, "loader")(name, file, **network.options)
-    return Loaded(net.to(device).eval(), preprocess, name)
+    net = net.to(device).eval()
+    return Loaded(net, preprocess, name, set_computed(net, precision=precision, compile=compile))
+
+
+PRECISIONS = ("float32", "bf16")
+
+
+def set_computed(
+    net: nn.Module,
+    *,
+    precision: str = "float32",
+    compile: bool = False,  # noqa: A002
+) -> dict[str, object]:
+    """Let a network compute as `load` says, and give what of that is not as ever.
+
+    Examples
+    --------
+    >>> net = torch.nn.Linear(3, 2)
+    >>> set_computed(net, precision="bf16"), net(torch.ones(1, 3)).dtype
+    ({'precision': 'bf16'}, torch.bfloat16)
+    """
+    check_choice("precision", precision, PRECISIONS)
+    check_flag("compile", compile)
+    if precision == "bf16":
+        net.forward = _Autocast(net.forward, torch.bfloat16)
+    if compile:
+        net.compile()
+    wanted = {"precision": (precision, precision != "float32"), "compile": (True, compile)}
+    return {name: value for name, (value, other) in wanted.items() if other}
+
+
+@dataclass
+class _Autocast:
+    """The forward pass of a network under autocast; a copy of the network has a copy of this."""
+
+    forward: Callable[..., object]
+    dtype: torch.dtype
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        given = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+        device = next(given, torch.empty(0)).device.type
+        with torch.autocast(device, dtype=self.dtype):
+            return self.forward(*args, **kwargs)
 
 
 _NOT_LOADED = (OSError, RuntimeError, ValueError)

@@ -1,5 +1,6 @@
 """Results folder: rows of cells, and which belong to each study."""
 
+import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,13 @@ class Results:
     selected: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     environment: Mapping[str, object] = field(default_factory=dict)
     failures: tuple[Mapping[str, object], ...] = ()
+
+    def _repr_html_(self) -> str:  # notebooks show it
+        means = self.headline_rows.group_by("method", "scenario", maintain_order=True).agg(
+            pl.col("accuracy").mean().mul(100).round(1)
+        )
+        table = means.pivot("scenario", index="method", values="accuracy")
+        return f"<p>{html.escape(str(self.folder))}, accuracy in %</p>{table._repr_html_()}"
 
     @property
     def source(self) -> str:

@@ -5,9 +5,10 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -16,10 +17,12 @@ from lametta._files import PathLike
 from lametta.bench.experiment.errors import StrictModel, config_error, errors_of, read_toml
 from lametta.bench.experiment.references import check_references
 from lametta.bench.experiment.schema import (
+    COMPUTED,
     DatasetSpec,
     MethodSpec,
     ModelSpec,
     Params,
+    Precision,
     ScenarioSpec,
     Study,
     Validation,
@@ -80,7 +83,8 @@ class Cell:
 class Experiment(StrictModel):
     """An experiment: what there is, what is chosen from it, and what is run with the choice.
 
-    `load` reads it from a file; ``experiments/demo.toml`` is one to start from.
+    ``precision`` and ``compile`` hold for models that do not say otherwise. `load` reads it from a
+    file; ``experiments/demo.toml`` is one to start from.
 
     Examples
     --------
@@ -98,6 +102,8 @@ class Experiment(StrictModel):
     methods: Annotated[dict[str, MethodSpec], Field(min_length=1)]
     validation: Validation = _NO_VALIDATION
     studies: dict[str, Study] = Field(default_factory=dict)
+    precision: Precision = "float32"
+    compile: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -108,8 +114,10 @@ class Experiment(StrictModel):
         methods = content.get("methods")
         every: dict[str, object] = {"methods": list(methods)} if isinstance(methods, dict) else {}
         filled: dict[str, object] = {"title": str(content.get("name", "")), **content}
-        for section in {"models", "scenarios"} & content.keys():
-            filled[section] = _each(content[section], lambda key: {"label": key})
+        shared = {name: content[name] for name in COMPUTED if name in content}
+        for section, more in (("models", shared), ("scenarios", {})):
+            if section in content:
+                filled[section] = _each(content[section], partial(_labeled, more))
         filled["studies"] = _each(content.get("studies", {}), lambda key: every | {"title": key})
         filled["validation"] = _with(every, content.get("validation", _NO_VALIDATION))
         return filled
@@ -233,7 +241,30 @@ def _as_stored(key: str, value: object) -> object:
     return "everything" if value == "norms" and key.rpartition(".")[2] == "layers" else value
 
 
-def load(path: PathLike, *, check: str = "ours") -> Experiment:
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of an experiment's file, for editors and other programs.
+
+    It knows keys, types and names. What refers to what, `load` alone can tell.
+
+    Examples
+    --------
+    >>> sorted(json_schema()["required"])
+    ['datasets', 'methods', 'models', 'name', 'scenarios']
+    """
+    schema = Experiment.model_json_schema()
+    for table in (schema, *schema["$defs"].values()):
+        table["description"] = table["description"].partition("\n")[0]
+        # What goes without saying: a phase runs all methods.
+        if "seeds" in table["properties"]:
+            table["required"].remove("methods")
+        for key in table["properties"].values():
+            key.pop("title", None)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def load(
+    path: PathLike, *, check: str = "ours", given: Mapping[str, object] | None = None
+) -> Experiment:
     """Read an experiment from a TOML file.
 
     Parameters
@@ -243,6 +274,8 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     check : {"ours", "all", "none"}
         Whose methods to import so that their parameters can be checked: lametta's own, those of
         other packages too, which runs the code of these, or nobody's.
+    given : mapping, optional
+        Keys of the file's first table that it must not have itself.
 
     Raises
     ------
@@ -258,6 +291,10 @@ def load(path: PathLike, *, check: str = "ours") -> Experiment:
     """
     path = Path(path)
     content = read_toml(path)
+    if twice := (given or {}).keys() & content.keys():
+        name = sorted(twice)[0]
+        raise LamettaError(f"{name} must be left out, got it for {path}, which has a {name}")
+    content |= given or {}
     try:
         experiment = Experiment.model_validate(content)
     except ValidationError as error:
@@ -294,6 +331,10 @@ def _known(keys: tuple[str, ...]) -> Iterable[str]:
     section = Experiment.model_fields[keys[0]].annotation
     *_, table = get_args(section) or (section,)
     return list(table.model_fields)
+
+
+def _labeled(more: dict[str, object], key: str) -> dict[str, object]:
+    return {"label": key} | more
 
 
 def _each(tables: object, defaults: Callable[[str], dict[str, object]]) -> object:

@@ -7,6 +7,7 @@ import reprlib
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,7 +19,8 @@ from lametta.registry import Registry
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema, ErrorDetails
 
 T = TypeVar("T")
 
@@ -84,6 +86,32 @@ def expected(known: Iterable[str], got: object) -> str:
     return f"must be one of {names}, got {got!r}{did_you_mean(got, known)}"
 
 
+@dataclass(frozen=True)
+class OrElse:
+    """Another form that the file may have, which a validator before turns into the usual one."""
+
+    form: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(
+        self, core: "CoreSchema", handler: "GetJsonSchemaHandler"
+    ) -> dict[str, Any]:
+        usual = handler(core)
+        return {"anyOf": [usual, self.form(usual)]}
+
+
+@dataclass(frozen=True)
+class _Known(AfterValidator):
+    """A check of names, which editors are told."""
+
+    word: str = "examples"
+    names: tuple[str, ...] = ()
+
+    def __get_pydantic_json_schema__(
+        self, core: "CoreSchema", handler: "GetJsonSchemaHandler"
+    ) -> dict[str, Any]:
+        return {**handler(core), self.word: list(self.names)}
+
+
 def one_of(known: Iterable[str]) -> AfterValidator:
     """Refuse text that is not among the known words."""
     known = list(known)
@@ -93,7 +121,7 @@ def one_of(known: Iterable[str]) -> AfterValidator:
             raise LamettaError(expected(known, name))
         return name
 
-    return AfterValidator(check)
+    return _Known(check, "enum", tuple(known))
 
 
 def named(registry: Registry[Any], key: str) -> AfterValidator:
@@ -103,7 +131,7 @@ def named(registry: Registry[Any], key: str) -> AfterValidator:
         registry.check(name, key)
         return name
 
-    return AfterValidator(check)
+    return _Known(check, "examples", tuple(registry.names()))
 
 
 def _check_unique(values: tuple[object, ...]) -> tuple[object, ...]:

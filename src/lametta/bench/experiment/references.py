@@ -26,6 +26,8 @@ def check_references(experiment: "Experiment", check: str) -> list[ConfigError]:
     if problems := list(_sizes(experiment)):
         return problems  # the other checks go through all configurations
     found = [*_sources(experiment), *_parameters(experiment, check), *_references(experiment)]
+    if check != "none":
+        found += _compiled(experiment)
     return list(dict.fromkeys(found)) or [*_unselected(experiment), *_timed(experiment)]
 
 
@@ -50,6 +52,15 @@ def _sources(experiment: "Experiment") -> Iterator[ConfigError]:
     n = sum(method.kind == "source" for method in experiment.methods.values())
     if n != 1:
         yield ConfigError(("methods",), f"must have one method of kind 'source', got {n}")
+
+
+def _compiled(experiment: "Experiment") -> Iterator[ConfigError]:
+    """What a compiler has made of a network does not look at what a method changes in it."""
+    compiled = [name for name, model in experiment.models.items() if model.compile]
+    for name, method in experiment.methods.items():
+        if compiled and method.kind != "source" and methods.find(method.kind).needs_network:
+            message = f"must be false where a method adapts the network, got true with {name}"
+            yield ConfigError(("models", compiled[0], "compile"), message)
 
 
 def check_selected(experiment: "Experiment", selected: Mapping[str, Mapping[str, object]]) -> None:

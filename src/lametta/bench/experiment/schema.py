@@ -18,7 +18,15 @@ from pydantic import (
 
 from lametta import methods
 from lametta._checks import raise_as
-from lametta.bench.experiment.errors import StrictModel, expected, json_value, named, one_of, unique
+from lametta.bench.experiment.errors import (
+    OrElse,
+    StrictModel,
+    expected,
+    json_value,
+    named,
+    one_of,
+    unique,
+)
 from lametta.bench.views import VIEWS
 from lametta.classmap import ClassMap
 from lametta.data import catalog
@@ -38,7 +46,10 @@ _Seeds = Annotated[tuple[NonNegativeInt, ...], _List, unique]
 _Sizes = Annotated[tuple[PositiveInt, ...], _List, unique]
 _Grid = dict[str, Annotated[tuple[object, ...], _List, json_value]]
 _Grids = Annotated[
-    tuple[_Grid, ...], _List, BeforeValidator(lambda x: (x,) if isinstance(x, dict) else x)
+    tuple[_Grid, ...],
+    _List,
+    BeforeValidator(lambda x: (x,) if isinstance(x, dict) else x),
+    OrElse(lambda grids: grids["items"]),
 ]
 
 Params: TypeAlias = dict[str, object]
@@ -65,6 +76,13 @@ def source_data(params: Mapping[str, object]) -> dict[str, str]:
     }
 
 
+COMPUTED = ("precision", "compile")
+"""What of a network's table changes how it computes."""
+
+Precision: TypeAlias = Annotated[str, one_of(("float32", "bf16"))]
+"""As `lametta.torch.zoo.load` takes it."""
+
+
 class _Spec(StrictModel):
     def identity(self) -> dict[str, object]:
         """Give what results depend on: all but defaults and what is only shown."""
@@ -85,6 +103,13 @@ class ModelSpec(_Spec):
     label: str = ""
     architecture: str | None = None
     training: str | None = None
+    precision: Precision = "float32"
+    compile: bool = False
+
+    @property
+    def computed(self) -> dict[str, object]:
+        """How it computes, where that is not as ever."""
+        return {x: y for x, y in self.identity().items() if x in COMPUTED}
 
     @model_validator(mode="after")
     def _brings_its_weights_or_not(self) -> Self:
@@ -117,12 +142,23 @@ def _check_groups(classes: dict[str, list[int]]) -> dict[str, list[int]]:
 
 _Part = Annotated[tuple[int, int], Field(strict=False), BeforeValidator(_check_part)]
 _Corruption = Annotated[str, one_of(SETS["all"])]
-_Corruptions = Annotated[tuple[_Corruption, ...], _List, unique, BeforeValidator(_spell_out)]
+_Corruptions = Annotated[
+    tuple[_Corruption, ...],
+    _List,
+    unique,
+    BeforeValidator(_spell_out),
+    OrElse(lambda _: {"enum": list(_CORRUPTIONS)}),
+]
 _Severity = Annotated[int, Field(ge=1, le=5)]
 _Numbered = BeforeValidator(
     lambda x: {str(i): item for i, item in enumerate(x)} if isinstance(x, list) else x
 )
-_Groups = Annotated[dict[str, list[int]], _Numbered, AfterValidator(_check_groups)]
+_Groups = Annotated[
+    dict[str, list[int]],
+    _Numbered,
+    AfterValidator(_check_groups),
+    OrElse(lambda groups: {"type": "array", "items": groups["additionalProperties"]}),
+]
 
 
 class UnknownSpec(_Spec):

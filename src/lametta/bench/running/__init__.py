@@ -24,6 +24,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 import lametta
 from lametta._checks import extra, import_optional
 from lametta._files import atomic_write, file_lock, write_text
+from lametta._progress import bars
 from lametta.bench.analysis.results import cell_file, read_cell, read_cells
 from lametta.bench.analysis.selection import read_selection, select, write_selection
 from lametta.bench.columns import SCHEMA
@@ -64,6 +65,7 @@ def run(
     jobs: int = 1,
     ray: str | None = None,
     report: OnProgress = lambda _: None,
+    progress: bool = False,
     text: str | None = None,
 ) -> list[Cell]:
     """Run an experiment to its end: validation, selection, studies.
@@ -81,6 +83,8 @@ def run(
         The address of a Ray cluster to run cells on, such as ``"auto"``.
     report : callable
         Called with a `Progress` as cells end.
+    progress : bool
+        Whether to show bars.
     text : str, optional
         The experiment's file, which the results keep as ``experiment.toml`` for their report.
 
@@ -107,6 +111,13 @@ def run(
     ...     run(Workspace(experiment, Path(folder, "results"), None))
     []
     """
+    if progress:
+        with bars() as show:
+
+            def report_to_bars(x: Progress) -> None:
+                show(x.done, x.total, x.phase)
+
+            return run(workspace, jobs=jobs, ray=ray, report=report_to_bars, text=text)
     # With another id, processes read again what may have changed since the last run.
     workspace = replace(workspace, jobs=jobs, run=secrets.token_hex())
     folder = workspace.folder

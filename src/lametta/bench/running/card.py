@@ -93,6 +93,7 @@ def _model(workspace: Workspace, name: str) -> dict[str, object]:
         "network": spec.zoo,
         "weights": spec.weights or "its own",
         "weights_sha256": weights_hash(net),
+        **spec.computed,
         "preprocessing": None if preprocess is None else asdict(preprocess),
     }
 

@@ -151,7 +151,8 @@ class Workspace:
         import torch
 
         data, (net, preprocess) = self.dataset(dataset), self.network(model)
-        header = {"model": self.experiment.models[model].zoo, "weights_hash": weights_hash(net)}
+        spec = self.experiment.models[model]
+        header = {"model": spec.zoo, "weights_hash": weights_hash(net), **spec.computed}
         file = self.bank_file(model, dataset)
         file.parent.mkdir(parents=True, exist_ok=True)
         with self.classifier(model, None) as network, torch.no_grad():
@@ -192,7 +193,13 @@ class Workspace:
         from lametta.torch import zoo
 
         spec = self.experiment.models[name]
-        loaded = zoo.load(spec.zoo, weights=self.weights(name), device=self.device)
+        loaded = zoo.load(
+            spec.zoo,
+            weights=self.weights(name),
+            device=self.device,
+            precision=spec.precision,
+            compile=spec.compile,
+        )
         return loaded.net, loaded.preprocess
 
     def weights(self, model: str) -> Path | None:

@@ -98,6 +98,13 @@ class Table:
     def _repr_latex_(self) -> str:
         return self.latex()
 
+    def entries(self) -> list[dict[str, str]]:
+        """What is shown, a mapping for each row."""
+        return [
+            {name: entry.text for name, entry in zip(self.header, row, strict=True)}
+            for row in self.rows
+        ]
+
     def csv(self) -> str:
         """The numbers behind the table, unrounded."""
         return to_csv(self.data)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lametta._checks import check_integer
 from lametta._files import PathLike, file_lock
+from lametta._progress import told
 from lametta.data.bank.safetensors import Arrays, Header, read_layout
 from lametta.data.bank.shards import ReusableRows, Shards
 from lametta.data.dataset import Dataset, file_versions
@@ -48,7 +49,7 @@ def build(
     on_error: str = "raise",
     restart: bool = False,
     wait: float | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
     constants: Callable[[Arrays], Arrays] | None = None,
 ) -> Path:
     """Make a file, or what is missing of it.
@@ -82,8 +83,9 @@ def build(
             shards.delete()
         reusable = ReusableRows.find(path, header, dataset.keys, shards.versions)
         if not reusable.complete:
-            options = (batch_size, workers, pin, on_error, progress)
-            _fill(shards, reusable, dataset, transform, compute, *options)
+            with told(progress, path.name) as report:
+                options = (batch_size, workers, pin, on_error, report)
+                _fill(shards, reusable, dataset, transform, compute, *options)
             _merge(shards, path, dataset, constants)
         shards.delete()
         _check_failed(read_layout(path)[1]["failed"], on_error)
@@ -100,12 +102,12 @@ def _fill(
     workers: int,
     pin: bool,
     on_error: str,
-    progress: OnProgress | None,
+    report: OnProgress,
 ) -> None:
     """Compute the rows that cannot be reused."""
     shards.resume()
     _check_failed([dataset.keys[i] for i in (*shards.failed, *reusable.failed)], on_error)
-    n, report = len(dataset), progress or (lambda done, n: None)
+    n = len(dataset)
     parts = [range(i, min(i + batch_size, n)) for i in range(shards.done, n, batch_size)]
     asked = [reusable.missing(part) for part in parts]
     done = n - sum(map(len, asked))

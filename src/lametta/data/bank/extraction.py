@@ -49,7 +49,7 @@ def extract(
     on_error: str = "raise",
     restart: bool = False,
     wait: float | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Bank:
     """Run a model over a data set and store what it gives.
 
@@ -99,8 +99,9 @@ def extract(
     wait : float, optional
         Seconds to wait for another process that writes the same file; None waits until it has
         ended. The logger ``lametta`` says which process that is.
-    progress : callable, optional
-        Called with the numbers of samples done and in all, at first and after each batch.
+    progress : callable or bool, optional
+        Called with the numbers of samples done and in all, at first and after each batch; True
+        shows a bar.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def cache_images(
     on_error: str = "raise",
     restart: bool = False,
     wait: float | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> Dataset:
     """Decode the images of a data set once, and give a data set of the decoded ones.
 

@@ -1,6 +1,7 @@
 """WordNet's nouns: class maps from ImageNet's classes onto their ancestors."""
 
 import difflib
+import itertools
 import lzma
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Self
 
 from lametta.classmap import ClassMap
 from lametta.data.classes.imagenet import C16, IMAGENET
+from lametta.taxonomy import Taxonomy
 from lametta.types import LamettaError
 
 
@@ -253,6 +255,31 @@ def c16() -> ClassMap:
     size = min(map(len, whole.groups))
     groups = {name: group[:size] for name, group in zip(whole.names, whole.groups, strict=True)}
     return ClassMap(groups, n_source=whole.n_source)
+
+
+def wordnet_taxonomy(synsets: Sequence[str] = IMAGENET) -> Taxonomy:
+    """What classes are kinds of in WordNet 3.0, each by its first hypernym: ImageNet's by default.
+
+    Steps with a single part are left out, so that a level is a choice.
+
+    Examples
+    --------
+    >>> taxonomy = wordnet_taxonomy(["n02129165", "n02129604", "n02084071"])  # lion, tiger, dog
+    >>> taxonomy.paths
+    (('carnivore', 'big cat', 'lion'), ('carnivore', 'big cat', 'tiger'), ('carnivore', 'dog'))
+    """
+    tree = load_wordnet().tree()
+    paths = [tuple(reversed(tree.ancestors(synset))) for synset in synsets]
+    parts: dict[str, set[str]] = {}
+    for path in paths:
+        for above, one in itertools.pairwise(path):
+            parts.setdefault(above, set()).add(one)
+    chosen = {name for name, below in parts.items() if len(below) > 1}
+    kept = [[one for one in path if one in chosen or one == path[-1]] for path in paths]
+    names = {one: load_wordnet().words(one)[0] for path in kept for one in path}
+    often = Counter(names.values())  # two classes are called crane
+    unique = {one: name if often[name] == 1 else f"{name} ({one})" for one, name in names.items()}
+    return Taxonomy([[unique[one] for one in path] for path in kept])
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lametta._checks import did_you_mean, import_optional
+from lametta._checks import ONE_OF_SEVERAL, did_you_mean, import_optional
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Graph:
         if n_classes != 1 and kinds & {"Sigmoid", "QLinearSigmoid"}:
             raise LamettaError(
                 f"{output!r} comes from a Sigmoid over {n_classes} classes, which do not exclude "
-                "each other as those of a Softmax do"
+                f"each other as those of a Softmax do; {ONE_OF_SEVERAL}"
             )
         return Head(data, logits, node.op_type in _CONVOLUTIONS, mixed, d, n_classes)
 
