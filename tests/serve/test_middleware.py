@@ -219,7 +219,7 @@ def test_answers_take_room_until_they_have_left():
             return statuses[0]
 
         first = asyncio.create_task(ask())
-        await written.wait()
+        await asyncio.wait_for(written.wait(), 20)
         second = await asyncio.wait_for(ask(), 20)
         taken.set()
         return await first, second, await ask()

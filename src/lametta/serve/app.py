@@ -388,7 +388,7 @@ def asset(name: str) -> tuple[bytes, str] | None:
 
 def _check_no_query(request: Request) -> None:
     """Refuse what is not read: a stream that is named there would have no memory."""
-    if query := request.scope["query_string"]:
+    if query := request.scope.get("query_string"):
         raise BadRequest(
             "the address of a request must end with its path, got "
             f"{'?' + query.decode('latin-1')[:50]!r}; parameters belong into the body's parameters"
