@@ -212,12 +212,12 @@ class NetworkMethod:
 
     def _make_network(self, x: Sized) -> Network:
         net, choose = self.model.net, as_selector(self.layers)
+        if self.statistics == "own":
+            return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
         if net._compiled_call_impl is not None:  # hooks, by which layers are found, are not called
             raise LamettaError(
                 "net must not be compiled where a method adapts it, got one after net.compile()"
             )
-        if self.statistics == "own":
-            return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
         chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
         parameters = _parameters(chosen)
         optimizer = self.make_optimizer(list(parameters.values())) if parameters else None
