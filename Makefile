@@ -40,13 +40,14 @@ test: .venv/ready
 	$(MAKE) --jobs=4 style types docs tests
 
 # The tests as on a machine without the programs and data that some of them need: those are skipped. The path has
-# links to all that is there otherwise (but for pyenv's, which would find themselves).
+# links to all that is there otherwise (but for pyenv's, which would find themselves). Examples are few: `test` has all.
 bare: .venv/ready
 	rm -rf build/bare && mkdir -p build/bare
 	IFS=:; for folder in $$PATH; do \
 		case $$folder in */shims) ;; *) ln -s "$$folder"/* build/bare 2>/dev/null;; esac; \
 	done; cd build/bare && rm -f chromium chromium-browser google-chrome chrome redis-server nginx
-	PATH=$(CURDIR)/build/bare WNSEARCHDIR=/nowhere LAMETTA_SHARED=/nowhere $(MAKE) tests
+	PATH=$(CURDIR)/build/bare WNSEARCHDIR=/nowhere LAMETTA_SHARED=/nowhere $(MAKE) tests \
+		PYTEST='$(PYTEST) --hypothesis-profile=quick'
 
 lint: style types
 
