@@ -296,3 +296,34 @@ def test_a_lost_track_goes_on_under_another_id():
     assert seen([9], [unsure], near) == [0]
     with pytest.raises(LamettaError, match="reattach must be"):
         ClassSmoother(n_classes=4, reattach=2)
+
+
+def test_a_track_keeps_its_class_until_another_is_that_much_likelier():
+    def classes(smoother, rows, track=1):
+        found = [
+            smoother.update_with_detections(frame([track], [0], [1]), probs=np.array([row]))
+            for row in rows
+        ]
+        return [one.class_id.item() for one in found], [one.confidence.item() for one in found]
+
+    rows = [[0.5, 0.3, 0.2], [0.4, 0.5, 0.1], [0.3, 0.5, 0.2], [0.4, 0.5, 0.1], [0.5, 0.4, 0.1]]
+    assert classes(ClassSmoother(3, Track(memory=1)), rows)[0] == [0, 1, 1, 1, 0]
+    smoother = ClassSmoother(3, Track(memory=1), switch=1.5, most=2)  # which answers by each frame
+    found, confidence = classes(smoother, rows)
+    assert found == [0, 0, 1, 1, 1]
+    assert confidence == pytest.approx([0.5, 0.4, 0.5, 0.5, 0.4])
+    assert classes(smoother, rows[-1:], track=2)[0] == [0]  # a track of its own
+    assert classes(smoother, rows[1:2])[0] == [1]
+    assert classes(smoother, rows[-1:])[0] == [1]
+    classes(smoother, rows[:1], track=2)
+    classes(smoother, rows[:1], track=3)  # the first is forgotten now
+    assert classes(smoother, rows[-1:])[0] == [0]
+    smoother.reset()
+    assert classes(smoother, rows[3:4])[0] == [1]
+    smoother = ClassSmoother(3, switch=1.5, lost=1)
+    classes(smoother, rows[2:3])
+    for _ in range(2):
+        smoother.update_with_detections(frame([]), probs=np.empty((0, 3)))
+    assert (smoother._classes, smoother.tracks) == ({}, [])
+    with pytest.raises(LamettaError, match="switch must be"):
+        ClassSmoother(3, switch=0.9)
