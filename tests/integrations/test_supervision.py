@@ -1,5 +1,6 @@
 """Tracked detections of the real ``supervision``, against the core called by hand."""
 
+import csv
 import importlib
 import runpy
 import sys
@@ -236,6 +237,23 @@ def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "| made up | long, wrong beginning (21) | 57.6 | 0.0 |" in printed
     assert "track is not behind the best usual rule in 4 of 4 lines" in printed
+
+
+@pytest.mark.slow
+def test_the_benchmark_counts_changes_of_class(monkeypatch, tmp_path):
+    root, table = Path(__file__).parents[2], tmp_path / "table.csv"
+    argv = ["tracks.py", "--quick", "--tracks", "42", "--switch", "--csv", str(table)]
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    runpy.run_path(root / "benchmarks" / "tracks.py", run_name="__main__")
+    titles, *rows = csv.reader(table.read_text().splitlines())
+    assert titles == (root / "docs" / "tables" / "switches.csv").read_text().split("\n")[0].split(
+        ","
+    )
+    for row in rows:
+        changes = [float(cell.split("(")[1].strip(")")) for cell in row[2:]]
+        assert changes == sorted(changes, reverse=True)
+    assert rows
 
 
 def test_a_track_with_nan_stays_as_it_is_alone():
