@@ -16,6 +16,7 @@ from lametta._files import check_regular_file
 from lametta.cli._console import (
     Features,
     Logits,
+    check_beside,
     option_names,
     parse_settings,
     require,
@@ -197,9 +198,9 @@ def serve(
     with user_errors():
         needs = "httptools", "orjson", "prometheus_client", "starlette", "threadpoolctl", "uvicorn"
         require("serve", *needs)
-        _check_beside("--features", features, "--model", model)
-        _check_beside("--logits", logits, "--model", model)
-        _check_beside("--replicas", replicas, "--ray", ray)
+        check_beside("--features", features, "--model", model)
+        check_beside("--logits", logits, "--model", model)
+        check_beside("--replicas", replicas, "--ray", ray)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
         if grpc_port is not None:
@@ -272,12 +273,6 @@ def serve(
                 return
             app = config.app()
     run(app, host, port, limits, grpc_port)
-
-
-def _check_beside(option: str, given: object, needed: str, there: object) -> None:
-    """Raise if an option is given without the one that it belongs to."""
-    if given is not None and there is None:
-        raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
 
 
 def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
