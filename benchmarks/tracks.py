@@ -19,7 +19,8 @@ prints and stores the table of docs/video.md.
 ``--taxa`` asks at what level of WordNet answers are 80 % sure, in banks of ImageNet's classes: the
 share of frames whose answer is a class, how often these are right, and all answers, classes or
 not. ``--lost`` cuts long tracks after every eighth frame, as a tracker does that loses objects.
-Both print and store tables of docs/integrations/trackers.md.
+``--switch`` counts how often a track's class changes with the rule of `ClassSmoother(switch=...)`.
+All three print and store tables of docs/integrations/trackers.md.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from lametta.correctors import Average, Majority, Memory, Product, Track
 from lametta.data.bank.bank import read_arrays
 from lametta.data.classes.imagenet import IMAGENET
 from lametta.data.classes.wordnet import wordnet_taxonomy
+from lametta.integrations.supervision import next_class
 from lametta.taxonomy import Taxonomy
 from lametta.types import Corrector
 
@@ -54,6 +56,7 @@ RULES: dict[str, Corrector | None] = {
     "memory": Memory("track"),
     "track": Track(),
 }
+SWITCH = (1.0, 1.5, 2.0)  # how many times as probable as a track's class another must be
 USUAL = ("first", "majority", "average")  # what people do now
 # The constant of `scenes` was chosen on the first, with the clean videos; `Track`'s on all of them.
 CORRUPTIONS = {
@@ -282,6 +285,37 @@ def lost(folders: list[Path], n: int) -> Iterator[dict[str, str]]:
             yield {"": data, **{name: f"{value:.1f}" for name, value in cells.items()}}
 
 
+def switches(folders: list[Path], n: int, quick: bool) -> Iterator[dict[str, str]]:
+    """A line a kind of tracks and of banks: accuracy, and in brackets changes of class a track."""
+    groups: dict[tuple[str, str], list[dict[str, tuple[float, float]]]] = {}
+    for bank, samples in banks(folders, quick):
+        for kind, found in tracks(samples, n):
+            rows = {"source": _switching(samples, found, "source", 1.0)}
+            rows |= {f"switch={x:g}": _switching(samples, found, "track", x) for x in SWITCH}
+            groups.setdefault((bank.rpartition("_")[0].replace("_", " "), kind), []).append(rows)
+    for (data, kind), networks in groups.items():
+        cells = {}
+        for rule in networks[0]:
+            right, changes = np.mean([one[rule] for one in networks], axis=0)
+            cells[rule] = f"{right:.1f} ({changes:.2f})"
+        yield {"": data, "tracks": kind, **cells}
+
+
+def _switching(samples: Samples, found: list[Any], rule: str, switch: float) -> tuple[float, float]:
+    """The accuracy of all frames' classes in percent, and the changes of class a track."""
+    hits, changes, corrector = [], [], RULES[rule]
+    for own in found:
+        probs, classes = samples.probs[own], list[int]()
+        if corrector is not None:
+            corrector.reset()
+            probs = corrector.correct(samples.features[own], probs).probs
+        for row in probs:
+            classes.append(next_class(row, classes[-1] if classes else None, switch))
+        hits.append(classes == samples.labels[own])
+        changes.append(np.count_nonzero(np.diff(classes)))
+    return 100 * float(np.concatenate(hits).mean()), float(np.mean(changes))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
@@ -290,6 +324,7 @@ def main() -> None:
     parser.add_argument("--crop", type=Path, metavar="VIDEOS")
     parser.add_argument("--taxa", action="store_true")
     parser.add_argument("--lost", action="store_true")
+    parser.add_argument("--switch", action="store_true")
     parser.add_argument("--sure", type=Path, metavar="ROOT")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -298,13 +333,14 @@ def main() -> None:
     if options.crop:
         crop(options.crop, options.folders[0])
         return
-    if options.sure or options.taxa or options.lost:
-        of_tracks = taxa if options.taxa else lost
-        lines = list(
-            sure(options.folders[0], options.sure)
-            if options.sure
-            else of_tracks(options.folders, options.tracks)
-        )
+    if options.sure or options.taxa or options.lost or options.switch:
+        if options.sure:
+            made = sure(options.folders[0], options.sure)
+        elif options.switch:
+            made = switches(options.folders, options.tracks, options.quick)
+        else:
+            made = (taxa if options.taxa else lost)(options.folders, options.tracks)
+        lines = list(made)
         for line in [dict.fromkeys(lines[0], ""), *lines]:
             print("| " + " | ".join(line.values()) + " |")
         store.write(options.csv, lines)

@@ -322,7 +322,7 @@ def test_methods_of_the_field_run_everywhere(tmp_path, name):
     with np.load(out) as written:
         np.testing.assert_allclose(written["probs"], wanted, atol=1e-4)
 
-    prototypes = None if name == "tda" else read_prototypes(Path(path))
+    prototypes = None if name == "tda" else read_prototypes(Path(path))[0]
     config = ServerConfig({"mine": name}, prototypes=prototypes)
     inputs = tensor("features", given[0]), tensor("probs", given[1])
     np.testing.assert_allclose(answer(config.app(), *inputs), wanted, atol=1e-4)
@@ -342,7 +342,7 @@ def answer(app, *inputs):
 
 def test_the_server_is_given_them(tmp_path):
     np.savez(tmp_path / "bank.npz", prototypes=GIVEN.weight, bias=GIVEN.bias)
-    found = read_prototypes(tmp_path / "bank.npz")
+    found, _ = read_prototypes(tmp_path / "bank.npz")
     config = ServerConfig({"mine": Centered()}, prototypes=found)
     inputs = tensor("features", FEATURES), tensor("probs", PROBS)
     np.testing.assert_allclose(answer(config.app(), *inputs), expected(), atol=1e-12)

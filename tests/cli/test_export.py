@@ -1,5 +1,6 @@
 """``lametta export``: a graph that ONNX Runtime runs, or a line that says what is wrong."""
 
+import json
 import os
 
 import numpy as np
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 import lametta
 from lametta.cli import app
 from tests.conftest import make_batch
-from tests.integrations.graphs import X, linear
+from tests.integrations.graphs import B, D, W, X, linear, value
 
 
 def run(*arguments):
@@ -42,6 +43,23 @@ def test_a_graph_of_its_own(tmp_path, options, affinity, weight, n_iter):
     result = lametta.lame(features, probs, affinity=affinity, weight=weight, max_iter=n_iter, tol=0)
     got = corrected(path, features=features, probs=probs)
     np.testing.assert_allclose(got, result.probs, rtol=0, atol=1e-5)
+
+
+def test_json_says_what_the_graph_takes_and_gives(tmp_path):
+    path = tmp_path / "lame.onnx"
+    found = json.loads(run(path, "--json", "--iterations", 3).stdout)
+    assert found == {
+        "inputs": {"features": ["N", "d"], "probs": ["N", "K"]},
+        "outputs": {"corrected": ["N", "K"], "label": ["N"]},
+        "iterations": 3,
+        "output": str(path),
+    }
+    joined, weights = tmp_path / "joined.onnx", [value("w", W.shape), value("b", B.shape)]
+    old = linear(tmp_path / "net.onnx", x=[value("x", ["n", D]), *weights])  # as old graphs have it
+    found = json.loads(run(joined, "--model", old, "--json").stdout)
+    session = onnxruntime.InferenceSession(joined, providers=["CPUExecutionProvider"])
+    assert found["inputs"] == {one.name: one.shape for one in session.get_inputs()}
+    assert found["outputs"] == {one.name: one.shape for one in session.get_outputs()}
 
 
 def test_behind_a_model(tmp_path):

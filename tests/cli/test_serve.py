@@ -1,12 +1,15 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from lametta.cli import app
 from lametta.cli.serve import _bytes, _hosts, _is_local, _names, _password, _served, _tokens
 from lametta.types import LamettaError
+from tests.integrations.graphs import D, K, linear
 
 
 def _fails(*options):
@@ -111,6 +114,41 @@ def test_names_of_classes(tmp_path):
     (tmp_path / "names.json").write_text('["a",\n"b"]')
     with pytest.raises(LamettaError, match="a class in each line, got .*names.json"):
         _names(tmp_path / "names.json")
+
+
+def test_names_come_with_the_model_or_its_bank_unless_they_are_given(tmp_path, monkeypatch):
+    def named(*options):
+        method = "t3a" if "--prototypes" in options else "prudent"
+        options = ["--corrector", method, *options]
+        done = CliRunner().invoke(app, ["serve", "--store", "memory", *map(str, options)])
+        assert done.exit_code == 0, done.stderr
+        client, inputs = TestClient(served.pop(), "http://127.0.0.1"), []
+        for name, shape in (("features", [1, D]), ("probs", [1, K]), ("x", [1, D])):
+            if (name == "x") == ("--model" in options):
+                data = np.full(shape, 1 / K).ravel().tolist()
+                inputs.append({"name": name, "shape": shape, "datatype": "FP32", "data": data})
+        answer = client.post(f"/v2/models/{method}/infer", json={"inputs": inputs}).json()
+        found = {output["name"]: output["data"] for output in answer["outputs"]}
+        (label,), (name,) = found["label"], found["label_name"]
+        return name.removesuffix(f" {label}")
+
+    served = []
+    monkeypatch.setattr("lametta.serve.server.run", lambda app, *_: served.append(app))
+    model, bank, given = (tmp_path / name for name in ("net.onnx", "bank.npz", "names.txt"))
+    own, others = ([f"{kind} {i}" for i in range(K)] for kind in ("own", "other"))
+    linear(model, names=str(dict(enumerate(own))))  # as Ultralytics writes them
+    outputs = {"features": np.ones((2, D)), "logits": np.ones((2, K))}
+    np.savez(bank, prototypes=np.eye(K, D), bias=np.zeros(K), classes=own, **outputs)
+    given.write_text("\n".join(others))
+    for options in (["--model", model], ["--prototypes", bank]):
+        assert named(*options) == "own"
+        assert named(*options, "--names", given) == "other"
+    assert named("--names", bank) == named("--model", model, "--names", bank) == "own"
+    np.savez(bank, prototypes=np.eye(K, D), classes=own[:3], **outputs)  # of the labels, say
+    with pytest.raises(KeyError, match="label_name"):
+        named("--prototypes", bank)
+    with pytest.raises(LamettaError, match="a bank that names its classes, got .* without"):
+        _names(bank)
 
 
 def test_the_password_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):

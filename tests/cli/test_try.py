@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from lametta.cli import app
 from lametta.cli._predictions import read
+from lametta.data.bank import Bank
 from tests.conftest import softmax
 
 runner = CliRunner()
@@ -210,6 +211,10 @@ def test_sources_that_are_refused(tmp_path, bank):
         ([tmp_path / "md.json", "--model", "embedded:digits"], "--model must be left out"),
         ([tmp_path / "photos"], "or have a --model beside it"),
         ([bank, "--model", "embedded:digits"], "--model must be left out"),
+        ([bank, "--precision", "bf16"], "--precision must come with --model, got 'bf16' without"),
+        ([bank, "--compile"], "--compile must come with --model"),
+        ([bank, "--fps", "2"], "--fps must come with --model"),
+        ([tmp_path / "md.json", "--head", "fc"], "--head must come with --model"),
         ([bank, "--budget", "soon"], "--budget must be a time such as 60s"),
         ([bank, "--methods", "prudnt"], "did you mean 'prudent'"),
         ([bank, "-o", "x.txt"], "--output must end in .html"),
@@ -230,3 +235,18 @@ def test_a_model_and_its_images(tmp_path):
     assert result.exit_code == 0, result.output
     assert "data:image/jpeg;base64," in page.read_text()
     assert (tmp_path / "page.bank.safetensors").exists()
+
+
+@pytest.mark.slow(8)
+def test_the_precision_of_a_model(tmp_path):
+    options = ("embedded:digits_vid", "--model", "embedded:digits", "--methods", "average",
+               "--jobs", 1, "-o", tmp_path / "page.html")  # fmt: skip
+    result = run(*options, "--precision", "bf16")
+    assert result.exit_code == 0, result.output
+    assert Bank.open(tmp_path / "page.bank.safetensors").header["precision"] == "bf16"
+    result = run(*options)  # which is not answered with the outputs of another precision
+    assert result.exit_code == 2
+    assert "precision" in result.output
+    assert run(*options, "--restart").exit_code == 0
+    assert "precision" not in Bank.open(tmp_path / "page.bank.safetensors").header
+    assert "--precision must be one of" in run(*options, "--precision", "fp8").output

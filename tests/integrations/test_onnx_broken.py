@@ -286,7 +286,20 @@ def test_huge_fixed_batch(path):
     [
         ({"names": json.dumps(NAMES)}, tuple(NAMES)),
         ({"classes": json.dumps({str(i): name for i, name in enumerate(NAMES)})}, tuple(NAMES)),
-        ({"names": "{0: 'ant', 1: 'bee', 2: 'cat', 3: 'dog'}"}, None),  # never evaluated
+        ({"names": "{0: 'ant', 1: 'bee', 2: 'cat', 3: 'dog'}"}, tuple(NAMES)),  # as Ultralytics
+        ({"names": str(NAMES)}, tuple(NAMES)),
+        ({"names": str([*NAMES[:3], """d'"\\g"""])}, (*NAMES[:3], """d'"\\g""")),
+        ({"id2label": json.dumps(dict(enumerate(NAMES)))}, tuple(NAMES)),
+        ({"names": "?", "id2label": str(dict(enumerate(NAMES)))}, tuple(NAMES)),
+        ({"names": "{1: 'ant', 2: 'bee', 3: 'cat', 4: 'dog'}"}, None),
+        ({"names": "{'ant', 'bee', 'cat', 'dog'}"}, None),
+        ({"names": "['ant', 'bee', 'cat', 'd' 'og']"}, None),
+        ({"names": "['ant', 'bee', 'cat', '\\x']"}, None),
+        ({"names": "['ant', 'bee', 'cat', str(4)]"}, None),
+        ({"names": "['ant', 'bee', 'cat', ['dog']]"}, None),
+        ({"names": "[" * 10**5 + "'ant'"}, None),
+        ({"names": "['ant'" + " " * 10**6}, None),
+        ({"names": json.dumps([*NAMES[:3], "d" * 2**20])}, None),
         ({"names": "__import__('os').abort()"}, None),
         ({"names": json.dumps(NAMES[:3])}, None),
         ({"names": json.dumps([1, 2, 3, 4])}, None),

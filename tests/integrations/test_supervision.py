@@ -1,5 +1,6 @@
 """Tracked detections of the real ``supervision``, against the core called by hand."""
 
+import csv
 import importlib
 import runpy
 import sys
@@ -238,6 +239,23 @@ def test_the_benchmark_compares_the_usual_rules(monkeypatch, capsys, tmp_path):
     assert "track is not behind the best usual rule in 4 of 4 lines" in printed
 
 
+@pytest.mark.slow
+def test_the_benchmark_counts_changes_of_class(monkeypatch, tmp_path):
+    root, table = Path(__file__).parents[2], tmp_path / "table.csv"
+    argv = ["tracks.py", "--quick", "--tracks", "42", "--switch", "--csv", str(table)]
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    runpy.run_path(root / "benchmarks" / "tracks.py", run_name="__main__")
+    titles, *rows = csv.reader(table.read_text().splitlines())
+    assert titles == (root / "docs" / "tables" / "switches.csv").read_text().split("\n")[0].split(
+        ","
+    )
+    for row in rows:
+        changes = [float(cell.split("(")[1].strip(")")) for cell in row[2:]]
+        assert changes == sorted(changes, reverse=True)
+    assert rows
+
+
 def test_a_track_with_nan_stays_as_it_is_alone():
     smoother, probs = ClassSmoother(3), np.array([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
     frame = sv().Detections(
@@ -296,3 +314,34 @@ def test_a_lost_track_goes_on_under_another_id():
     assert seen([9], [unsure], near) == [0]
     with pytest.raises(LamettaError, match="reattach must be"):
         ClassSmoother(n_classes=4, reattach=2)
+
+
+def test_a_track_keeps_its_class_until_another_is_that_much_likelier():
+    def classes(smoother, rows, track=1):
+        found = [
+            smoother.update_with_detections(frame([track], [0], [1]), probs=np.array([row]))
+            for row in rows
+        ]
+        return [one.class_id.item() for one in found], [one.confidence.item() for one in found]
+
+    rows = [[0.5, 0.3, 0.2], [0.4, 0.5, 0.1], [0.3, 0.5, 0.2], [0.4, 0.5, 0.1], [0.5, 0.4, 0.1]]
+    assert classes(ClassSmoother(3, Track(memory=1)), rows)[0] == [0, 1, 1, 1, 0]
+    smoother = ClassSmoother(3, Track(memory=1), switch=1.5, most=2)  # which answers by each frame
+    found, confidence = classes(smoother, rows)
+    assert found == [0, 0, 1, 1, 1]
+    assert confidence == pytest.approx([0.5, 0.4, 0.5, 0.5, 0.4])
+    assert classes(smoother, rows[-1:], track=2)[0] == [0]  # a track of its own
+    assert classes(smoother, rows[1:2])[0] == [1]
+    assert classes(smoother, rows[-1:])[0] == [1]
+    classes(smoother, rows[:1], track=2)
+    classes(smoother, rows[:1], track=3)  # the first is forgotten now
+    assert classes(smoother, rows[-1:])[0] == [0]
+    smoother.reset()
+    assert classes(smoother, rows[3:4])[0] == [1]
+    smoother = ClassSmoother(3, switch=1.5, lost=1)
+    classes(smoother, rows[2:3])
+    for _ in range(2):
+        smoother.update_with_detections(frame([]), probs=np.empty((0, 3)))
+    assert (smoother._classes, smoother.tracks) == ({}, [])
+    with pytest.raises(LamettaError, match="switch must be"):
+        ClassSmoother(3, switch=0.9)

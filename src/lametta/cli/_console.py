@@ -303,6 +303,12 @@ def computed(precision: str | None, compiled: bool) -> dict[str, object]:
     return options | ({"compile": True} if compiled else {})
 
 
+def check_beside(option: str, given: object, needed: str, there: object) -> None:
+    """Raise if an option is given without the one that it belongs to."""
+    if given is not None and there is None:
+        raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
+
+
 def check_device(device: str) -> None:
     """Raise unless PyTorch can compute there."""
     import torch

@@ -90,7 +90,7 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     columns |= {} if labels is None else {"labels": labels}
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
-    names = classes.names if classes is not None else _names(header, n_outputs)
+    names = classes.names if classes is not None else class_names(header, n_outputs)
     notes += [note] if note else []
     if unused:
         notes.append(
@@ -110,7 +110,7 @@ def _check_sums(probs: NDArray[np.generic]) -> None:
         )
 
 
-def _names(header: Header, n_outputs: int) -> tuple[str, ...]:
+def class_names(header: Header, n_outputs: int) -> tuple[str, ...]:
     """The names of the model's classes: the file's, or ImageNet's if its model knows these."""
     for key in ("classes", "class_names"):  # of the labels, or of the model by itself
         if len(names := tuple(header.get(key, ()))) == n_outputs:

@@ -1,12 +1,21 @@
 """``lametta export``: LAME as an ONNX graph."""
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from lametta import methods
-from lametta.cli._console import Features, Logits, option_names, print_line, require, user_errors
+from lametta.cli._console import (
+    Features,
+    Json,
+    Logits,
+    option_names,
+    print_json,
+    print_line,
+    require,
+    user_errors,
+)
 from lametta.correctors import LAME
 from lametta.types import LamettaError
 
@@ -44,6 +53,7 @@ def export(
             help="Whether the model gives probabilities; by default as its graph says.",
         ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write LAME as an ONNX graph, for engines without Python.
 
@@ -77,4 +87,24 @@ def export(
                 logits=logits,
                 probabilities=probabilities,
             )
-    print_line(f"wrote {target}")
+        print_line(f"wrote {target}")
+        if as_json:
+            print_json(_described(target) | {"iterations": iterations, "output": target})
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """What a graph takes and gives: the sides of each tensor, None where one is open."""
+    from onnx import load
+
+    graph = load(path, load_external_data=False).graph
+    inner = {tensor.name for tensor in graph.initializer}
+    return {
+        kind: {
+            one.name: [
+                side.dim_value or side.dim_param or None for side in one.type.tensor_type.shape.dim
+            ]
+            for one in tensors
+            if one.name not in inner
+        }
+        for kind, tensors in (("inputs", graph.input), ("outputs", graph.output))
+    }

@@ -16,6 +16,7 @@ from lametta._files import check_regular_file
 from lametta.cli._console import (
     Features,
     Logits,
+    check_beside,
     option_names,
     parse_settings,
     require,
@@ -109,8 +110,9 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A text file with the names of the classes, one a line in their order, for "
-            "answers (label_name) and the page at /; by default those in the model's file.",
+            help="A text file with the names of the classes, one a line in their order, or a bank "
+            "of the model's outputs that has them, for answers (label_name) and the page at /; by "
+            "default those in the file of --prototypes, or in the model's.",
         ),
     ] = None,
     prototypes: Annotated[
@@ -196,9 +198,9 @@ def serve(
     with user_errors():
         needs = "httptools", "orjson", "prometheus_client", "starlette", "threadpoolctl", "uvicorn"
         require("serve", *needs)
-        _check_beside("--features", features, "--model", model)
-        _check_beside("--logits", logits, "--model", model)
-        _check_beside("--replicas", replicas, "--ray", ray)
+        check_beside("--features", features, "--model", model)
+        check_beside("--logits", logits, "--model", model)
+        check_beside("--replicas", replicas, "--ray", ray)
         if model is not None:
             require("onnx", "onnx", "onnxruntime")
         if grpc_port is not None:
@@ -228,6 +230,7 @@ def serve(
                 f"--token-file must be given where others can reach the server, got --host {host} "
                 "without it; --open serves everyone"
             )
+        head, named = (None, None) if prototypes is None else _head(prototypes)
         config = ServerConfig(
             correctors=_served(correctors or ["prudent"]),
             store=store,
@@ -241,8 +244,8 @@ def serve(
             model=model,
             features=features,
             logits=logits,
-            names=_names(names),
-            prototypes=None if prototypes is None else _prototypes(prototypes),
+            names=named if names is None else _names(names),
+            prototypes=head,
             shadow=shadow,
         )
         from lametta.serve.server import log_to_stderr, run
@@ -270,12 +273,6 @@ def serve(
                 return
             app = config.app()
     run(app, host, port, limits, grpc_port)
-
-
-def _check_beside(option: str, given: object, needed: str, there: object) -> None:
-    """Raise if an option is given without the one that it belongs to."""
-    if given is not None and there is None:
-        raise LamettaError(f"{option} must come with {needed}, got {given!r} without it")
 
 
 def _served(specs: Sequence[str]) -> "dict[str, CorrectorSpec]":
@@ -331,11 +328,11 @@ def _password(path: Path | None, store: str) -> str | None:
     return password
 
 
-def _names(path: Path | None) -> tuple[str, ...] | None:
-    """The names of classes in a file, one a line."""
-    if path is None:
-        return None
+def _names(path: Path) -> tuple[str, ...]:
+    """The names of classes in a file, one a line, or in a bank."""
     check_regular_file("--names", path)
+    if path.suffix in (".npz", ".safetensors"):
+        return _bank_names(path)
     with reading(path, "a text file in UTF-8", UnicodeDecodeError):
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     names = tuple(map(str.strip, lines))
@@ -347,10 +344,24 @@ def _names(path: Path | None) -> tuple[str, ...] | None:
     return names
 
 
-def _prototypes(path: Path) -> "Prototypes":
+def _bank_names(path: Path) -> tuple[str, ...]:
+    from lametta.cli._predictions import class_names
+    from lametta.data.bank import Bank
+
+    with option_names(path="--names"):
+        bank = Bank.open(path)
+    if not (names := class_names(bank.header, bank.n_classes)):
+        raise LamettaError(f"--names must be a bank that names its classes, got {path} without")
+    return names
+
+
+def _head(path: Path) -> "tuple[Prototypes, tuple[str, ...] | None]":
+    """The prototypes in a file, such as a bank, and the names of their classes, if it has them."""
+    from lametta.cli._predictions import class_names
     from lametta.data.bank.bank import read_prototypes
 
-    return read_prototypes(path, "--prototypes")
+    prototypes, header = read_prototypes(path, "--prototypes")
+    return prototypes, class_names(header, len(prototypes.weight)) or None
 
 
 def _bytes(option: str, text: str) -> int:

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,11 @@ from lametta._arrays import log
 from lametta._checks import raise_as
 from lametta._files import check_regular_file
 from lametta.cli._console import (
+    Compiled,
     MapFile,
+    Precision,
+    check_beside,
+    computed,
     err,
     load_map,
     option_names,
@@ -70,6 +74,8 @@ def try_(
         float | None, typer.Option(help="Frames a second that are taken of videos; else all.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda.")] = "auto",
+    precision: Precision = None,
+    compiled: Compiled = False,
     map_file: MapFile = None,
     single: Annotated[
         bool,
@@ -104,7 +110,7 @@ def try_(
         typer.Option(metavar="FILE", help="Labels that PAGE handed out; they measure the gains."),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Run again what was run before.")
+        bool, typer.Option("--restart", help="Run again what was run before, also the model.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, for scripts.")
@@ -126,12 +132,18 @@ def try_(
         from lametta.bench.trial.labels import read as read_labels
 
         seconds = _seconds(budget)
+        for option, given in (
+            *(("--weights", weights), ("--head", head), ("--fps", fps)),
+            *(("--precision", precision), ("--compile", compiled or None)),
+        ):
+            check_beside(option, given, "--model", model)
         check_target(target, Path(source), ".html")
         if Path(source).suffix == ".json":
             bank, single, code = _camera_traps(source, model, map_file)
             pictures = None
         else:
-            bank, pictures = _open(source, target, model, weights, head, fps, device, map_file)
+            how = computed(precision, compiled) | {"restart": restart}
+            bank, pictures = _open(source, target, model, weights, head, fps, device, map_file, how)
             code = ""
         file = target.with_suffix(".results.safetensors")
         if restart:
@@ -182,6 +194,7 @@ def _open(
     fps: float | None,
     device: str,
     map_file: Path | None,
+    how: Mapping[str, Any],
 ) -> tuple[Bank, Callable[[int], Any] | None]:
     """The outputs that SOURCE holds, or that the model gives for it, and pictures of samples."""
     path = Path(source)
@@ -199,7 +212,7 @@ def _open(
     file = target.with_suffix(".bank.safetensors")
     found = run_model(
         model, source, file, weights=weights, head=head, fps=fps, device=device,
-        class_map=map_file,
+        class_map=map_file, **how,
     )  # fmt: skip
     return _bank(file, None), _pictures(found.dataset)
 

@@ -50,6 +50,10 @@ class ClassSmoother:
         The overlap (IoU) from which on a new track id goes on with the memory of a track that is
         missing, where that was last seen: trackers lose objects, and give them another id. By
         default no id does.
+    switch : float
+        How many times as probable as the class that a track has another must be to take its place.
+        By default a track has the class that is likeliest in each frame; 1.5 lets it change less
+        often, and later where it should.
     taxonomy : Taxonomy, optional
         What the classes are kinds of. Then ``data["taxon"]`` and ``data["taxon_confidence"]`` say
         for each detection the most exact part of it that is ``sure``: a species, or "animal".
@@ -78,6 +82,7 @@ class ClassSmoother:
     lost: int = 300
     most: int = 10_000
     reattach: float | None = None
+    switch: float = 1.0
     taxonomy: Taxonomy | None = None
     sure: float = 0.8
     _streams: Streams = field(init=False, repr=False, compare=False)
@@ -87,12 +92,14 @@ class ClassSmoother:
         default_factory=dict, init=False, repr=False, compare=False
     )
     _same: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _classes: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _frame: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("n_classes", self.n_classes, 2)
         check_integer("lost", self.lost, 1)
         check_number("sure", self.sure, 0.5, 1)
+        check_number("switch", self.switch, 1)
         if self.reattach is not None:
             check_number("reattach", self.reattach, 0, 1)
         if self.taxonomy is not None and len(self.taxonomy) != self.n_classes:
@@ -141,19 +148,22 @@ class ClassSmoother:
         if given is not None and given.shape[1] != self.n_classes:
             raise LamettaError(f"probs must have {self.n_classes} columns, got {given.shape[1]}")
         answers: NDArray[np.floating] = np.empty((0, self.n_classes))
+        classes: NDArray[np.intp] = np.empty(0, int)
         if tracks:
             vectors = self._given("features", detections, FEATURES, features)
             rows = self._rows(detections, tracked) if given is None else given[tracked]
             seen = rows if vectors is None else vectors[tracked]
             fine, answers = self._answers(seen, rows, tracks)
+            classes = self._held([tracks[i] for i in fine], answers)
             tracked = tracked[fine]
         self._age(tracks)
-        return self._corrected(detections, given, tracked, answers)
+        return self._corrected(detections, given, tracked, answers, classes)
 
     def reset(self) -> None:
         """Forget all tracks: for another video."""
         self._streams.reset()
         self._seen.clear()
+        self._classes.clear()
         self._boxes.clear()
         self._same.clear()
 
@@ -183,9 +193,21 @@ class ClassSmoother:
         self, features: Array, probs: Array, tracks: list[int]
     ) -> tuple[list[int], NDArray[np.floating]]:
         """The places of the tracks that were not refused, and their probabilities."""
+        for track in tracks:
+            if track not in self._streams:  # it is new, or was forgotten for others
+                self._classes.pop(track, None)
         found = self._streams.correct(features, probs, tracks)
         fine = [i for i, track in enumerate(tracks) if track not in found.errors]
         return fine, np.asarray(found.probs)[fine]
+
+    def _held(self, tracks: list[int], answers: NDArray[np.floating]) -> NDArray[np.intp]:
+        """The class that each track has now."""
+        classes = []
+        for track, row in zip(tracks, answers, strict=True):
+            before = self._classes.get(track)
+            self._classes[track] = next_class(row, before, self.switch)
+            classes.append(self._classes[track])
+        return np.array(classes, int)
 
     def _age(self, tracks: list[int]) -> None:
         """Count a frame, and forget tracks that were missing for too long."""
@@ -195,6 +217,7 @@ class ClassSmoother:
             del self._seen[track]
             self._streams.forget(track)
             self._boxes.pop(track, None)
+            self._classes.pop(track, None)
             self._same = {new: old for new, old in self._same.items() if old != track}
 
     def _given(
@@ -233,10 +256,11 @@ class ClassSmoother:
         given: NDArray[np.floating] | None,
         tracked: NDArray[np.intp],
         answers: NDArray[np.floating],
+        classes: NDArray[np.intp],
     ) -> "Detections":
         data: dict[str, Any] = dict(detections.data)
         changed: dict[str, Any] = {}
-        found = {"class_id": answers.argmax(axis=1), "confidence": answers.max(axis=1, initial=0)}
+        found = {"class_id": classes, "confidence": answers[np.arange(len(classes)), classes]}
         for name, values in found.items():
             before = getattr(detections, name)
             if before is None and given is not None:
@@ -248,7 +272,7 @@ class ClassSmoother:
         if (names := data.get(NAME)) is not None:
             data.setdefault(_SOURCE + NAME, names)
             if "class_id" in changed:
-                self._rename(data, tracked, found["class_id"])
+                self._rename(data, tracked, classes)
         if self.taxonomy is not None:
             self._add_taxa(data, detections, given, tracked, answers)
         return replace(detections, **changed, data=data)
@@ -291,6 +315,12 @@ class ClassSmoother:
         if self.class_names is not None:
             return self.class_names[one]
         return self._names.get(one, str(one))
+
+
+def next_class(probs: NDArray[np.floating], before: int | None, switch: float) -> int:
+    """The likeliest class, if it is ``switch`` times as probable as the one that a track has."""
+    likeliest = int(probs.argmax())
+    return likeliest if before is None or probs[likeliest] >= switch * probs[before] else before
 
 
 def _overlap(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:

@@ -330,3 +330,12 @@ def test_notebooks_show_advice_and_table(trial):
     shown = trial._repr_markdown_()
     assert trial.advice.headline in shown
     assert "| lame, batches of 64 |" in shown
+
+
+def test_progress_shows_a_bar_on_the_error_stream(capsys):
+    try_methods(made_bank(), ["lame", "average"], jobs=1, progress=True)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.search(r"trying .* 2/2", printed.err)
+    try_methods(made_bank(), ["lame"], jobs=1, progress=False)
+    assert capsys.readouterr().err == ""

@@ -5,7 +5,8 @@
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import polars as pl
 
 from lametta._checks import check_integer, check_number
 from lametta._files import PathLike
+from lametta._progress import bars
 from lametta.bench.tables import Entry, Table, percent
 from lametta.bench.trial import store
 from lametta.bench.trial.advice import Advice, advise
@@ -62,7 +64,7 @@ def try_methods(
     jobs: int | None = None,
     single: bool = False,
     results: PathLike | None = None,
-    progress: OnProgress | None = None,
+    progress: OnProgress | bool | None = None,
 ) -> "Trial":
     """Try every method that sees outputs alone on the outputs in a bank, and say which to take.
 
@@ -86,8 +88,8 @@ def try_methods(
         Whether each group is known to be one object, as a tracker's tracks are.
     results : path, optional
         A file that keeps what was run, so that the same call goes on from there.
-    progress : callable, optional
-        Called after each run.
+    progress : callable or bool, optional
+        Called after each run; True shows a bar on the error stream.
 
     Examples
     --------
@@ -113,16 +115,26 @@ def try_methods(
     done = {one: kept[one] for one in found if one in kept}
     missing = [one for one in found if one not in done]
     rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
-    for run in rest if missing else ():
-        done[run.candidate] = run
-        if file is not None:
-            store.write(file, wanted, (kept | done).values())
-        if progress is not None:
-            progress(len(done), len(found), run.candidate.title)
+    with _told(progress) as report:
+        for run in rest if missing else ():
+            done[run.candidate] = run
+            if file is not None:
+                store.write(file, wanted, (kept | done).values())
+            report(len(done), len(found), run.candidate.title)
     left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
     if (more := len(bank) - len(outputs)) > 0:
         left[f"the {more:,} samples after the first {len(outputs):,}"] = _TOO_MANY
     return Trial(outputs, tuple(done[one] for one in found if one in done), left, len(bank))
+
+
+@contextmanager
+def _told(progress: OnProgress | bool | None) -> Iterator[OnProgress]:
+    """Whom to tell of each run: the given function, a bar for True, or nobody."""
+    if progress is True:
+        with bars() as show:
+            yield lambda done, n, _: show(done, n, "trying")
+    else:
+        yield progress or (lambda done, n, _: None)
 
 
 def _affordable(bank: Bank, budget: float) -> int:

@@ -204,13 +204,16 @@ def read_arrays(
     return arrays, header, _unused(path, name, found)
 
 
-def read_prototypes(path: Path, name: str = "path") -> Prototypes:
-    """Read ``prototypes`` [K, d] and, if it is there, ``bias`` [K] from a file, such as a bank."""
-    arrays, _, found = _read_file(path, name)
+def read_prototypes(path: Path, name: str = "path") -> tuple[Prototypes, Header]:
+    """Read ``prototypes`` [K, d], ``bias`` [K] and the header from a file, such as a bank.
+
+    The bias and the header may be missing.
+    """
+    arrays, header, found = _read_file(path, name)
     if (prototypes := pop_prototypes(arrays)) is None:
         have = ", ".join(sorted(found)) or "nothing"
         raise LamettaError(f"{name} must hold prototypes, got {have} in {path}")
-    return prototypes
+    return prototypes, header
 
 
 def _read_file(path: Path, name: str) -> tuple[dict[str, Array], Header, list[str]]:

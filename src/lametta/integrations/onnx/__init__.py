@@ -1,12 +1,16 @@
 """OnnxModel: an ONNX classifier as a Model, run by ONNX Runtime; export of LAME."""
 
+import ast
 import json
 import logging
 import math
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +43,11 @@ __all__ = ["Input", "Metadata", "OnnxModel", "export"]
 
 _Feeds: TypeAlias = dict[str, npt.NDArray[np.generic]]
 
+_MOST_NAMES = 2**20  # characters of all names of classes
+_TEXT = r"""(?:'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+")"""
+# A list of texts, or texts by number, as Python prints them: nothing is nested, and nothing named.
+_FLAT = re.compile(rf"[\[{{](?:\s*+(?:\d{{1,9}}\s*+:\s*+)?{_TEXT}\s*+(?:,|(?=[\]}}])))*+\s*+[\]}}]")
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -53,7 +62,8 @@ class Metadata:
     d, n_classes : int or None
         How many features and classes there are; None where the graph leaves that open.
     classes : tuple of str or None
-        The names of the classes, if the file has them as JSON under ``classes`` or ``names``.
+        The names of the classes, if the file has them under ``classes``, ``names`` or ``id2label``,
+        as JSON or as Python prints a list or a dict of texts.
     batch : int or None
         The only number of samples that the graph takes; None where it takes any.
 
@@ -251,15 +261,25 @@ def _parts(feeds: _Feeds, n: int, batch: int) -> Iterator[_Feeds]:
 
 
 def _classes(known: Mapping[str, str], n_classes: int | None) -> tuple[str, ...] | None:
-    """The names of classes in a file's metadata, as a JSON list or a JSON object by index."""
-    for key in ("lametta.classes", "classes", "names"):
-        try:
-            names = json.loads(known.get(key, "null"))
-        except (ValueError, RecursionError):  # Python's own notation, say, which is not evaluated
-            continue
+    """The names of classes in a file's metadata, as a list or by their index."""
+    for key in ("lametta.classes", "classes", "names", "id2label"):
+        names = _read(known.get(key, ""))
         if isinstance(names, dict):
-            names = [names.get(str(i)) for i in range(len(names))]
+            by_index = {str(i): name for i, name in names.items()}
+            names = [by_index.get(str(i)) for i in range(len(names))]
         fits = isinstance(names, list) and n_classes in (None, len(names))
         if fits and all(isinstance(name, str) for name in names):
             return tuple(names)
+    return None
+
+
+def _read(text: str) -> Any:
+    """What JSON says, or Python's notation of a list or a dict of texts alone; else None."""
+    if not isinstance(text, str) or len(text) > _MOST_NAMES:  # bytes that are no UTF-8 stay bytes
+        return None
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    if _FLAT.fullmatch(text):
+        with suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
+            return ast.literal_eval(text)
     return None
