@@ -231,6 +231,9 @@ def test_look(trial):
     pairs = before[:, None] == before
     assert np.isclose(found.stays_by_chance, pairs[~np.eye(160, dtype=bool)].mean())
     assert found.order in {"classes", "none", "something else"}
+    unordered = replace(found, by_classes=0.0, by_other=0.0, copies=0.1)
+    assert "found no order" in unordered.sentences()[2]
+    assert "averages near-copies" in replace(unordered, copies=0.9).sentences()[2]
 
 
 def test_where_domains_begin():

@@ -82,7 +82,11 @@ class Look:
             f"classes would be; {self.stays:.0%} of them repeat the one before "
             f"({self.stays_by_chance:.0%} if the samples were shuffled).",
         ]
+        frames = self.copies is not None and self.copies > SURE_COPY
         if self.order and self.by_classes is not None and self.by_other is not None:
+            none = "Prudent found no order beyond chance, or saw too few different samples to say."
+            if frames:
+                none = "Prudent averages near-copies, and saw too few other samples for an order."
             said.append(
                 {
                     "classes": "Classes make the order: Prudent found so in "
@@ -90,8 +94,7 @@ class Look:
                     "something else": "Something that features show makes the order, and not "
                     f"the classes (domains, say): Prudent found so in {self.by_other:.0%} of its "
                     "looks.",
-                    "none": "Prudent found no order beyond chance, or saw too few different "
-                    "samples to say.",
+                    "none": none,
                 }[self.order]
             )
         if self.kinship < 0.5:
@@ -100,8 +103,8 @@ class Look:
                 f"{self.kinship:.0%} of what the network's confidence promises."
             )
         if self.copies is not None:
-            frames = ": frames of videos, or bursts" if self.copies > SURE_COPY else ""
-            said.append(f"{self.copies:.0%} are near-copies of the sample before{frames}.")
+            such = ": frames of videos, or bursts" if frames else ""
+            said.append(f"{self.copies:.0%} are near-copies of the sample before{such}.")
         if self.evidence is not None:
             said.append(
                 f"What came before predicted the network's answers by {self.evidence:.2f} nats a "
