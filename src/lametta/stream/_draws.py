@@ -29,13 +29,19 @@ def permutation(rng: Rng, n: int) -> Index:
 
 def uniform(rng: Rng, n: int) -> Floats:
     """Numbers [n] of 53 random bits in [0, 1)."""
-    return (_raw(rng, n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = _raw(rng, n)
+    bits >>= np.uint64(11)
+    found: Floats = bits.astype(np.float64)
+    found *= 2.0**-53
+    return found
 
 
 def below(rng: Rng, limits: Index) -> Index:
     """A random integer below each of the limits [n], from 0."""
     # The largest uniform number times a limit still rounds to less than the limit.
-    return (uniform(rng, len(limits)) * limits).astype(np.int64)
+    found = uniform(rng, len(limits))
+    found *= limits
+    return found.astype(np.int64)
 
 
 def weighted(draw: float, weights: Index) -> int:

@@ -128,8 +128,11 @@ class imbalanced:  # noqa: N801
         prevailing = np.repeat(permutation(rng, len(names)), self.draws)
         # Weights are ratio and K - 1 times 1.
         other = uniform(rng, n) * (self.ratio + len(names) - 1) < len(names) - 1
-        another = below(rng, np.full(n, max(len(names) - 1, 1)))
+        another = below(rng, np.broadcast_to(max(len(names) - 1, 1), n))
         another += another >= prevailing
         drawn = np.where(other, another, prevailing)
-        positions: Index = grouped[begin[drawn] + below(rng, sizes[drawn])]
+        del prevailing, other, another  # a stream may be long
+        places = below(rng, sizes[drawn])
+        places += begin[drawn]
+        positions: Index = grouped[places]
         return positions
