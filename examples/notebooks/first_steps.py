@@ -30,22 +30,22 @@ def right(answers):
     return f"{np.mean(answers.argmax(axis=1) == labels):.1%} right"
 
 
-print("the network:   ", right(probs))
+print("the network:    ", right(probs))
 
 # %% [markdown]
 # *LAME* lets similar samples of a batch agree. *Prudent* remembers the stream, and corrects as far as the evidence in it
 # goes; here it gets one frame at a time.
 
-# %%
-batches = np.split(np.arange(len(labels)), range(64, len(labels), 64))
-print(
-    "LAME, 64 each: ",
-    right(np.concatenate([lametta.lame(features[b], probs[b]).probs for b in batches])),
-)
 
-prudent = lametta.Prudent()
-answers = [prudent.correct(features[i : i + 1], probs[i : i + 1]).probs for i in range(len(labels))]
-print("Prudent, 1 by 1:", right(np.concatenate(answers)))
+# %%
+def corrected(corrector, size):
+    """The answers to this stream in batches of a size."""
+    batches = np.split(np.arange(len(labels)), range(size, len(labels), size))
+    return np.concatenate([corrector.correct(features[b], probs[b]).probs for b in batches])
+
+
+print("LAME, 64 each:  ", right(corrected(lametta.LAME(), 64)))
+print("Prudent, 1 by 1:", right(corrected(lametta.Prudent(), 1)))
 
 # %% [markdown]
 # In any order there is nothing in the stream to go by. LAME then costs accuracy, and Prudent keeps still.
@@ -53,10 +53,5 @@ print("Prudent, 1 by 1:", right(np.concatenate(answers)))
 # %%
 mixed = np.random.default_rng(0).permutation(len(labels))
 labels, features, probs = labels[mixed], features[mixed], probs[mixed]
-print(
-    "LAME, 64 each: ",
-    right(np.concatenate([lametta.lame(features[b], probs[b]).probs for b in batches])),
-)
-prudent = lametta.Prudent()
-answers = [prudent.correct(features[i : i + 1], probs[i : i + 1]).probs for i in range(len(labels))]
-print("Prudent, 1 by 1:", right(np.concatenate(answers)))
+print("LAME, 64 each:  ", right(corrected(lametta.LAME(), 64)))
+print("Prudent, 1 by 1:", right(corrected(lametta.Prudent(), 1)))

@@ -361,12 +361,24 @@ def _by_id(state: Mapping[str, Array]) -> dict[Id, dict[str, Array]]:
         raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
     memories: dict[Id, dict[str, Array]] = {}
     for key, array in state.items():
-        text, _, name = str(key).rpartition("/")
-        try:
-            one = as_id(json.loads(text))
-        except ValueError:
-            one = None
-        if one is None:
-            raise LamettaError(f"state must have names id/name, the id in JSON, got {key!r}")
+        one, name = parse_key(str(key))
         memories.setdefault(one, {})[name] = array
     return memories
+
+
+def parse_key(key: str, prefix: str = "") -> tuple[Id, str]:
+    """The stream that an array of a state is of, and its name there.
+
+    Examples
+    --------
+    >>> parse_key('"cam/1"/weights')
+    ('cam/1', 'weights')
+    """
+    text, _, name = key.removeprefix(prefix).rpartition("/")
+    try:
+        one = as_id(json.loads(text))
+    except ValueError:
+        one = None
+    if one is None:
+        raise LamettaError(f"state must have names {prefix}id/name, the id in JSON, got {key!r}")
+    return one, name

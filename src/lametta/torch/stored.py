@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lametta._arrays import to_numpy
 from lametta.correctors._lru import LRUCache
-from lametta.correctors.streams import as_id, means, rows_by_stream
+from lametta.correctors.streams import as_id, means, parse_key, rows_by_stream
 from lametta.signals import signals
 from lametta.torch.network import check_finite
 from lametta.types import Array, Id, LamettaError, Prediction
@@ -147,8 +147,8 @@ class Stored:
         given = {str(name): np.array(to_numpy(array), order="C") for name, array in state.items()}
         of_streams: dict[Id, dict[str, Array]] = {}
         for key in [key for key in given if key.startswith(_STREAMS)]:
-            text, _, name = key.removeprefix(_STREAMS).rpartition("/")
-            of_streams.setdefault(_stream(text, key), {})[name] = given.pop(key)
+            one, name = parse_key(key, _STREAMS)
+            of_streams.setdefault(one, {})[name] = given.pop(key)
         values, owns = self._values(given), {}
         for one, arrays in of_streams.items():
             owns[one] = self._values(arrays)
@@ -227,16 +227,6 @@ def _joined(rows: Mapping[Id, list[int]], answers: Mapping[Id, Prediction]) -> P
     info |= {name: sum(one.info[name] for one in found) for name in _COUNTS if name in info}
     features = in_order([one.features for one in found])
     return Prediction(probs, features, {**info, **signals(probs), "streams": len(rows)})
-
-
-def _stream(text: str, key: str) -> Id:
-    try:
-        found = as_id(json.loads(text))
-    except ValueError:
-        found = None
-    if found is None:
-        raise LamettaError(f"state must have names streams/id/name, the id in JSON, got {key!r}")
-    return found
 
 
 def _number(one: Field[Any], array: Array | None) -> int | float:
