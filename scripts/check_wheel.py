@@ -82,7 +82,10 @@ class Environment:
         subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.bin / ("python.exe" if os.name == "nt" else "python")
-        self.pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--quiet"]
+        # By its own pip, where it has one: an old one of ours does not run under a newer Python.
+        has_pip = not subprocess.run([python, "-m", "pip", "-V"], capture_output=True).returncode
+        runner = python if has_pip else sys.executable
+        self.pip = [runner, "-m", "pip", "--python", str(self.python), "--quiet"]
         limits = {} if constraint is None else {"PIP_CONSTRAINT": str(constraint.resolve())}
         self.environ = {**os.environ, **limits, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
