@@ -109,13 +109,31 @@ def pattern(matrix):
     return centered / np.linalg.norm(centered)
 
 
+def time(n):
+    return pattern(np.exp(-np.abs(np.arange(n)[:, None] - np.arange(n)) / 8))
+
+
+def likeness_of(rows):
+    roots = np.sqrt(rows) / np.sqrt(rows).sum(axis=1, keepdims=True)
+    return np.einsum("ik,jk,k->ij", roots, roots, 1 / roots.mean(axis=0))
+
+
 def order_of(x, rows):
     """Order of features and of outputs over a window, and how much the two have in common."""
-    n, roots = len(x), np.sqrt(rows) / np.sqrt(rows).sum(axis=1, keepdims=True)
-    time = pattern(np.exp(-np.abs(np.arange(n)[:, None] - np.arange(n)) / 8))
-    outputs = pattern(np.einsum("ik,jk,k->ij", roots, roots, 1 / roots.mean(axis=0)))
-    features = pattern(x @ x.T)
-    return [(time * features).sum(), (time * outputs).sum(), (features * outputs).sum()]
+    near, features, outputs = time(len(x)), pattern(x @ x.T), pattern(likeness_of(rows))
+    return [(near * features).sum(), (near * outputs).sum(), (features * outputs).sum()]
+
+
+def effective(labels):
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    return 1 / (shares**2).sum()
+
+
+def is_over(rows, r_o):
+    """Whether the last 48 samples are of many classes, and in less than .4 of the order."""
+    latest = likeness_of(rows)[-48:, -48:]
+    many = len(latest) == 48 and effective(rows[-48:].argmax(axis=1)) > 4
+    return many and (time(48) * pattern(latest)).sum() < 0.4 * r_o
 
 
 def heard_of(features, rows, novelty):
@@ -129,13 +147,16 @@ def heard_of(features, rows, novelty):
             r_f, r_o, c = order_of(x[kept], rows[kept])
             z, u, since = (len(kept) - 1) / np.sqrt(2), min(since / len(kept), 1), 0.0
             labels = rows[kept].argmax(axis=1)
-            if z * max(r_f, r_o) > 5:
+            ordered, over = z * max(r_f, r_o) > 5, is_over(rows[kept], r_o)
+            if ordered:
                 part = min(c, CONSTANTS.order_ratio)
                 step = z * (r_o - part * r_f) / np.sqrt(1 + part**2 - 2 * part * c)
-                count = np.clip(count + u * min(step, CONSTANTS.order_step), -8, 1)
-            else:
-                shares = np.unique(labels, return_counts=True)[1] / len(kept)
-                count = max(count - u / 2 * (1 / (shares**2).sum() - 1), min(count, 0))
+                most = 0 if over else CONSTANTS.order_step
+                count = np.clip(count + u * min(step, most), -8, 1)
+            if over or not ordered:
+                n = 48 if over else len(kept)
+                fall = min(u * len(kept) / n, 1) / 2 * (effective(labels[-n:]) - 1)
+                count = max(count - fall, min(count, 0))
             again = [labels[j] in labels[j - 3 : j] for j in range(3, len(kept))]
             count = min(count, 0) if np.mean(again) < 0.1 else count
         heard.append(count > 0)
@@ -578,6 +599,23 @@ def test_a_run_is_over_where_many_classes_show_no_order():
         order.look(CONSTANTS, state, x @ x.T, softmax(4 * np.eye(6)[classes]), 1 / 8)
         assert (state["order"][0] < 0.8) == falls
         assert (state["order"][0] == 1) != falls
+
+
+@pytest.mark.parametrize("after", ["many classes", "runs", "a run"])
+def test_runs_are_over_where_the_latest_samples_show_no_order(after):
+    """Runs fill most of the window, and so it has an order; what counts is how it ends."""
+    rng = np.random.default_rng(0)
+    runs, n = np.repeat(rng.permutation(np.arange(16) % 8), 8), 56
+    latest = {"many classes": rng.integers(8, size=n), "runs": runs[:n], "a run": np.zeros(n, int)}
+    labels = np.concatenate([runs, latest[after]])[-128:]
+    x = unit(2 * rng.normal(size=(8, 24))[labels] + rng.normal(size=(128, 24)))
+    rows = softmax(3 * np.eye(8)[labels] + rng.normal(size=(128, 8)))
+    state = order.init_state(CONSTANTS)
+    state["order"][0] = 1
+    for _ in range(3):
+        order.look(CONSTANTS, state, x @ x.T, rows, 1 / 8)
+    assert state["order"][1] > CONSTANTS.order_deviations
+    assert order.by_classes(state) == (after != "many classes")
 
 
 @pytest.mark.parametrize("copies", [1, 2])

@@ -40,6 +40,9 @@ class Constants:
     order_step: float = 4.0  # deviations that one look may speak for classes
     count_limits: tuple[float, float] = (-8.0, 1.0)
     fade: float = 0.5  # of an open count where a window shows no order, by class beyond the first
+    order_latest: int = 48  # samples that tell whether runs are over; 32 close more than had to
+    latest_share: float = 0.4  # of the window's order: with less of it in these, runs are over
+    latest_classes: float = 4.0  # that these have at least, then: inside a run is no order either
     min_again: float = 0.1  # of labels that are one of the three before: runs have .2 at least
 
     # Experts.

@@ -9,14 +9,16 @@ A run of one class shows in outputs about as much as in features; a change of do
 features first. A count adds up over looks, in deviations, whether outputs are more than a given
 share as much in order as features. The memory is heard where it is positive. One look counts for
 little, so that long runs of one class are seen, and one border of domains is not enough. Where a
-window of many classes shows no order, a run is over, and the count falls. Where labels hardly come
-again, kinds follow each other that are alike, and no memory of classes may be heard.
+window of many classes shows no order, a run is over, and the count falls; so where its latest
+samples show far less of it than the whole, since the next domain may begin there. Where labels
+hardly come again, kinds follow each other that are alike, and no memory of classes may be heard.
 """
 
 import math
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lametta._arrays import Floats
 from lametta.correctors.base import State
@@ -57,25 +59,44 @@ def look_at_window(c: Constants, state: State) -> None:
 def look(c: Constants, state: State, cosines: Floats, rows: Floats, share: float) -> None:
     """Look at the window: cosines [n, n] and rows [n, K]; a share of it is new."""
     n, labels, count = len(rows), rows.argmax(axis=1), float(state["order"][0])
-    near, features = _nearness(n, c.order_reach), _centered(cosines)
-    outputs = _centered(window.alike(rows))
+    likeness = window.alike(rows)
+    near, features, outputs = _nearness(n, c.order_reach), _centered(cosines), _centered(likeness)
     pairs = (near, features), (near, outputs), (features, outputs)
     r_f, r_o, both = (float(np.vdot(x, y)) for x, y in pairs)
     z = (n - 1) / math.sqrt(2)
-    deviations = z * max(r_f, r_o)
+    deviations, over = z * max(r_f, r_o), _runs_are_over(c, likeness, labels, r_o)
     if deviations > c.order_deviations:
         ratio = min(both, c.order_ratio)
         spread = math.sqrt(max(1 + ratio**2 - 2 * ratio * both, 1e-6))
-        step = min(z * (r_o - ratio * r_f) / spread, c.order_step)
+        step = min(z * (r_o - ratio * r_f) / spread, 0.0 if over else c.order_step)
         low, high = c.count_limits
         count = min(max(count + share * step, low), high)
-    elif count > 0:  # of one class a window has no order, of many it would have
-        shares = np.bincount(labels) / n
-        count = max(count - share * c.fade * (1 / float(np.vecdot(shares, shares)) - 1), 0.0)
+    if count > 0 and (over or deviations <= c.order_deviations):
+        # Of one class a window has no order, of many it would have.
+        latest = c.order_latest if over else n
+        new = min(share * n / latest, 1.0)
+        count = max(count - new * c.fade * (_effective_classes(labels[-latest:]) - 1), 0.0)
     again = np.any([labels[3:] == labels[3 - j : n - j] for j in (1, 2, 3)], axis=0)
     if again.mean() < c.min_again:
         count = min(count, 0.0)
     state["order"][:] = count, deviations
+
+
+def _runs_are_over(
+    c: Constants, likeness: Floats, labels: NDArray[np.intp], window_order: float
+) -> bool:
+    """Whether the latest samples are of many classes, and in far less order than the window."""
+    n = c.order_latest
+    if len(labels) < n or _effective_classes(labels[-n:]) <= c.latest_classes:
+        return False
+    latest_order = float(np.vdot(_nearness(n, c.order_reach), _centered(likeness[-n:, -n:])))
+    return latest_order < c.latest_share * window_order
+
+
+def _effective_classes(labels: NDArray[np.intp]) -> float:
+    """How many classes there are, were all as frequent: the inverse of their shares' squares."""
+    shares = np.bincount(labels) / len(labels)
+    return 1 / float(np.vecdot(shares, shares))
 
 
 @cache
