@@ -18,7 +18,7 @@ from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import ONE_OF_SEVERAL, import_optional
 from lametta._files import atomic_write, escape_formula, remove_abandoned_files
 from lametta.cli._console import load_map, option_names
-from lametta.cli._table import read_table
+from lametta.cli._table import read_table, root_probs
 from lametta.data.bank.bank import (
     check_finite,
     check_prototypes,
@@ -67,16 +67,10 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     arrays, header, unused = read_table(path) if is_table else read_arrays(path, "IN", bare=True)
     prototypes = pop_prototypes(arrays)
     name = "logits" if "logits" in arrays else "probs"
-    outputs = np.asarray(arrays[name])
-    check_finite(name, outputs)
-    check_classes(f"{name} of IN", outputs)
-    if name == "probs":
-        _check_sums(outputs)
-    n_outputs = outputs.shape[1]
-    notes = []
+    outputs = _checked(name, arrays[name])
+    n_outputs, notes = outputs.shape[1], []
     if "features" not in arrays:
-        rows = widen(np, outputs)
-        arrays["features"] = np.sqrt(softmax(np, rows) if name == "logits" else np.maximum(rows, 0))
+        arrays["features"] = root_probs(name, widen(np, outputs))
         notes.append("IN has no features: the square roots of probabilities take their place")
     check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
     classes = _class_map(map_file, header, n_outputs)
@@ -99,15 +93,20 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
 
 
-def _check_sums(probs: NDArray[np.generic]) -> None:
-    """Raise where classes do not exclude each other; what rounding does, methods look at."""
-    sums = widen(np, probs).sum(axis=1)
-    if (wrong := abs(sums - 1) > _SLACK).any():
-        row = int(wrong.argmax())
-        raise LamettaError(
-            f"probs must have rows that sum to 1, got {sums[row]:.6g} in row {row}; "
-            f"{ONE_OF_SEVERAL}"
-        )
+def _checked(name: str, rows: Rows) -> Floats:
+    """Logits or probs as an array; classes of probs that do not exclude each other are refused."""
+    outputs: Floats = np.asarray(rows)
+    check_finite(name, outputs)
+    check_classes(f"{name} of IN", outputs)
+    if name == "probs":  # what rounding does, methods look at
+        sums = widen(np, outputs).sum(axis=1)
+        if (wrong := abs(sums - 1) > _SLACK).any():
+            row = int(wrong.argmax())
+            raise LamettaError(
+                f"probs must have rows that sum to 1, got {sums[row]:.6g} in row {row}; "
+                f"{ONE_OF_SEVERAL}"
+            )
+    return outputs
 
 
 def class_names(header: Header, n_outputs: int) -> tuple[str, ...]:
