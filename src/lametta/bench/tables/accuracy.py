@@ -184,12 +184,9 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
     <BLANKLINE>
     Worst and below: single streams. Tail: the worst tenth of the runs of a scenario.
     """
-    kinds = {"all": frame}
-    if "iid" in frame.columns and frame["iid"].n_unique() == 2:
-        kinds |= {"i.i.d.": frame.filter("iid"), "correlated": frame.filter(~pl.col("iid"))}
     data = pl.concat(
         analysis.risk(part, source).select(pl.lit(kind).alias("kind"), pl.all())
-        for kind, part in kinds.items()
+        for kind, part in _kinds_of_streams(frame).items()
     )
     ahead = non_causal(frame)
     data = data.with_columns(
@@ -210,6 +207,14 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
         entries = [Entry(row["kind"]), Entry(row["method"]), *gained, tail, *changed]
         rows.append(entries + [Entry(_AHEAD[row["looks_ahead"]])] * bool(ahead))
     return Table("risk", "Gains and risks (%)", header, rows, data, _footnote(source, shown))
+
+
+def _kinds_of_streams(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The cells of all streams and, where there are both, of i.i.d. and of correlated ones."""
+    if "iid" not in frame.columns or frame["iid"].n_unique() != 2:
+        return {"all": frame}
+    iid, correlated = frame.filter("iid"), frame.filter(~pl.col("iid"))
+    return {"all": frame, "i.i.d.": iid, "correlated": correlated}
 
 
 def _footnote(source: str, shown: list[str]) -> str:
