@@ -73,8 +73,9 @@ def read(path: Path, map_file: Path | None) -> Predictions:
         arrays["features"] = root_probs(name, widen(np, outputs))
         notes.append("IN has no features: the square roots of probabilities take their place")
     check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
-    classes = _class_map(map_file, header, n_outputs)
+    classes, names = _class_map(map_file, header, n_outputs), class_names(header, n_outputs)
     if classes is not None:
+        names = classes.names
         mapping = "class_map of IN" if map_file is None else "--map"
         with option_names(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
@@ -84,13 +85,13 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     columns |= {} if labels is None else {"labels": labels}
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
-    names = classes.names if classes is not None else class_names(header, n_outputs)
-    notes += [note] if note else []
+    notes.append(note)
     if unused:
         notes.append(
             f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"
         )
-    return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
+    told = tuple(filter(None, notes))
+    return Predictions(arrays["features"], probs, columns, names, header, prototypes, told)
 
 
 def _checked(name: str, rows: Rows) -> Floats:

@@ -51,10 +51,10 @@ def _by_role(names: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
     """The columns of labels, groups and keys; those of features in their order; all others."""
     single = {name: name.rstrip("s") for name in names}
     columns = {_COLUMNS[one]: name for name, one in single.items() if one in _COLUMNS}
-    others = [name for name in names if single[name] not in (*_COLUMNS, *_SKIPPED)]
-    numbered = {int(m[1]): name for name in others if (m := _FEATURE.fullmatch(name))}
+    numbered = {int(m[1]): name for name in names if (m := _FEATURE.fullmatch(name))}
     features = [numbered[i] for i in sorted(numbered)]
-    return columns, features, [name for name in others if name not in features]
+    known = {*features, *(name for name in names if single[name] in (*_COLUMNS, *_SKIPPED))}
+    return columns, features, [name for name in names if name not in known]
 
 
 def _open(path: Path) -> Any:

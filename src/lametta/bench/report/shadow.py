@@ -49,12 +49,7 @@ def status(
     >>> [one["id"] for one in status(streams)["models"][0]["shadow"]["streams"]]
     ['door', 'yard']
     """
-    shadows: dict[str, object] = {"": corrector}
-    if isinstance(corrector, Streams):
-        shadows = {str(stream): corrector[stream] for stream in corrector.ids}
-    found = {id_: one.differences for id_, one in shadows.items() if isinstance(one, Shadow)}
-    if len(found) < len(shadows):
-        raise LamettaError("corrector must be a Shadow, or Streams of Shadow, got another one")
+    found = _differences(corrector)
     streams = [
         {"id": stream, "samples": seen.samples, "changed": seen.changed}
         for stream, seen in found.items()
@@ -75,6 +70,17 @@ def status(
         "models": [{"name": name, "shadow": shadow}],
         "classes": None if names is None else list(names),
     }
+
+
+def _differences(corrector: Shadow | Streams) -> dict[str, Differences]:
+    """What each stream's shadow has counted; a shadow by itself is the stream without a name."""
+    shadows: dict[str, object] = {"": corrector}
+    if isinstance(corrector, Streams):
+        shadows = {str(stream): corrector[stream] for stream in corrector.ids}
+    found = {name: one.differences for name, one in shadows.items() if isinstance(one, Shadow)}
+    if len(found) < len(shadows):
+        raise LamettaError("corrector must be a Shadow, or Streams of Shadow, got another one")
+    return found
 
 
 def _changed_classes(found: Iterable[Differences]) -> list[dict[str, int]]:
