@@ -109,22 +109,18 @@ def try_methods(
     outputs = Outputs.of(bank, _affordable(bank, budget), single=single)
     found, left = candidates(outputs, names, batch_size)
     file = None if results is None else Path(results)
-    wanted = store.fingerprint(outputs, batch_size)
-    known = [] if file is None else store.read(file, wanted)
-    kept = {run.candidate: run for run in known}  # other methods' runs, too
-    done = {one: kept[one] for one in found if one in kept}
-    missing = [one for one in found if one not in done]
+    done = store.Done(file, store.fingerprint(outputs, batch_size))
+    missing = [one for one in found if one not in done.runs]
     rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
     with _told(progress) as report:
-        for run in rest if missing else ():
-            done[run.candidate] = run
-            if file is not None:
-                store.write(file, wanted, (kept | done).values())
-            report(len(done), len(found), run.candidate.title)
-    left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
+        for n, run in enumerate(rest if missing else (), len(found) - len(missing) + 1):
+            done.add(run)
+            report(n, len(found), run.candidate.title)
+    left |= {one.title: _OUT_OF_TIME for one in found if one not in done.runs}
     if (more := len(bank) - len(outputs)) > 0:
         left[f"the {more:,} samples after the first {len(outputs):,}"] = _TOO_MANY
-    return Trial(outputs, tuple(done[one] for one in found if one in done), left, len(bank))
+    runs = tuple(done.runs[one] for one in found if one in done.runs)
+    return Trial(outputs, runs, left, len(bank))
 
 
 @contextmanager
