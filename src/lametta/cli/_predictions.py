@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 import lametta
 from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import ONE_OF_SEVERAL, import_optional
-from lametta._files import atomic_write, escape_formula, remove_abandoned_files
+from lametta._files import (
+    atomic_write,
+    check_destination,
+    escape_formula,
+    remove_abandoned_files,
+)
 from lametta.cli._console import load_map, option_names
 from lametta.cli._table import read_table, root_probs
 from lametta.data.bank.bank import (
@@ -178,10 +183,7 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
         raise LamettaError(f"--output must end in {known}, got {path}")
     if os.path.realpath(path) == os.path.realpath(given):
         raise LamettaError(f"--output must not be IN itself, got {path}")
-    if path.is_dir():
-        raise LamettaError(f"--output must be a file, got {path}, which is a folder")
-    if not path.parent.is_dir():
-        raise LamettaError(f"no such folder: {str(path.parent)!r}")
+    check_destination("--output", path)
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
