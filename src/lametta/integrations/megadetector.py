@@ -511,15 +511,16 @@ def _streams(
         members.setdefault(i, []).append(j)
     found = []
     for stream in sequences({i: images[i] for i in members}, by, gap):
-        ordered = list[_Index]()
-        for i in stream:
-            frames = {j: images[i]["detections"][j].get(_FRAME) for j in members[i]}
-            if all(is_number(frame) for frame in frames.values()):
-                ordered += [(i, j) for j in sorted(frames, key=frames.__getitem__)]
-            else:
-                ordered += [(i, j) for j in frames]
+        ordered = [(i, j) for i in stream for j in _by_frame(images[i]["detections"], members[i])]
         found += _animals(images, ordered) if by == "animal" else [ordered]
     return found
+
+
+def _by_frame(detections: Sequence[Mapping[str, Any]], chosen: list[int]) -> list[int]:
+    """Detections of a video in the order of their frames; as they are where one has none."""
+    frames: dict[int, Any] = {j: detections[j].get(_FRAME) for j in chosen}
+    known = all(is_number(frame) for frame in frames.values())
+    return sorted(frames, key=frames.__getitem__) if known else chosen
 
 
 def track_boxes(moments: Iterable[Mapping[_Index, _Box | None]]) -> list[list[_Index]]:
