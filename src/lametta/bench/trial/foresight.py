@@ -63,10 +63,12 @@ def foreseeing(outputs: Outputs, runs: Sequence[Run], look: Look) -> list[Run]:
     prudent = alone.get("prudent")
     if prudent is None or look.copies is None or look.copies > _COPIES:
         return []
-    found = _freed(outputs, prudent, [alone[method] for method in _WITHOUT if method in alone])
+    without, with_memory = (
+        [alone[method] for method in kind if method in alone] for kind in (_WITHOUT, _WITH_MEMORY)
+    )
+    found = _freed(outputs, prudent, without)
     if not found and _ordered_by_classes(look):
-        others = [alone[method] for method in _WITH_MEMORY if method in alone]
-        found = _remembering(outputs, prudent, others)
+        found = _remembering(outputs, prudent, with_memory)
     return [run for _, run in sorted(found, key=lambda one: -one[0])]
 
 
