@@ -213,6 +213,11 @@ class NetworkMethod:
     def _make_network(self, x: Sized) -> Network:
         if self.statistics == "own":
             return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
+        # Hooks, by which layers are found, are not called then.
+        if self.model.net._compiled_call_impl is not None:
+            raise LamettaError(
+                "net must not be compiled where a method adapts it, got one after net.compile()"
+            )
         chosen, optimizer = self._choose(x)
         norms = norms_of(self.model.net) if self.statistics == "all" else chosen
         parameters = _parameters(chosen)
@@ -220,12 +225,8 @@ class NetworkMethod:
 
     def _choose(self, x: Sized) -> tuple[dict[str, nn.Module], torch.optim.Optimizer | None]:
         """The layers that adapt, by name, and the optimizer of their parameters if they learn."""
-        net, choose = self.model.net, as_selector(self.layers)
-        if net._compiled_call_impl is not None:  # hooks, by which layers are found, are not called
-            raise LamettaError(
-                "net must not be compiled where a method adapts it, got one after net.compile()"
-            )
-        chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
+        choose = as_selector(self.layers)
+        chosen = {one.name: one.module for one in layers_of(self.model.net, x) if choose(one)}
         parameters = _parameters(chosen)
         optimizer = self.make_optimizer(list(parameters.values())) if parameters else None
         if optimizer is None:
