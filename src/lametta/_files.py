@@ -98,6 +98,21 @@ def check_regular_file(name: str, path: Path) -> None:
         raise LamettaError(f"{name} must be a file, got {path}, which is {what}")
 
 
+def check_destination(name: str, path: Path) -> None:
+    """Raise unless a file can have this place: no folder has it, and the folder around it is there.
+
+    Examples
+    --------
+    >>> check_destination("path", Path("/no/folder/x.json"))
+    Traceback (most recent call last):
+    lametta.types.LamettaError: no such folder: '/no/folder'
+    """
+    if path.is_dir():
+        raise LamettaError(f"{name} must be a file, got {path}, which is a folder")
+    if not path.parent.is_dir():
+        raise LamettaError(f"no such folder: {str(path.parent)!r}")
+
+
 def memory_limit() -> float:
     """Bytes of memory that this process may take at most; infinity if it is not known."""
     limits = [math.inf]

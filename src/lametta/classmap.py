@@ -288,17 +288,20 @@ def _parse(mapping: Any) -> _Groups:
     )
 
 
+def _n_targets(targets: list[int]) -> int:
+    """How many targets there are, by the numbers that classes have as theirs."""
+    if (lowest := min(targets, default=0)) < 0:
+        raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
+    # One more target than members is enough: at least one of them has none, and is refused.
+    return min(max(targets, default=-1), len(targets)) + 1
+
+
 def _by_target(pairs: list[tuple[Any, Any]]) -> _Groups:
     """Names and members of the targets, from pairs of a class and its target."""
     groups: dict[Hashable, list[int]] = {}
     if all(isinstance(target, Integral) for _, target in pairs):
         pairs = [(member, int(target)) for member, target in pairs if target != -1]
-        targets = [target for _, target in pairs]
-        if (lowest := min(targets, default=0)) < 0:
-            raise LamettaError(f"mapping must hold targets >= 0, or -1 for none, got {lowest}")
-        # One more target than members is enough: at least one of them has none, and is refused.
-        top = min(max(targets, default=-1), len(pairs))
-        groups = {target: [] for target in range(top + 1)}
+        groups = {target: [] for target in range(_n_targets([target for _, target in pairs]))}
     for member, target in pairs:
         if not isinstance(target, Hashable):
             raise LamettaError(f"mapping must hold names or numbers of targets, got {target!r}")

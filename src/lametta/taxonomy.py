@@ -70,21 +70,9 @@ class Taxonomy:
         given = [path.split(";") if isinstance(path, str) else path for path in paths]
         cleaned = tuple(tuple(name.strip() for name in path) for path in given)
         object.__setattr__(self, "paths", cleaned)
-        object.__setattr__(self, "_parts", {})
+        object.__setattr__(self, "_parts", _parts(cleaned))
         object.__setattr__(self, "_below", {})
-        if len(cleaned) < 2 or not all(path and all(path) for path in cleaned):
-            raise LamettaError("paths must name two classes or more, each from the root down")
-        if len({path[0] for path in cleaned}) > 1:
-            roots = ", ".join(sorted({path[0] for path in cleaned})[:3])
-            raise LamettaError(f"paths must begin with one root, got {roots}")
-        members: dict[tuple[str, ...], list[int]] = {}
-        for i, path in enumerate(cleaned):
-            for n in range(1, len(path) + 1):
-                members.setdefault(path[:n], []).append(i)
-        if len(set(cleaned)) < len(cleaned) or any(len(members[path]) > 1 for path in cleaned):
-            raise LamettaError("paths must end with each class once, and with no part of others")
-        for part, classes in members.items():
-            self._parts[part] = np.array(classes)
+        for part in self._parts:
             self._below.setdefault(part[:-1], []).append(part)
 
     def __len__(self) -> int:
@@ -121,3 +109,19 @@ class Taxonomy:
         """Whether a class is what the answer says, or a kind of it."""
         path = self.paths[label]
         return taxon.level < len(path) and path[taxon.level] == taxon.name
+
+
+def _parts(paths: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], NDArray[np.intp]]:
+    """The classes of each part, root and classes included, or an error if it is no tree of them."""
+    if len(paths) < 2 or not all(path and all(path) for path in paths):
+        raise LamettaError("paths must name two classes or more, each from the root down")
+    roots = sorted({path[0] for path in paths})
+    if len(roots) > 1:
+        raise LamettaError(f"paths must begin with one root, got {', '.join(roots[:3])}")
+    parts: dict[tuple[str, ...], list[int]] = {}
+    for i, path in enumerate(paths):
+        for n in range(1, len(path) + 1):
+            parts.setdefault(path[:n], []).append(i)
+    if any(len(parts[path]) > 1 for path in paths):
+        raise LamettaError("paths must end with each class once, and with no part of others")
+    return {part: np.array(classes) for part, classes in parts.items()}

@@ -6,7 +6,8 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
@@ -190,7 +191,7 @@ def estimate(
     Data sets that were not found count with their published size, if it is known. ``probe`` gives
     the speed of a network, by its name and the batch size, or raises a `LamettaError`.
     """
-    uncounted = dict[str, None]()  # a set that keeps its order
+    uncounted = _Uncounted()
     cells = list(cells)
     sizes = _sizes(experiment, cells, data, uncounted)
     work = _count_images(experiment, cells, sizes, uncounted)
@@ -209,34 +210,42 @@ def estimate(
     )
 
 
+class _Uncounted(dict[str, None]):
+    """What could not be counted and why, each line once: a set that keeps its order."""
+
+    @contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        """Go on after an error, and note it."""
+        try:
+            yield
+        except LamettaError as error:
+            self[f"{name}: {error}"] = None
+
+
 def _sizes(
     experiment: Experiment,
     cells: Iterable[Cell],
     data: Mapping[str, Dataset],
-    uncounted: dict[str, None],
+    uncounted: _Uncounted,
 ) -> dict[str, int]:
     """How many samples each data set has; 0 where that is not known."""
-    sizes = dict[str, int]()
-    for name in dict.fromkeys(experiment.scenarios[cell.scenario].dataset for cell in cells):
-        size = _size(experiment.datasets[name], data.get(name))
-        if size is None:
-            uncounted[f"{name}: how many samples it has is not known before it is read"] = None
-        sizes[name] = size or 0
+    sizes = dict.fromkeys((experiment.scenarios[cell.scenario].dataset for cell in cells), 0)
+    for name in sizes:
+        with uncounted.noting(name):
+            sizes[name] = _size(experiment.datasets[name], data.get(name))
     return sizes
 
 
 def _speeds(
     batches: Mapping[str, Counter[int]],
     probe: Callable[[str, int], Speed],
-    uncounted: dict[str, None],
+    uncounted: _Uncounted,
 ) -> dict[str, Speed]:
     """The speed of each network that can be timed, in batches of the size that is commonest."""
     speeds = dict[str, Speed]()
     for model, counts in batches.items():
-        try:
+        with uncounted.noting(model):
             speeds[model] = probe(model, counts.most_common(1)[0][0])
-        except LamettaError as error:
-            uncounted[f"{model}: {error}"] = None
     return speeds
 
 
@@ -253,18 +262,16 @@ def _count_images(
     experiment: Experiment,
     cells: Iterable[Cell],
     sizes: Mapping[str, int],
-    uncounted: dict[str, None],
+    uncounted: _Uncounted,
 ) -> _Work:
     work = _Work({}, {}, defaultdict(Counter), Counter())
     for cell in cells:
         scenario = experiment.scenarios[cell.scenario]
         n = min(sizes[scenario.dataset], scenario.limit or sizes[scenario.dataset])
         forward = backward = 0
-        try:
+        with uncounted.noting(cell.method):
             forward, backward = _passes(cell, n)
             _add(work.methods, cell.method, forward, backward)
-        except LamettaError as error:
-            uncounted[f"{cell.method}: {error}"] = None
         _add(work.networks, cell.model, forward, backward)
         work.batches[cell.model][cell.batch_size] += n
         work.live[cell.model, scenario.dataset] += n if forward else 0
@@ -286,27 +293,23 @@ def _add(sums: dict[str, Passes], name: str, forward: int, backward: int = 0) ->
     sums[name] = Passes(name, before.forward + forward, before.backward + backward)
 
 
-def _size(spec: DatasetSpec, data: Dataset | None) -> int | None:
+def _size(spec: DatasetSpec, data: Dataset | None) -> int:
     """How many samples a data set has, as found or, if it was not, as published."""
     if data is not None:
         return len(data)
-    n = catalog.published(spec.reader)
-    if n is None:
-        return None
     severities = spec.options.get("severities")
-    n *= len(severities) if isinstance(severities, list) else 1
+    n = _part_size(spec, len(severities) if isinstance(severities, list) else 1)
+    n += 0 if spec.unknown is None else _part_size(spec.unknown)
     levels = len(spec.severity) if isinstance(spec.severity, tuple) else 1
-    n = _part_size(spec, n)
-    if spec.unknown is not None:
-        others = catalog.published(spec.unknown.reader)
-        if others is None:
-            return None
-        n += _part_size(spec.unknown, others)
     return n * levels * len(spec.corruptions or "1")
 
 
-def _part_size(spec: UnknownSpec, n: int) -> int:
-    """How many of n samples a table asks for."""
+def _part_size(spec: UnknownSpec, times: int = 1) -> int:
+    """How many a table asks for of the samples that were published, so many times."""
+    published = catalog.published(spec.reader)
+    if published is None:
+        raise LamettaError("how many samples it has is not known before it is read")
+    n = times * published
     if spec.part is not None:
         n = len(range(spec.part[0], n, spec.part[1]))
     return min(n, spec.most or n)
@@ -369,13 +372,13 @@ def _decoded_images(
         if model not in speeds or (preprocess := speeds[model].preprocess) is None:
             continue
         n = sizes[dataset]
-        decoded[dataset] += n
+        decoded[dataset] += n  # for the bank
         if not shown:
             continue
         key = canonical([pixels_of(preprocess), dataset])
         size = 3 * n * speeds[model].pixels
         if key not in kept | beyond:
-            fits = sum(kept.values()) + 2 * size <= 1e9 * image_cache
+            fits = sum(kept.values()) + 2 * size <= 1e9 * image_cache  # twice while written
             (kept if fits else beyond)[key] = size
             decoded[dataset] += n if fits else 0
         if key in beyond:

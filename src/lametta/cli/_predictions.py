@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 import lametta
 from lametta._arrays import Floats, check_classes, softmax, widen
 from lametta._checks import ONE_OF_SEVERAL, import_optional
-from lametta._files import atomic_write, escape_formula, remove_abandoned_files
+from lametta._files import (
+    atomic_write,
+    check_destination,
+    escape_formula,
+    remove_abandoned_files,
+)
 from lametta.cli._console import load_map, option_names
-from lametta.cli._table import read_table
+from lametta.cli._table import read_table, root_probs
 from lametta.data.bank.bank import (
     check_finite,
     check_prototypes,
@@ -67,20 +72,15 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     arrays, header, unused = read_table(path) if is_table else read_arrays(path, "IN", bare=True)
     prototypes = pop_prototypes(arrays)
     name = "logits" if "logits" in arrays else "probs"
-    outputs = np.asarray(arrays[name])
-    check_finite(name, outputs)
-    check_classes(f"{name} of IN", outputs)
-    if name == "probs":
-        _check_sums(outputs)
-    n_outputs = outputs.shape[1]
-    notes = []
+    outputs = _checked(name, arrays[name])
+    n_outputs, notes = outputs.shape[1], []
     if "features" not in arrays:
-        rows = widen(np, outputs)
-        arrays["features"] = np.sqrt(softmax(np, rows) if name == "logits" else np.maximum(rows, 0))
+        arrays["features"] = root_probs(name, widen(np, outputs))
         notes.append("IN has no features: the square roots of probabilities take their place")
     check_prototypes(prototypes, n_outputs, arrays["features"].shape[1])
-    classes = _class_map(map_file, header, n_outputs)
+    classes, names = _class_map(map_file, header, n_outputs), class_names(header, n_outputs)
     if classes is not None:
+        names = classes.names
         mapping = "class_map of IN" if map_file is None else "--map"
         with option_names(logits="logits of IN", probs="probs of IN", mapping=mapping):
             outputs = _pooled(name, outputs, classes)
@@ -90,24 +90,29 @@ def read(path: Path, map_file: Path | None) -> Predictions:
     columns |= {} if labels is None else {"labels": labels}
     probs: Floats = widen(np, outputs)
     probs = softmax(np, probs) if name == "logits" else probs
-    names = classes.names if classes is not None else class_names(header, n_outputs)
-    notes += [note] if note else []
+    notes.append(note)
     if unused:
         notes.append(
             f"not used of IN: {abbreviate(unused)}; groups would keep videos or cameras apart"
         )
-    return Predictions(arrays["features"], probs, columns, names, header, prototypes, tuple(notes))
+    told = tuple(filter(None, notes))
+    return Predictions(arrays["features"], probs, columns, names, header, prototypes, told)
 
 
-def _check_sums(probs: NDArray[np.generic]) -> None:
-    """Raise where classes do not exclude each other; what rounding does, methods look at."""
-    sums = widen(np, probs).sum(axis=1)
-    if (wrong := abs(sums - 1) > _SLACK).any():
-        row = int(wrong.argmax())
-        raise LamettaError(
-            f"probs must have rows that sum to 1, got {sums[row]:.6g} in row {row}; "
-            f"{ONE_OF_SEVERAL}"
-        )
+def _checked(name: str, rows: Rows) -> Floats:
+    """Logits or probs as an array; classes of probs that do not exclude each other are refused."""
+    outputs: Floats = np.asarray(rows)
+    check_finite(name, outputs)
+    check_classes(f"{name} of IN", outputs)
+    if name == "probs":  # what rounding does, methods look at
+        sums = widen(np, outputs).sum(axis=1)
+        if (wrong := abs(sums - 1) > _SLACK).any():
+            row = int(wrong.argmax())
+            raise LamettaError(
+                f"probs must have rows that sum to 1, got {sums[row]:.6g} in row {row}; "
+                f"{ONE_OF_SEVERAL}"
+            )
+    return outputs
 
 
 def class_names(header: Header, n_outputs: int) -> tuple[str, ...]:
@@ -178,10 +183,7 @@ def check_target(path: Path, given: Path, *endings: str) -> None:
         raise LamettaError(f"--output must end in {known}, got {path}")
     if os.path.realpath(path) == os.path.realpath(given):
         raise LamettaError(f"--output must not be IN itself, got {path}")
-    if path.is_dir():
-        raise LamettaError(f"--output must be a file, got {path}, which is a folder")
-    if not path.parent.is_dir():
-        raise LamettaError(f"no such folder: {str(path.parent)!r}")
+    check_destination("--output", path)
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

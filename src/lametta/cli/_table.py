@@ -28,23 +28,33 @@ def read_table(path: Path) -> tuple[dict[str, Any], Header, list[str]]:
     optional. Columns of numbers from 0 to 1 that sum to 1 are probabilities whatever their names.
     """
     frame = _open(path)
-    single = {name: name.rstrip("s") for name in frame.columns}
-    columns = {_COLUMNS[one]: frame[name] for name, one in single.items() if one in _COLUMNS}
-    others = [name for name in frame.columns if single[name] not in (*_COLUMNS, *_SKIPPED)]
-    features = {int(m[1]): name for name in others if (m := _FEATURE.fullmatch(name))}
-    rest = [name for name in others if name not in features.values()]
-    kind, names, unused = _outputs(frame, rest, path)
-    outputs = _numbers(frame, list(names), path)
-    arrays: dict[str, Any] = {kind: outputs}
-    if features:
-        arrays["features"] = _numbers(frame, [features[i] for i in sorted(features)], path)
-    else:
-        arrays["features"] = np.sqrt(outputs if kind == "probs" else softmax(np, outputs))
+    columns, features, rest = _by_role(frame.columns)
+    kind, names = _outputs(frame, rest, path)
     classes = list(names.values())
-    if "labels" in columns:
-        arrays["labels"] = _labels(columns.pop("labels"), classes)
-    arrays |= {name: column.cast(str).to_numpy().astype(str) for name, column in columns.items()}
-    return arrays, {"classes": classes}, unused
+    outputs = _numbers(frame, list(names), path)
+    if kind == "probs":
+        _check_probs(outputs, path)
+    found = _numbers(frame, features, path) if features else root_probs(kind, outputs)
+    arrays: dict[str, Any] = {kind: outputs, "features": found}
+    for name, column in columns.items():
+        read = _labels(frame[column], classes) if name == "labels" else _text(frame[column])
+        arrays[name] = read
+    return arrays, {"classes": classes}, [name for name in rest if name not in names]
+
+
+def root_probs(kind: str, outputs: Any) -> Any:
+    """Square roots of probabilities, which take the place of features; outputs may be logits."""
+    return np.sqrt(softmax(np, outputs) if kind == "logits" else np.maximum(outputs, 0))
+
+
+def _by_role(names: list[str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """The columns of labels, groups and keys; those of features in their order; all others."""
+    single = {name: name.rstrip("s") for name in names}
+    columns = {_COLUMNS[one]: name for name, one in single.items() if one in _COLUMNS}
+    numbered = {int(m[1]): name for name in names if (m := _FEATURE.fullmatch(name))}
+    features = [numbered[i] for i in sorted(numbered)]
+    known = {*features, *(name for name in names if single[name] in (*_COLUMNS, *_SKIPPED))}
+    return columns, features, [name for name in names if name not in known]
 
 
 def _open(path: Path) -> Any:
@@ -63,22 +73,18 @@ def _open(path: Path) -> Any:
     return frame
 
 
-def _outputs(frame: Any, rest: list[str], path: Path) -> tuple[str, dict[str, str], list[str]]:
-    """Whether there are probs or logits, the name of the class of each column, and what is left."""
+def _outputs(frame: Any, rest: list[str], path: Path) -> tuple[str, dict[str, str]]:
+    """Whether there are probs or logits, and the name of the class of each of their columns."""
     if len(found := {name: m for name in rest if (m := _OUTPUT.fullmatch(name))}) > 1:
         kind = "logits" if next(iter(found.values()))[1].startswith("logit") else "probs"
-        names = {name: m[2] for name, m in found.items() if m[1][0] == kind[0]}
-    else:
-        kind = "probs"
-        names = {name: name for name in rest if frame[name].dtype.is_numeric()}
-        if len(names) < 2:
-            raise LamettaError(
-                "no column of probabilities for each class, prob_<class>, nor of logits, "
-                f"logit_<class>, in {str(path)!r}; it has {abbreviate(frame.columns)}"
-            )
-    if kind == "probs":
-        _check_probs(_numbers(frame, list(names), path), path)
-    return kind, names, [name for name in rest if name not in names]
+        return kind, {name: m[2] for name, m in found.items() if m[1][0] == kind[0]}
+    names = {name: name for name in rest if frame[name].dtype.is_numeric()}
+    if len(names) < 2:
+        raise LamettaError(
+            "no column of probabilities for each class, prob_<class>, nor of logits, "
+            f"logit_<class>, in {str(path)!r}; it has {abbreviate(frame.columns)}"
+        )
+    return "probs", names
 
 
 def _check_probs(probs: Any, path: Path) -> None:
@@ -99,6 +105,10 @@ def _numbers(frame: Any, names: list[str], path: Path) -> Any:
             got = "an empty cell" if frame[name].null_count() else str(frame[name].dtype)
             raise LamettaError(f"column {name!r} of IN must be numbers, got {got} in {path}")
     return frame.select(names).to_numpy().astype(np.float64)
+
+
+def _text(column: Any) -> Any:
+    return column.cast(str).to_numpy().astype(str)
 
 
 def _labels(column: Any, classes: list[str]) -> Any:

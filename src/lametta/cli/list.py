@@ -90,26 +90,28 @@ def list_(
         for option, given in (("--data", data is not None), ("--count", count)):
             if given and kind not in (None, Kind.datasets):
                 raise LamettaError(f"{option} is of use with datasets alone, got it with {kind}")
+        listings = _LISTINGS | {Kind.datasets: lambda: _datasets(root, count)}
         if kind is Kind.schema:
             require_bench()
             from lametta.bench.experiment import json_schema
 
             print_json(json_schema())
-            return
-        listings = _LISTINGS | {Kind.datasets: lambda: _datasets(root, count)}
-        if kind is not None:
+        elif kind is None:
+            _list_all({one: listing() for one, listing in listings.items()}, as_json)
+        else:
             found = listings[kind]()
             found.show()
             if as_json:
                 print_json(found.entries())
-            return
-        every = {one: listing() for one, listing in listings.items()}
-        for one in (one for one in Kind if one in every):
-            out.print(f"[bold underline]{one}[/]")
-            every[one].show()
-            out.print()
-        if as_json:
-            print_json({one.value: listing.entries() for one, listing in every.items()})
+
+
+def _list_all(every: dict[Kind, _Listing], as_json: bool) -> None:
+    for one in (one for one in Kind if one in every):
+        out.print(f"[bold underline]{one}[/]")
+        every[one].show()
+        out.print()
+    if as_json:
+        print_json({one.value: listing.entries() for one, listing in every.items()})
 
 
 def _registered(*registries: tuple[str, Registry[Any]], note: str = "") -> _Listing:

@@ -9,6 +9,7 @@ import typer
 from rich.table import Column
 
 from lametta._checks import reading
+from lametta._files import check_destination
 from lametta.classmap import ClassMap
 from lametta.cli._console import (
     Json,
@@ -56,8 +57,8 @@ def map_(
     Example: lametta map --targets "antelope,bear,red panda" -o map.json
     """
     with user_errors():
-        if output is not None and not output.parent.is_dir():
-            raise LamettaError(f"no such folder: {str(output.parent)!r}")
+        if output is not None:
+            check_destination("--output", output)
         names = target_names(targets)
         with option_names(target="--targets", targets="--targets"):
             choices = [resolve(name) for name in names]

@@ -258,10 +258,7 @@ class Shadow(CompositeCorrector, Params):
         """Continue from what `state_dict` gave; nothing changes if any of it is refused."""
         if not isinstance(state, Mapping):
             raise LamettaError(f"state must be arrays by name, got {type(state).__name__}")
-        own, inner = (
-            {str(key)[len(kind) :]: x for key, x in state.items() if str(key).startswith(kind)}
-            for kind in (_OWN, _INNER)
-        )
+        own, inner = _below(_OWN, state), _below(_INNER, state)
         if len(own) + len(inner) != len(state):
             raise LamettaError(f"state must have names of {_OWN} and {_INNER}, got others")
         given = {name: to_numpy(array) for name, array in own.items()}
@@ -294,6 +291,12 @@ class Shadow(CompositeCorrector, Params):
         """How many bytes the state of a stream takes, as far as the corrector knows."""
         own = sum(int(array.nbytes) for array in Differences.init_state(self.size, k).values())
         return own + 16 + state_nbytes(self.corrector, d, k)
+
+
+def _below(prefix: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays whose names begin so, by the rest of their names."""
+    names = ((str(key), array) for key, array in state.items())
+    return {key.removeprefix(prefix): x for key, x in names if key.startswith(prefix)}
 
 
 def _sizes_of(features: Array, probs: Array) -> tuple[int, int]:

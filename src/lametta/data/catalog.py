@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -172,20 +172,23 @@ def load(name: str, root: PathLike | None = None, /, **options: object) -> Datas
     450
     """
     read = DATASETS.find(name).read
-    fixed = read.keywords if isinstance(read, partial) else {}
     parameters = inspect.signature(read).parameters
+    fixed = read.keywords if isinstance(read, partial) else {}
     known = [parameter for parameter in parameters if parameter not in fixed]
     where = [data_root(root)] if known[:1] == ["root"] else _given_path(name, root)
-    known = known[len(where) :]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for option in options:
-        if option not in known and not takes_any:
-            among = ", ".join(known) or "none"
-            raise LamettaError(f"options of {name} must be among {among}, got {option!r}")
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        _check_options(name, options, known[len(where) :])
     data = read(*where, **options)
     if not isinstance(data, Dataset):
         raise LamettaError(f"{name} must give a lametta.data.Dataset, got {type(data).__name__}")
     return data
+
+
+def _check_options(name: str, options: Iterable[str], known: Sequence[str]) -> None:
+    for option in options:
+        if option not in known:
+            among = ", ".join(known) or "none"
+            raise LamettaError(f"options of {name} must be among {among}, got {option!r}")
 
 
 def _given_path(name: str, root: PathLike | None) -> list[Path]:

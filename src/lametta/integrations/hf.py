@@ -198,17 +198,23 @@ class CorrectedPipeline:
     ) -> tuple[Sequence[str], Output]:
         """The labels, and what the network gives for all parts of a batch."""
         if self.task == _ZERO_SHOT:
-            zero_shot = self._prompted(ready)
-            output = _concatenate(zero_shot(part) for part in parts)
-            if self._takes_texts and not zero_shot.is_used:
-                if self._needs_texts or zero_shot.prototypes is not None:
-                    self.streams.use(zero_shot.head())
-                zero_shot.is_used = True
-            return zero_shot.labels, output
+            return self._zero_shot_output(parts, ready)
         config = self.pipeline.model.config
         prepared = ([self.pipeline.preprocess(x, **ready) for x in part] for part in parts)
         output = _concatenate(_forward(self._model, _collate(self.pipeline, x)) for x in prepared)
         return [config.id2label[i] for i in range(config.num_labels)], output
+
+    def _zero_shot_output(
+        self, parts: list[list[Any]], ready: Mapping[str, Any]
+    ) -> tuple[Sequence[str], Output]:
+        """The same by texts as classes; correctors that take their embeddings get them once."""
+        zero_shot = self._prompted(ready)
+        output = _concatenate(zero_shot(part) for part in parts)
+        if self._takes_texts and not zero_shot.is_used:
+            if self._needs_texts or zero_shot.prototypes is not None:
+                self.streams.use(zero_shot.head())
+            zero_shot.is_used = True
+        return zero_shot.labels, output
 
     def reset(self) -> None:
         """Forget all streams, and the labels of zero-shot classification."""

@@ -155,71 +155,89 @@ def correct(
     check_integer("batch_size", batch_size, 0)
     check_flag("keep_source", keep_source)
     own = clone(as_corrector(corrector))
-    images = _images(document)
-    listed = dict(_classified(document, images))
-    categories = document.get(_CATEGORIES) or {}
-    column = {category: k for k, category in enumerate(categories)}
-    new = {**document, **_mapped(document, list(categories), class_map)}
-    targets = new.get(_CATEGORIES) or {}
-    silent = _silent(targets, ignore)
-    conf = _confidences(images, listed)
-    sure = [index for index in listed if conf[index] >= confidence]
-    unsure = [index for index in listed if conf[index] < confidence]
-    streams = _streams(images, sure, by, gap)
-    n_streams = len(streams)
+    given = _Detections.of(document, ignore, class_map)
+    streams = given.streams(by, gap, confidence)
+    n_streams, unsure = len(streams), [index for index, x in given.conf.items() if x < confidence]
     if class_map is not None:  # whose targets all detections get
         streams += [[index] for index in unsure]
     changes, changed = dict[_Index, list[object]](), 0
-    for indices in streams:
-        lists = [listed[index] for index in indices]
-        before = _rows(column, lists, class_map)
-        weights = np.array([conf[index] for index in indices])
-        after = _answers(own, before, weights, silent, batch_size, as_one=by != "location")
+    for stream in streams:
+        before, weights = given.rows(stream), given.weights(stream)
+        after = _answers(own, before, weights, given.species, batch_size, as_one=by != "location")
         changed += int((before.argmax(axis=1) != after.argmax(axis=1)).sum())
         moved = abs(after - before).max(axis=1) > _SAME
         for place in np.flatnonzero(moved | (class_map is not None)):
-            changes[indices[place]] = _list(list(targets), after[place], len(lists[place]))
+            n = len(given.listed[stream[place]])
+            changes[stream[place]] = _list(list(given.targets), after[place], n)
         if progress is not None:
-            progress(len(indices))
-    new["images"] = _with(images, changes, keep_source)
-    return CorrectionResult(new, len(listed), len(unsure), n_streams, changed)
+            progress(len(stream))
+    images = _with(given.images, changes, keep_source)
+    new = {**document, **given.mapped, "images": images}
+    return CorrectionResult(new, len(given.listed), len(unsure), n_streams, changed)
 
 
-def _silent(targets: Mapping[str, object], ignore: Collection[str]) -> NDArray[np.bool_]:
-    """Which of the targets do not vote."""
-    return np.array([str(name).strip().lower() in ignore for name in targets.values()], bool)
+@dataclass(frozen=True, eq=False)
+class _Detections:
+    """The classified detections of a document, and the categories that they are to have."""
 
+    images: list[dict[str, Any]]
+    listed: dict[_Index, dict[str, float]]  # the categories of each detection
+    conf: dict[_Index, float]  # how sure the detector is of it
+    columns: dict[str, int]  # of the document's categories
+    class_map: ClassMap | None
+    mapped: dict[str, object]  # what a map makes of the document's categories
+    targets: dict[str, object]  # their names by category, after the map
+    species: NDArray[np.bool_]  # which of the targets vote
 
-def _confidences(
-    images: Sequence[Mapping[str, Any]], indices: Iterable[_Index]
-) -> dict[_Index, float]:
-    """How sure the detector is of each detection."""
-    return {(i, j): float(images[i]["detections"][j].get("conf", 1)) for i, j in indices}
+    @classmethod
+    def of(
+        cls, document: Mapping[str, Any], ignore: Collection[str], class_map: ClassMap | None
+    ) -> Self:
+        """Check a document, and take it apart."""
+        images = _images(document)
+        listed = dict(_classified(document, images))
+        conf = {(i, j): float(images[i]["detections"][j].get("conf", 1)) for i, j in listed}
+        categories = document.get(_CATEGORIES) or {}
+        columns = {category: k for k, category in enumerate(categories)}
+        mapped = _mapped(document, list(categories), class_map)
+        targets: dict[str, object] = {**document, **mapped}.get(_CATEGORIES) or {}
+        species = [str(name).strip().lower() not in ignore for name in targets.values()]
+        return cls(
+            images, listed, conf, columns, class_map, mapped, targets, np.array(species, bool)
+        )
 
+    def streams(self, by: str, gap: float, confidence: float) -> list[list[_Index]]:
+        """The detections that the detector is sure of, stream by stream."""
+        sure = [index for index, conf in self.conf.items() if conf >= confidence]
+        return _streams(self.images, sure, by, gap)
 
-def _rows(
-    column: Mapping[str, int], lists: list[dict[str, float]], class_map: ClassMap | None
-) -> _Rows:
-    """The probabilities of all categories, or of the targets of a map."""
-    n = len(column)
-    rows = np.array([from_top_k(n, [column[k] for k in one], [*one.values()]) for one in lists])
-    return rows if class_map is None else class_map.pool_probs(rows)
+    def rows(self, stream: list[_Index]) -> _Rows:
+        """The probabilities of all targets, for each detection of a stream."""
+        n, lists = len(self.columns), [self.listed[index] for index in stream]
+        rows = np.array(
+            [from_top_k(n, [self.columns[k] for k in one], [*one.values()]) for one in lists]
+        )
+        return rows if self.class_map is None else self.class_map.pool_probs(rows)
+
+    def weights(self, stream: list[_Index]) -> _Rows:
+        """How sure the detector is of each detection of a stream."""
+        return np.array([self.conf[index] for index in stream])
 
 
 def _answers(
     corrector: Corrector,
     rows: _Rows,
     weights: _Rows,
-    silent: NDArray[np.bool_],
+    species: NDArray[np.bool_],
     batch_size: int,
     *,
     as_one: bool,
 ) -> _Rows:
     """Corrected rows of a stream; unchanged where fewer than two detections vote."""
-    voting = ~silent[rows.argmax(axis=1)]
-    if voting.sum() < 2 or (~silent).sum() < 2:
+    voting = species[rows.argmax(axis=1)]
+    if voting.sum() < 2 or species.sum() < 2:
         return rows
-    votes = _votes(rows[voting][:, ~silent], weights[voting])
+    votes = _votes(rows[voting][:, species], weights[voting])
     corrector.reset()
     size = batch_size or len(votes)
     parts = [votes[start : start + size] for start in range(0, len(votes), size)]
@@ -229,7 +247,7 @@ def _answers(
     if as_one and getattr(corrector, "causal", False):  # it knows no more of the last than of all
         voting, answers = np.ones_like(voting), answers[-1:]
     after[voting] = 0
-    after[np.ix_(voting, ~silent)] = answers
+    after[np.ix_(voting, species)] = answers
     return after
 
 
@@ -275,31 +293,24 @@ def as_bank(
     (('door/0.jpg', 'door/1.jpg'), array(['1 door', '1 door'], dtype='<U6'), ['fox', 'elk'])
     """
     check_choice("by", by, _BY)
-    images = _images(document)
-    listed = dict(_classified(document, images))
-    conf = _confidences(images, listed)
-    categories = {**document, **_mapped(document, [*(document.get(_CATEGORIES) or {})], class_map)}
-    targets = categories.get(_CATEGORIES) or {}
-    column = {category: k for k, category in enumerate(document.get(_CATEGORIES) or {})}
-    silent = _silent(targets, ignore)
-    if (~silent).sum() < 2:
+    given = _Detections.of(document, ignore, class_map)
+    targets, species = [str(name) for name in given.targets.values()], given.species
+    if species.sum() < 2:
         raise LamettaError(
-            f"{_CATEGORIES} must have two species or more, got {abbreviate([*targets.values()])}"
+            f"{_CATEGORIES} must have two species or more, got {abbreviate(targets)}"
         )
-    sure = [index for index in listed if conf[index] >= confidence]
-    probs, keys, groups = [np.zeros((0, int((~silent).sum())))], list[str](), list[str]()
-    for number, stream in enumerate(_streams(images, sure, by, gap), 1):
-        rows = _rows(column, [listed[index] for index in stream], class_map)
-        voting = ~silent[rows.argmax(axis=1)]
+    probs, keys, groups = [np.zeros((0, int(species.sum())))], list[str](), list[str]()
+    for number, stream in enumerate(given.streams(by, gap, confidence), 1):
+        rows = given.rows(stream)
+        voting = species[rows.argmax(axis=1)]
         if not voting.any():
             continue
-        weights = np.array([conf[index] for index in stream])
-        probs.append(_votes(rows[voting][:, ~silent], weights[voting]))
-        kept = [images[stream[place][0]] for place in np.flatnonzero(voting)]
+        probs.append(_votes(rows[voting][:, species], given.weights(stream)[voting]))
+        kept = [given.images[stream[place][0]] for place in np.flatnonzero(voting)]
         keys += [str(image["file"]) for image in kept]
-        groups += [f"{number} {_location(image)}".strip() for image in kept[:1] * len(kept)]
+        groups += [f"{number} {_location(kept[0])}".strip()] * len(kept)
     found = np.concatenate(probs)
-    names = [str(name) for name, mute in zip(targets.values(), silent, strict=True) if not mute]
+    names = [targets[k] for k in np.flatnonzero(species)]
     return Bank(
         np.sqrt(found), log(np, found), None, np.array(groups), tuple(keys), {"classes": names}
     )
@@ -500,15 +511,16 @@ def _streams(
         members.setdefault(i, []).append(j)
     found = []
     for stream in sequences({i: images[i] for i in members}, by, gap):
-        ordered = list[_Index]()
-        for i in stream:
-            frames = {j: images[i]["detections"][j].get(_FRAME) for j in members[i]}
-            if all(is_number(frame) for frame in frames.values()):
-                ordered += [(i, j) for j in sorted(frames, key=frames.__getitem__)]
-            else:
-                ordered += [(i, j) for j in frames]
+        ordered = [(i, j) for i in stream for j in _by_frame(images[i]["detections"], members[i])]
         found += _animals(images, ordered) if by == "animal" else [ordered]
     return found
+
+
+def _by_frame(detections: Sequence[Mapping[str, Any]], chosen: list[int]) -> list[int]:
+    """Detections of a video in the order of their frames; as they are where one has none."""
+    frames: dict[int, Any] = {j: detections[j].get(_FRAME) for j in chosen}
+    known = all(is_number(frame) for frame in frames.values())
+    return sorted(frames, key=frames.__getitem__) if known else chosen
 
 
 def track_boxes(moments: Iterable[Mapping[_Index, _Box | None]]) -> list[list[_Index]]:

@@ -137,11 +137,11 @@ class ClassSmoother:
             ``source_class_id``, ``source_confidence`` and ``source_class_name``, in frames without
             tracks, too: the results of all frames have the same keys.
         """
-        ids = detections.tracker_id
-        if len(detections) and ids is None:
+        if len(detections) and detections.tracker_id is None:
             warnings.warn("detections have no tracker_id and stay as they are", stacklevel=2)
-        tracked = np.flatnonzero([] if ids is None else ids >= 0)
-        tracks = [] if ids is None else ids[tracked].tolist()
+        ids = np.empty(0, int) if detections.tracker_id is None else detections.tracker_id
+        tracked = np.flatnonzero(ids >= 0)
+        tracks = ids[tracked].tolist()
         if self.reattach is not None:
             tracks = self._reattached(tracks, np.asarray(detections.xyxy, float)[tracked])
         given = self._given("probs", detections, PROBS, probs)
@@ -174,15 +174,21 @@ class ClassSmoother:
             if track != tracks[i] and track in tracks:  # which is back under its own id
                 del self._same[tracks[i]]
                 found[i] = track = tracks[i]
-            if track not in self._seen:
-                missing = [one for one in self._boxes if one in self._seen and one not in found]
-                overlaps = [_overlap(boxes[i], self._boxes[one]) for one in missing]
-                if overlaps and max(overlaps) >= cast(float, self.reattach):
-                    found[i] = self._same[track] = missing[int(np.argmax(overlaps))]
+            lost = None if track in self._seen else self._nearest_lost(boxes[i], found)
+            if lost is not None:
+                found[i] = self._same[track] = lost
         self._boxes |= {
             track: np.array(box, float) for track, box in zip(found, boxes, strict=True)
         }
         return found
+
+    def _nearest_lost(self, box: NDArray[np.floating], found: list[int]) -> int | None:
+        """The missing track whose last box overlaps this one most, and as much as it must."""
+        missing = [one for one in self._boxes if one in self._seen and one not in found]
+        overlaps = [_overlap(box, self._boxes[one]) for one in missing]
+        if overlaps and max(overlaps) >= cast(float, self.reattach):
+            return missing[int(np.argmax(overlaps))]
+        return None
 
     @property
     def tracks(self) -> list[int]:

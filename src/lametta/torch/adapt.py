@@ -211,26 +211,32 @@ class NetworkMethod:
         return network
 
     def _make_network(self, x: Sized) -> Network:
-        net, choose = self.model.net, as_selector(self.layers)
         if self.statistics == "own":
             return Network(self.model, {}, [], None, self.bn_momentum, self.seed)
-        if net._compiled_call_impl is not None:  # hooks, by which layers are found, are not called
+        # Hooks, by which layers are found, are not called then.
+        if self.model.net._compiled_call_impl is not None:
             raise LamettaError(
                 "net must not be compiled where a method adapts it, got one after net.compile()"
             )
-        chosen = {one.name: one.module for one in layers_of(net, x) if choose(one)}
+        chosen, optimizer = self._choose(x)
+        norms = norms_of(self.model.net) if self.statistics == "all" else chosen
+        parameters = _parameters(chosen)
+        return Network(self.model, parameters, list(norms), optimizer, self.bn_momentum, self.seed)
+
+    def _choose(self, x: Sized) -> tuple[dict[str, nn.Module], torch.optim.Optimizer | None]:
+        """The layers that adapt, by name, and the optimizer of their parameters if they learn."""
+        choose = as_selector(self.layers)
+        chosen = {one.name: one.module for one in layers_of(self.model.net, x) if choose(one)}
         parameters = _parameters(chosen)
         optimizer = self.make_optimizer(list(parameters.values())) if parameters else None
         if optimizer is None:
             chosen = {name: module for name, module in chosen.items() if is_batch_norm(module)}
-            parameters = _parameters(chosen)
-        if not parameters:
+        if not _parameters(chosen):
             learns = type(self).make_optimizer is not NetworkMethod.make_optimizer
             what = "layers" if learns else "batch normalization layers"
             named = f" in {self.layers!r}" if isinstance(self.layers, str) else ""
             raise LamettaError(f"layers must choose {what} of net to adapt, got none{named}")
-        norms = norms_of(net) if self.statistics == "all" else chosen
-        return Network(self.model, parameters, list(norms), optimizer, self.bn_momentum, self.seed)
+        return chosen, optimizer
 
     def predict(self, x: Sized, /) -> Outputs:
         """Make a pass as the method answers by, which learns nothing: for probes and vetoes.

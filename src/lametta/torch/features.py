@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lametta._checks import reading
 from lametta.torch.fisher import inputs_of
 from lametta.torch.model import Classifier
 from lametta.torch.network import Network, check_finite
-from lametta.torch.weights import safetensors_module
+from lametta.torch.weights import read_tensors, safetensors_module
 from lametta.types import LamettaError, Output
 
 
@@ -68,8 +67,7 @@ def find_features(
 ) -> dict[str, Tensor]:
     """The same for a network that begins to adapt: measured, or those of a mapping or a file."""
     if isinstance(given, str | PathLike):
-        with reading(given, "a .safetensors file"):
-            given = cast("dict[str, Tensor]", safetensors_module().load_file(given))
+        given = read_tensors(given)
     if not isinstance(given, Mapping):
         return measure_features(net.model, given)
     like = next(iter(net.parameters.values()))

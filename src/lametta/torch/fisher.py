@@ -9,18 +9,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lametta._checks import reading
 from lametta.torch import losses
 from lametta.torch.adapt import GradientMethod
 from lametta.torch.model import Classifier
 from lametta.torch.network import Batch, Network, Outputs, check_finite
 from lametta.torch.select import Selector
-from lametta.torch.weights import safetensors_module
+from lametta.torch.weights import read_tensors, safetensors_module
 from lametta.types import LamettaError
 
 
@@ -70,8 +69,7 @@ def find_fisher(
 ) -> dict[str, Tensor]:
     """Weights for the parameters that adapt: measured, or those of a mapping or a file."""
     if isinstance(given, str | PathLike):
-        with reading(given, "a .safetensors file"):
-            given = cast("dict[str, Tensor]", safetensors_module().load_file(given))
+        given = read_tensors(given)
     if not isinstance(given, Mapping):
         return _measured(given, net)
     for name, parameter in net.parameters.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -39,8 +39,12 @@ class Norm(_BatchNorm):
     running_var: torch.Tensor
 
     @classmethod
-    def of(cls, norm: nn.Module) -> Self:
-        """Make one in place of an ordinary batch normalization with running statistics."""
+    def of(cls, norm: nn.Module, /, **attributes: Any) -> Self:
+        """Make one in place of an ordinary batch normalization with running statistics.
+
+        It has the attributes that are given: ``replace(net, partial(InstanceAwareNorm.of, k=3.0))``
+        does so for all of a network.
+        """
         # One with a forward of its own, as timm's with its activation, would lose what it does.
         plain = isinstance(norm, _BatchNorm) and type(norm).forward in _FORWARDS
         if not isinstance(norm, _BatchNorm) or not plain or norm.running_mean is None:
@@ -53,6 +57,8 @@ class Norm(_BatchNorm):
         made.affine = norm.affine
         for name, buffer in norm.named_buffers(recurse=False):
             setattr(made, name, buffer.clone())
+        for name, value in attributes.items():
+            setattr(made, name, value)
         return made.train(norm.training)
 
     def statistics(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,8 +154,7 @@ class InstanceAwareNorm(Norm):
 
     Examples
     --------
-    >>> layer = InstanceAwareNorm.of(nn.BatchNorm2d(1, affine=False))
-    >>> layer.k = 0.0  # as an instance normalization
+    >>> layer = InstanceAwareNorm.of(nn.BatchNorm2d(1, affine=False), k=0.0)  # instance by instance
     >>> layer(torch.tensor([[[[1.0, 3.0]]]])).flatten().round(decimals=3)
     tensor([-0.7070,  0.7070])
     """

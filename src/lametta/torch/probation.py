@@ -211,26 +211,29 @@ class Probation(Composite):
         self._told["resets"] = 0
 
     def _step(self, x: Tensor, counted: dict[str, int]) -> Prediction:
-        n = len(x)
         if self._state == OPEN:
-            self._opened, self._batches = self._opened + n, self._batches + 1
+            self._opened, self._batches = self._opened + len(x), self._batches + 1
             answer = self._method(x, counted)
             if self._opened > FIRST and self._batches % CHECK:
                 return answer
             source, near, _ = self._ask_source(x, counted)
             return answer if self._stays_open(x, source, answer, near, counted) else source
         source, near, later = self._ask_source(x, counted)
+        self._look(len(x), near, later)
         if self._state == CLOSED:
-            self._wait = max(0, self._wait - n)
-            far = self._early is None or near >= FAR or later >= FAR_LATER
-            if self._wait or not far:
-                return source
-            self._begin()
-        elif near < FAR_LATER:
-            self._close(GONE)
             return source
         answer = self._method(x, counted)
         return answer if self._opens(x, source, answer, counted) else source
+
+    def _look(self, n: int, near: float, later: float) -> None:
+        """Begin a probation where there is a shift to see, and close where it is gone."""
+        if self._state == CLOSED:
+            self._wait = max(0, self._wait - n)
+            far = self._early is None or near >= FAR or later >= FAR_LATER
+            if far and not self._wait:
+                self._begin()
+        elif near < FAR_LATER:
+            self._close(GONE)
 
     def _stays_open(
         self,

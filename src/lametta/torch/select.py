@@ -247,17 +247,22 @@ def _released_halves(net: nn.Module, layers: Sequence[str]) -> list[int | None]:
     """The half of each layer, given by name in the order of the pass."""
     modules = net.named_modules()
     lists = [(name, m) for name, m in modules if name.rpartition(".")[2] in _BLOCKS]
-    parts = _blocks(*lists[0]) if lists else list(_STAGES)
-    if not lists and not all(hasattr(net, stage) for stage in _STAGES):
+    if lists:
+        blocks = _blocks(*lists[0])
+        return [_half_of(layer, blocks, len(blocks) // 2 + 1) for layer in layers]
+    if not all(hasattr(net, stage) for stage in _STAGES):
         return [None] * len(layers)
     # The stem of a ResNet is a part as its stages are: three of five come first.
-    last = len(parts) // 2 if lists else len(parts) // 2 - 1
-    halves: list[int | None] = []
-    for layer in layers:
-        stem = None if lists or 1 in halves else 0
-        inside = (int(i > last) for i, part in enumerate(parts) if layer.startswith(f"{part}."))
-        halves.append(next(inside, stem))
-    return halves
+    halves = [_half_of(layer, _STAGES, 2) for layer in layers]
+    second = halves.index(1) if 1 in halves else len(halves)
+    return [0 if half is None else half for half in halves[:second]] + halves[second:]
+
+
+def _half_of(layer: str, parts: Sequence[str], n_first: int) -> int | None:
+    """0 for a layer inside the first parts, 1 inside the others, None outside of all."""
+    inside = (i for i, part in enumerate(parts) if layer.startswith(f"{part}."))
+    part = next(inside, None)
+    return None if part is None else int(part >= n_first)
 
 
 def _blocks(name: str, module: nn.Module) -> list[str]:

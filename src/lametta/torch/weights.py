@@ -1,6 +1,7 @@
 """Weight files, read without unpickling code, and compared with a network."""
 
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError
 from types import ModuleType
@@ -52,6 +53,13 @@ def _load_tensors(file: Path) -> object:
         raise ValueError(
             "it is no .safetensors or .npz file, and none that torch.load(weights_only=True) reads"
         ) from error
+
+
+def read_tensors(file: str | PathLike[str]) -> dict[str, torch.Tensor]:
+    """The tensors in a .safetensors file, by name."""
+    with reading(file, "a .safetensors file"):
+        tensors: dict[str, torch.Tensor] = safetensors_module().load_file(file)
+    return tensors
 
 
 def safetensors_module() -> ModuleType:

@@ -7,7 +7,7 @@ import pytest
 
 from lametta.bench.trial import Outputs, Trial
 from lametta.bench.trial.foresight import foreseeing, foresight
-from lametta.bench.trial.runs import candidates, run_one
+from lametta.bench.trial.runs import Candidate, Run, candidates, run_one
 from lametta.types import Prototypes
 
 METHODS = ["prudent", "smoothing", "track", "neo", "memory", "cofa", "lame"]
@@ -99,3 +99,22 @@ def test_videos_and_domains_are_no_sign(sorted_trial):
     assert foreseeing(outputs, runs, replace(look, by_classes=0.3, by_other=0.4)) == []
     assert foreseeing(outputs, runs, replace(look, evidence=0.01)) == []
     assert foreseeing(outputs, runs[2:], look) == []  # without Prudent there is nothing to beat
+
+
+def test_a_memory_is_not_asked_where_a_run_without_one_frees_the_classes(sorted_trial):
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), 100)
+    before, remembered = (
+        np.where(rng.random(400) < wrong, rng.integers(4, size=400), truth) for wrong in (0.4, 0.6)
+    )
+    outputs = Outputs(np.eye(4)[before], np.eye(4)[before])
+    answers = {"prudent": remembered, "neo": truth, "smoothing": truth}
+    runs = [
+        Run(Candidate(method, 1), after, np.ones(400), np.ones(400), 0.0)
+        for method, after in answers.items()
+    ]
+    named = [
+        [run.candidate.method for run in foreseeing(outputs, some, sorted_trial.look)]
+        for some in (runs, runs[::2])
+    ]
+    assert named == [["neo"], ["smoothing"]]

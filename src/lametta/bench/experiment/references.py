@@ -116,13 +116,19 @@ def _references(experiment: "Experiment") -> Iterator[ConfigError]:
     if not experiment.studies and not experiment.validation.seeds:
         yield ConfigError((), "must have a validation or a study, got none")
     for keys, phase in _phases(experiment):
-        yield from _defined((*keys, "models"), phase.models, experiment.models)
-        yield from _defined((*keys, "scenarios"), phase.scenarios, experiment.scenarios)
-        yield from _defined((*keys, "methods"), phase.methods, experiment.methods)
-        kinds = {experiment.methods[m].kind for m in phase.methods if m in experiment.methods}
-        if "source" not in kinds and phase.seeds:
-            message = f"must have the method of kind 'source', got {', '.join(phase.methods)}"
-            yield ConfigError((*keys, "methods"), message)
+        yield from _named_by_phase(experiment, keys, phase)
+
+
+def _named_by_phase(
+    experiment: "Experiment", keys: tuple[str, ...], phase: "Validation | Study"
+) -> Iterator[ConfigError]:
+    yield from _defined((*keys, "models"), phase.models, experiment.models)
+    yield from _defined((*keys, "scenarios"), phase.scenarios, experiment.scenarios)
+    yield from _defined((*keys, "methods"), phase.methods, experiment.methods)
+    kinds = {experiment.methods[m].kind for m in phase.methods if m in experiment.methods}
+    if "source" not in kinds and phase.seeds:
+        message = f"must have the method of kind 'source', got {', '.join(phase.methods)}"
+        yield ConfigError((*keys, "methods"), message)
 
 
 def _defined(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ SOURCE_TOLERANCE = 0.005
 
 _ENTRY = ["by", "model", "method", "config"]  # what makes a row of the board
 _SHOWN = ["scenario", "batch_size"]  # what makes a column of it
+_entry, _column = itemgetter(*_ENTRY), itemgetter(*_SHOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,16 +274,11 @@ def _boards(board: Leaderboard, cells: Mapping[Any, Any]) -> Iterator[dict[str, 
         own = board.cells.filter(model=model)
         columns = list(dict.fromkeys(own.select(_SHOWN).iter_rows()))
         several = len({size for _, size in columns}) > 1
-        found = {
-            (tuple(row[x] for x in _ENTRY), (row["scenario"], row["batch_size"])): row
-            for row in own.iter_rows(named=True)
-        }
-        rows = []
-        for entry in board.entries.filter(model=model).iter_rows(named=True):
-            key = tuple(entry[x] for x in _ENTRY)
-            shown = [(cells[key, column][0], found[key, column]) if (key, column) in found else None
-                     for column in columns]  # fmt: skip
-            rows.append({"entry": entry, "cells": shown})
+        shown = {_place(row): (cells[_place(row)][0], row) for row in own.iter_rows(named=True)}
+        rows = [
+            {"entry": entry, "cells": [shown.get((_entry(entry), column)) for column in columns]}
+            for entry in board.entries.filter(model=model).iter_rows(named=True)
+        ]
         names = [f"{name}, {size}" if several else name for name, size in columns]
         streams = own.select(*_SHOWN, "seeds").group_by(_SHOWN).agg(pl.col("seeds").max())
         yield {
@@ -290,6 +287,11 @@ def _boards(board: Leaderboard, cells: Mapping[Any, Any]) -> Iterator[dict[str, 
             "rows": rows,
             "streams": int(streams["seeds"].sum()),
         }
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The row and the column of a board that a cell is in."""
+    return _entry(row), _column(row)
 
 
 def _details(board: Leaderboard) -> tuple[list[tuple[str, str]], dict[Any, Any]]:
@@ -305,9 +307,8 @@ def _details(board: Leaderboard) -> tuple[list[tuple[str, str]], dict[Any, Any]]
              row["fingerprint"]]
             for row in rows.sort("seed").iter_rows(named=True)
         ]  # fmt: skip
-        key = tuple(first[x] for x in _ENTRY), (first["scenario"], first["batch_size"])
         shown = {"title": f"{first['method']} in {first['scenario']}", "by": first["by"]}
-        cells[key] = len(cells), shown | {"lines": own, "runs": runs}
+        cells[_place(first)] = len(cells), shown | {"lines": own, "runs": runs}
     return list(lines), cells
 
 

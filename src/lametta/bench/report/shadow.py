@@ -1,7 +1,8 @@
 """Report of a server in shadow mode: where its corrections would have differed, from its status."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lametta.bench.analysis.results import read_json
 from lametta.bench.report.page import template, write_file, write_table
 from lametta.bench.tables import Table, as_table
 from lametta.correctors import Shadow, Streams
+from lametta.correctors.shadow import Differences
 from lametta.types import LamettaError
 
 _MOST_BYTES = 2**26  # a status has some 100 kB a model
@@ -47,36 +49,52 @@ def status(
     >>> [one["id"] for one in status(streams)["models"][0]["shadow"]["streams"]]
     ['door', 'yard']
     """
-    own: dict[str, object] = {"": corrector}
-    if isinstance(corrector, Streams):
-        own = {str(stream): corrector[stream] for stream in corrector.ids}
-    found = {stream: one for stream, one in own.items() if isinstance(one, Shadow)}
-    if len(found) < len(own):
-        raise LamettaError("corrector must be a Shadow, or Streams of Shadow, got another one")
-    counts: dict[int, Counter[str]] = {}
-    streams: list[dict[str, Any]] = []
-    last: list[dict[str, Any]] = []
-    for stream, one in found.items():
-        seen = one.differences
-        for kind in ("source", "corrected", "lost", "gained"):
-            for label, n in enumerate(getattr(seen, kind).tolist()):
-                counts.setdefault(label, Counter())[kind] += n
-        streams.append({"id": stream, "samples": seen.samples, "changed": seen.changed})
-        last += [{"time": None, "stream": stream, **row._asdict()} for row in seen.last()]
-    kinds = ("source", "corrected", "lost", "gained")
-    classes = [{"class": k, **{kind: n[kind] for kind in kinds}} for k, n in counts.items()]
-    summed = {key: sum(row[key] for row in streams) for key in ("samples", "changed")}
+    found = _differences(corrector)
+    streams = [
+        {"id": stream, "samples": seen.samples, "changed": seen.changed}
+        for stream, seen in found.items()
+    ]
     shadow = {
-        **summed,
+        "samples": sum(seen.samples for seen in found.values()),
+        "changed": sum(seen.changed for seen in found.values()),
         "failed": 0,
-        "classes": [row for row in classes if row["lost"] + row["gained"]],
+        "classes": _changed_classes(found.values()),
         "streams": streams if isinstance(corrector, Streams) else [],
-        "last": last,
+        "last": [
+            {"time": None, "stream": stream, **row._asdict()}
+            for stream, seen in found.items()
+            for row in seen.last()
+        ],
     }
     return {
         "models": [{"name": name, "shadow": shadow}],
         "classes": None if names is None else list(names),
     }
+
+
+def _differences(corrector: Shadow | Streams) -> dict[str, Differences]:
+    """What each stream's shadow has counted; a shadow by itself is the stream without a name."""
+    shadows: dict[str, object] = {"": corrector}
+    if isinstance(corrector, Streams):
+        shadows = {str(stream): corrector[stream] for stream in corrector.ids}
+    found = {name: one.differences for name, one in shadows.items() if isinstance(one, Shadow)}
+    if len(found) < len(shadows):
+        raise LamettaError("corrector must be a Shadow, or Streams of Shadow, got another one")
+    return found
+
+
+def _changed_classes(found: Iterable[Differences]) -> list[dict[str, int]]:
+    """The classes that samples would leave or join, with their counts in all streams."""
+    _, *kinds = _KEYS["classes"]
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    for seen, kind in product(found, kinds):
+        for label, n in enumerate(getattr(seen, kind).tolist()):
+            counts[label][kind] += n
+    return [
+        {"class": label, **{kind: n[kind] for kind in kinds}}
+        for label, n in counts.items()
+        if n["lost"] + n["gained"]
+    ]
 
 
 def read_status(path: Path) -> dict[str, Any]:

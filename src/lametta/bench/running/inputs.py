@@ -123,9 +123,7 @@ def find_inputs(
     models = {cell.model: experiment.models[cell.model] for cell in cells}
     data: dict[str, Dataset] = {}
     needs = list(_data_sets(used, folder, folder if given else None, data))
-    for name, model in models.items():
-        if model.weights is not None:
-            needs.append(Requirement("weights", name, *_weights(model, folder / model.weights)))
+    needs += _weights(models, folder)
     needs += _pixels(models, cells)
     pairs = dict.fromkeys((x.model, experiment.scenarios[x.scenario].dataset) for x in cells)
     needs += _arrays(models, [(model, x, data[x]) for model, x in pairs if x in data])
@@ -180,7 +178,13 @@ def _read(
     return data, places.get(spec.reader, place) + (f": {difference}" if difference else "")
 
 
-def _weights(spec: ModelSpec, file: Path) -> tuple[bool | None, str]:
+def _weights(models: Mapping[str, ModelSpec], folder: Path) -> Iterator[Requirement]:
+    for name, model in models.items():
+        if model.weights is not None:
+            yield Requirement("weights", name, *_load_weights(model, folder / model.weights))
+
+
+def _load_weights(spec: ModelSpec, file: Path) -> tuple[bool | None, str]:
     """Whether a file of weights is there and fits the network, and where it is, or why not."""
     if not file.is_file():
         return False, str(file)
@@ -205,18 +209,24 @@ def runs_third_party(spec: ModelSpec) -> bool:
 def _packages(
     models: Iterable[ModelSpec], datasets: Iterable[DatasetSpec]
 ) -> Iterator[Requirement]:
-    datasets = list(datasets)
-    wanted = {"torch": ("torch", "torch")}  # modules, their wheels, and what pip installs
-    for spec in datasets:
-        for module, install in packages(spec.corruptions or (), spec.constants).items():
-            wanted[module] = (_WHEELS.get(module, module), install)
-    if any(spec.reader.startswith("embedded:") for spec in datasets):
-        wanted["sklearn"] = ("scikit-learn", "scikit-learn")
-    for network in (networks.find(spec.zoo) for spec in models):
-        if network.package:
-            wanted[network.module] = (network.module, network.install)
-    for module, (wheel, install) in sorted(wanted.items()):
+    for module, (wheel, install) in sorted(_modules(models, datasets).items()):
         found = importlib.util.find_spec(module) is not None
         yield Requirement(
             "package", wheel, found, "installed" if found else f"pip install {install}"
         )
+
+
+def _modules(
+    models: Iterable[ModelSpec], datasets: Iterable[DatasetSpec]
+) -> dict[str, tuple[str, str]]:
+    """The modules that a run imports, each with its wheel and what pip installs."""
+    wanted = {"torch": ("torch", "torch")}
+    for spec in datasets:
+        for module, install in packages(spec.corruptions or (), spec.constants).items():
+            wanted[module] = (_WHEELS.get(module, module), install)
+        if spec.reader.startswith("embedded:"):
+            wanted["sklearn"] = ("scikit-learn", "scikit-learn")
+    for network in (networks.find(spec.zoo) for spec in models):
+        if network.package:
+            wanted[network.module] = (network.module, network.install)
+    return wanted

@@ -43,10 +43,7 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
         name for name in ("model", "batch_size") if name != columns and frame[name].n_unique() > 1
     ]
     keys = [*varying, "method"]
-    data = summary(paired, [*keys, columns]).with_columns(pl.col(columns).cast(str))
-    if columns in ("scenario", "model") and data[columns].n_unique() > 1:
-        mean = summary(paired, keys).with_columns(pl.lit("mean").alias(columns))
-        data = pl.concat([data, mean], how="diagonal")
+    data = _with_means(paired, keys, columns)
     best = pl.col("accuracy") == pl.col("accuracy").max().over(*varying, columns)
     entries = {
         tuple(row[name] for name in (*keys, columns)): _accuracy(row, row["method"] == source)
@@ -65,6 +62,15 @@ def accuracies(frame: pl.DataFrame, source: str = "Source", columns: str = "scen
     title = "Accuracy (%) by method and " + columns.replace("_", " ")
     header = [*(key.replace("_", " ") for key in keys), *labels]
     return Table("accuracies", title, header, rows, data, _notes(footnote, data))
+
+
+def _with_means(paired: pl.DataFrame, keys: list[str], columns: str) -> pl.DataFrame:
+    """Summaries by keys and columns, and where there are several that are alike, their means."""
+    data = summary(paired, [*keys, columns]).with_columns(pl.col(columns).cast(str))
+    if columns not in ("scenario", "model") or data[columns].n_unique() < 2:
+        return data
+    mean = summary(paired, keys).with_columns(pl.lit("mean").alias(columns))
+    return pl.concat([data, mean], how="diagonal")
 
 
 def _accuracy(row: Mapping[str, Any], is_source: bool) -> Entry:
@@ -184,12 +190,9 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
     <BLANKLINE>
     Worst and below: single streams. Tail: the worst tenth of the runs of a scenario.
     """
-    kinds = {"all": frame}
-    if "iid" in frame.columns and frame["iid"].n_unique() == 2:
-        kinds |= {"i.i.d.": frame.filter("iid"), "correlated": frame.filter(~pl.col("iid"))}
     data = pl.concat(
         analysis.risk(part, source).select(pl.lit(kind).alias("kind"), pl.all())
-        for kind, part in kinds.items()
+        for kind, part in _kinds_of_streams(frame).items()
     )
     ahead = non_causal(frame)
     data = data.with_columns(
@@ -210,6 +213,14 @@ def risk(frame: pl.DataFrame, source: str = "Source") -> Table:
         entries = [Entry(row["kind"]), Entry(row["method"]), *gained, tail, *changed]
         rows.append(entries + [Entry(_AHEAD[row["looks_ahead"]])] * bool(ahead))
     return Table("risk", "Gains and risks (%)", header, rows, data, _footnote(source, shown))
+
+
+def _kinds_of_streams(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The cells of all streams and, where there are both, of i.i.d. and of correlated ones."""
+    if "iid" not in frame.columns or frame["iid"].n_unique() != 2:
+        return {"all": frame}
+    iid, correlated = frame.filter("iid"), frame.filter(~pl.col("iid"))
+    return {"all": frame, "i.i.d.": iid, "correlated": correlated}
 
 
 def _footnote(source: str, shown: list[str]) -> str:

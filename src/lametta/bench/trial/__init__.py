@@ -26,7 +26,7 @@ from lametta.bench.trial.gains import LEAST_KINSHIP, Estimate, estimate
 from lametta.bench.trial.labels import Draw, check, draw, measure
 from lametta.bench.trial.page import Pictures
 from lametta.bench.trial.page import write as write_page
-from lametta.bench.trial.runs import Candidate, Outputs, Run, candidates, run_all, run_one
+from lametta.bench.trial.runs import Candidate, Index, Outputs, Run, candidates, run_all, run_one
 from lametta.bench.trial.stream import SURE_COPY, Look, domains, look, scenes
 from lametta.bench.trial.strips import along
 from lametta.data.bank.bank import Bank
@@ -109,22 +109,18 @@ def try_methods(
     outputs = Outputs.of(bank, _affordable(bank, budget), single=single)
     found, left = candidates(outputs, names, batch_size)
     file = None if results is None else Path(results)
-    wanted = store.fingerprint(outputs, batch_size)
-    known = [] if file is None else store.read(file, wanted)
-    kept = {run.candidate: run for run in known}  # other methods' runs, too
-    done = {one: kept[one] for one in found if one in kept}
-    missing = [one for one in found if one not in done]
+    done = store.Done(file, store.fingerprint(outputs, batch_size))
+    missing = [one for one in found if one not in done.runs]
     rest = run_all(outputs, missing, deadline=begun + budget, jobs=jobs, size=batch_size)
     with _told(progress) as report:
-        for run in rest if missing else ():
-            done[run.candidate] = run
-            if file is not None:
-                store.write(file, wanted, (kept | done).values())
-            report(len(done), len(found), run.candidate.title)
-    left |= {one.title: _OUT_OF_TIME for one in found if one not in done}
+        for n, run in enumerate(rest if missing else (), len(found) - len(missing) + 1):
+            done.add(run)
+            report(n, len(found), run.candidate.title)
+    left |= {one.title: _OUT_OF_TIME for one in found if one not in done.runs}
     if (more := len(bank) - len(outputs)) > 0:
         left[f"the {more:,} samples after the first {len(outputs):,}"] = _TOO_MANY
-    return Trial(outputs, tuple(done[one] for one in found if one in done), left, len(bank))
+    runs = tuple(done.runs[one] for one in found if one in done.runs)
+    return Trial(outputs, runs, left, len(bank))
 
 
 @contextmanager
@@ -384,27 +380,31 @@ class Trial:
         run, outputs = self.shown, self.outputs
         if run is None or outputs.groups is None:
             return None
-        data, seen = [], self.look
-        for rows in outputs.streams:
-            one = estimate(outputs, run, self.runs, seen.kinship, rows, seen.copies or 0.0)
-            changed = float(np.mean(run.after[rows] != outputs.before[rows]))
-            row = {"group": str(outputs.groups[rows[0]]), "samples": len(rows), "changed": changed}
-            row |= {"estimate": one.gain, "low": one.low, "high": one.high}
-            if outputs.labels is not None:
-                for name, answers in (("before", outputs.before), ("after", run.after)):
-                    row[name] = float(np.mean(answers[rows] == outputs.labels[rows]))
-            data.append(row)
-        key = "changed" if outputs.labels is None else "gain"
-        frame = pl.DataFrame(data)
-        if outputs.labels is not None:
-            frame = frame.with_columns(gain=pl.col("after") - pl.col("before"))
-        frame = frame.sort(key, descending=key == "changed", maintain_order=True)
-        rows_ = [self._group_entries(row) for row in frame.head(_GROUPS).iter_rows(named=True)]
+        named = ((str(outputs.groups[rows[0]]), rows) for rows in outputs.streams)
+        frame = pl.DataFrame([self._in_group(run, name, rows) for name, rows in named])
         header = ["group", "samples", "changed", "estimated gain"]
-        header += ["before", "after"] if outputs.labels is not None else []
-        more = len(frame) - len(rows_)
+        if outputs.labels is None:
+            frame = frame.sort("changed", descending=True, maintain_order=True)
+        else:
+            frame = frame.with_columns(gain=pl.col("after") - pl.col("before"))
+            frame = frame.sort("gain", maintain_order=True)
+            header += ["before", "after"]
+        rows = [self._group_entries(row) for row in frame.head(_GROUPS).iter_rows(named=True)]
+        more = len(frame) - len(rows)
         note = f"and {more} groups more, in the CSV file" if more else ""
-        return Table("groups", f"Groups under {run.candidate.title}", header, rows_, frame, note)
+        return Table("groups", f"Groups under {run.candidate.title}", header, rows, frame, note)
+
+    def _in_group(self, run: Run, name: str, rows: Index) -> dict[str, Any]:
+        """What a run does in a group, given by its name and rows."""
+        outputs, seen = self.outputs, self.look
+        one = estimate(outputs, run, self.runs, seen.kinship, rows, seen.copies or 0.0)
+        changed = float(np.mean(run.after[rows] != outputs.before[rows]))
+        row = {"group": name, "samples": len(rows), "changed": changed}
+        row |= {"estimate": one.gain, "low": one.low, "high": one.high}
+        if outputs.labels is not None:
+            for side, answers in (("before", outputs.before), ("after", run.after)):
+                row[side] = float(np.mean(answers[rows] == outputs.labels[rows]))
+        return row
 
     def _group_entries(self, row: Mapping[str, Any]) -> list[Entry]:
         one = Estimate(row["estimate"], row["low"], row["high"])

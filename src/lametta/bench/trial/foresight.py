@@ -60,29 +60,46 @@ def foreseeing(outputs: Outputs, runs: Sequence[Run], look: Look) -> list[Run]:
     there. One with a memory is one where it foresees more of the network's own answers.
     """
     alone = {run.candidate.method: run for run in runs if run.candidate.batch_size == 1}
-    prudent, k = alone.get("prudent"), outputs.probs.shape[1]
+    prudent = alone.get("prudent")
     if prudent is None or look.copies is None or look.copies > _COPIES:
         return []
-
-    def seen(one: Index, view: Index) -> float:
-        return foresight(one, view, outputs.streams, k)
-
-    def clear(more: float, one: Index, other: Index) -> bool:
-        return bool(more > max(_MORE, _CLEAR * np.sqrt(float(np.mean(one != other)) / len(one))))
-
-    own, found = seen(outputs.before, outputs.before), []
-    for run in (alone[method] for method in _WITHOUT if method in alone):
-        freed = seen(run.after, run.after)
-        usual = seen(prudent.after, run.after)
-        is_freed = freed > _STAYS[1] and clear(freed - own, run.after, outputs.before)
-        if is_freed and usual < _SHARE * freed:
-            found.append((freed - usual, run))
-    if not found and own >= _STAYS[0] and _ordered_by_classes(look):
-        usual = seen(prudent.after, outputs.before)
-        for run in (alone[method] for method in _WITH_MEMORY if method in alone):
-            if clear(more := seen(run.after, outputs.before) - usual, run.after, prudent.after):
-                found.append((more, run))
+    without, with_memory = (
+        [alone[method] for method in kind if method in alone] for kind in (_WITHOUT, _WITH_MEMORY)
+    )
+    found = _freed(outputs, prudent, without)
+    if not found and _ordered_by_classes(look):
+        found = _remembering(outputs, prudent, with_memory)
     return [run for _, run in sorted(found, key=lambda one: -one[0])]
+
+
+def _freed(outputs: Outputs, prudent: Run, runs: Sequence[Run]) -> list[tuple[float, Run]]:
+    """Runs whose own answers stay where the network's collapsed, and how much more they foresee."""
+    own, found = _seen(outputs, outputs.before, outputs.before), []
+    for run in runs:
+        freed = _seen(outputs, run.after, run.after)
+        usual = _seen(outputs, prudent.after, run.after)
+        stays = freed > _STAYS[1] and _is_clear(freed - own, run.after, outputs.before)
+        if stays and usual < _SHARE * freed:
+            found.append((freed - usual, run))
+    return found
+
+
+def _remembering(outputs: Outputs, prudent: Run, runs: Sequence[Run]) -> list[tuple[float, Run]]:
+    """Runs that foresee clearly more of the network's answers where these stay, and how much."""
+    if _seen(outputs, outputs.before, outputs.before) < _STAYS[0]:
+        return []
+    usual = _seen(outputs, prudent.after, outputs.before)
+    found = [(_seen(outputs, run.after, outputs.before) - usual, run) for run in runs]
+    return [(more, run) for more, run in found if _is_clear(more, run.after, prudent.after)]
+
+
+def _seen(outputs: Outputs, answers: Index, view: Index) -> float:
+    return foresight(answers, view, outputs.streams, outputs.probs.shape[1])
+
+
+def _is_clear(more: float, one: Index, other: Index) -> bool:
+    """Whether a difference in foresight is beyond what the samples answered otherwise may give."""
+    return bool(more > max(_MORE, _CLEAR * np.sqrt(float(np.mean(one != other)) / len(one))))
 
 
 def _ordered_by_classes(look: Look) -> bool:

@@ -174,13 +174,7 @@ def draw(
     array([1])
     """
     check_integer("n", n, 1)
-    answers = {run.candidate.title: run.after for run in runs} | {"": outputs.before}
-    own, reference = estimates.get(taken, Estimate(0.0, 0.0, 0.0)), answers[taken]
-    weight = np.zeros(len(outputs))
-    for title, after in answers.items():
-        one = estimates.get(title, Estimate(0.0, 0.0, 0.0))
-        share = 1.0 if title == "" else max(_chance_ahead(one, own), _LEAST)
-        weight += share * (after != reference)
+    weight = _weights(outputs, runs, estimates, taken)
     rows = np.flatnonzero(weight > 0)
     rng = np.random.default_rng(seed)
     rows = rng.permutation(rows)
@@ -200,6 +194,20 @@ def draw(
         np.array([s for _, s in turns], np.intp),
         keys=tuple(outputs.keys[row] for row in found) if outputs.keys else (),
     )
+
+
+def _weights(
+    outputs: Outputs, runs: Sequence[Run], estimates: Mapping[str, Estimate], taken: str
+) -> Floats:
+    """How much each sample counts, by the runs that answer otherwise than the one taken."""
+    answers = {run.candidate.title: run.after for run in runs} | {"": outputs.before}
+    own, reference = estimates.get(taken, Estimate(0.0, 0.0, 0.0)), answers[taken]
+    weights = np.zeros(len(outputs))
+    for title, after in answers.items():
+        one = estimates.get(title, Estimate(0.0, 0.0, 0.0))
+        share = 1.0 if title == "" else max(_chance_ahead(one, own), _LEAST)
+        weights += share * (after != reference)
+    return weights
 
 
 def _chance_ahead(one: Estimate, other: Estimate) -> float:

@@ -125,16 +125,6 @@ def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, 
         notes.append(_right(outputs, run.after))
     shown = slice(0, 360) if run is None else closest_look(outputs, run)
     palette = colors(*(found[shown] for found in answers.values()))
-    watched = trial.watched
-    lines = []
-    if watched is not None:
-        for name, what, top in (
-            ("novelty", "novelty: 0 for a near-copy of the sample before", 1.0),
-            ("evidence", "evidence: nats by which the past predicts the network's answers", 2.0),
-        ):
-            if np.ptp(watched.series[name]) > 0:
-                low = -0.5 if name == "evidence" else 0.0
-                lines.append((what, line(along(watched, name, outputs)[shown], low, top)))
     stop = min(shown.stop, len(outputs))
     where = f"Samples {shown.start + 1} to {stop} of {len(outputs):,}, one cell each"
     return {
@@ -145,9 +135,24 @@ def _strips(outputs: "Outputs", run: "Run | None", trial: "Trial") -> dict[str, 
         "strips": strips(answers, notes, shown, palette),
         "ticks": _ticks(trial, shown),
         "begins": _begins(trial),
-        "lines": lines,
+        "lines": [] if trial.watched is None else _lines(trial.watched, outputs, shown),
         "caption": where + (", as they came." if outputs.groups is None else ", as in the file."),
     }
+
+
+_LINES = (
+    ("novelty", "novelty: 0 for a near-copy of the sample before", 0.0, 1.0),
+    ("evidence", "evidence: nats by which the past predicts the network's answers", -0.5, 2.0),
+)
+
+
+def _lines(watched: "Run", outputs: "Outputs", shown: slice) -> list[tuple[str, str]]:
+    """What Prudent told of each sample along the stretch that is shown, if it is not one number."""
+    return [
+        (what, line(along(watched, name, outputs)[shown], low, high))
+        for name, what, low, high in _LINES
+        if np.ptp(watched.series[name]) > 0
+    ]
 
 
 def _ticks(trial: "Trial", shown: slice) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from lametta.correctors.base import give_prototypes
 from lametta.correctors.chain import Chain
 from lametta.data.bank.bank import Bank, check_finite
 from lametta.stream._groups import factorize, group_index
-from lametta.types import LamettaError, Prototypes
+from lametta.types import LamettaError, Prediction, Prototypes
 
 Index = NDArray[np.intp]
 
@@ -266,37 +266,26 @@ def run_one(outputs: Outputs, one: Candidate, deadline: float, size: int = 64) -
     >>> run.after, run.scores["accuracy"]
     (array([0, 0]), 1.0)
     """
-    given, n, k = outputs.probs, len(outputs), outputs.probs.shape[1]
+    n, k = outputs.probs.shape
     before, after = outputs.before, np.empty(n, np.intp)
     confidence, kept = np.empty(n, np.float32), np.empty(n, np.float32)
     scored = None if outputs.labels is None else StreamingMetrics(k)
     series: dict[str, list[float]] = {}
     seconds, n_done, begun = 0.0, 0, time.time()
-    for stream in outputs.streams:
-        chain = Chain(tuple(methods.find(one.method).correctors({})))
-        give_prototypes(chain, outputs.prototypes, "the bank")
-        begin, step = 0, one.batch_size
-        while begin < len(stream):
-            rows = stream[begin : begin + step]
-            start = time.perf_counter()
-            prediction = chain.correct(outputs.features[rows], given[rows])
-            took = time.perf_counter() - start
-            seconds, begin = seconds + took, begin + step
-            if one.causal and took < _PATIENCE:  # however a stream is cut, the answers are the same
-                step = min(2 * step, size)
-            probs = np.asarray(prediction.probs)
-            check_finite(f"probs of {one.method}", probs, rows)
-            after[rows] = probs.argmax(axis=1)
-            confidence[rows] = probs.max(axis=1)
-            kept[rows] = probs[np.arange(len(rows)), before[rows]]
-            if scored is not None and outputs.labels is not None:
-                scored.update(probs, outputs.labels[rows])
-            for name in () if one.causal else SERIES:  # whose batches are cut as one likes
-                if name in prediction.info:
-                    series.setdefault(name, []).append(float(prediction.info[name]))
-            n_done += len(rows)
-            if _is_late(time.time(), begun, n_done / n, deadline):
-                return None
+    for rows, prediction, took in _answered(outputs, one, size):
+        probs = np.asarray(prediction.probs)
+        check_finite(f"probs of {one.method}", probs, rows)
+        after[rows] = probs.argmax(axis=1)
+        confidence[rows] = probs.max(axis=1)
+        kept[rows] = probs[np.arange(len(rows)), before[rows]]
+        if scored is not None and outputs.labels is not None:
+            scored.update(probs, outputs.labels[rows])
+        for name in () if one.causal else SERIES:  # whose batches are cut as one likes
+            if name in prediction.info:
+                series.setdefault(name, []).append(float(prediction.info[name]))
+        seconds, n_done = seconds + took, n_done + len(rows)
+        if _is_late(time.time(), begun, n_done / n, deadline):
+            return None
     return Run(
         one,
         after,
@@ -306,6 +295,25 @@ def run_one(outputs: Outputs, one: Candidate, deadline: float, size: int = 64) -
         {} if scored is None else _scores(scored, outputs, after),
         {name: np.array(values, np.float32) for name, values in series.items()},
     )
+
+
+def _answered(
+    outputs: Outputs, one: Candidate, size: int
+) -> Iterator[tuple[Index, Prediction, float]]:
+    """The rows of each batch of each stream, what a candidate says of them, and in what time."""
+    for stream in outputs.streams:
+        chain = Chain(tuple(methods.find(one.method).correctors({})))
+        give_prototypes(chain, outputs.prototypes, "the bank")
+        begin, step = 0, one.batch_size
+        while begin < len(stream):
+            rows = stream[begin : begin + step]
+            start = time.perf_counter()
+            prediction = chain.correct(outputs.features[rows], outputs.probs[rows])
+            took = time.perf_counter() - start
+            yield rows, prediction, took
+            begin += step
+            if one.causal and took < _PATIENCE:  # however a stream is cut, the answers are the same
+                step = min(2 * step, size)
 
 
 def _is_late(now: float, begun: float, share: float, deadline: float) -> bool:

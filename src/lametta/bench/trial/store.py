@@ -18,6 +18,29 @@ _KIND = "lametta try"
 _COLUMNS = ("after", "confidence", "kept")
 
 
+class Done:
+    """The runs that are done by candidate, those in a results file among them; new ones go there.
+
+    Examples
+    --------
+    >>> done = Done(None, fingerprint(Outputs(np.eye(2), np.eye(2)), 64))
+    >>> done.add(Run(Candidate("lame", 64), np.zeros(2, int), np.ones(2), np.ones(2), 0.0))
+    >>> [candidate.title for candidate in done.runs]
+    ['lame, batches of 64']
+    """
+
+    def __init__(self, file: Path | None, wanted: str) -> None:
+        self._file, self._wanted = file, wanted
+        found = [] if file is None else read(file, wanted)
+        self.runs = {run.candidate: run for run in found}  # other methods' runs, too
+
+    def add(self, run: Run) -> None:
+        """Take a run in, and write the file anew."""
+        self.runs[run.candidate] = run
+        if self._file is not None:
+            write(self._file, self._wanted, self.runs.values())
+
+
 def fingerprint(outputs: Outputs, batch_size: int) -> str:
     """What tells one trial from another: the outputs, labels, groups, batch size and version.
 

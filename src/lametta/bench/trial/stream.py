@@ -82,28 +82,15 @@ class Look:
             f"classes would be; {self.stays:.0%} of them repeat the one before "
             f"({self.stays_by_chance:.0%} if the samples were shuffled).",
         ]
-        frames = self.copies is not None and self.copies > SURE_COPY
-        if self.order and self.by_classes is not None and self.by_other is not None:
-            none = "Prudent found no order beyond chance, or saw too few different samples to say."
-            if frames:
-                none = "Prudent averages near-copies, and saw too few other samples for an order."
-            said.append(
-                {
-                    "classes": "Classes make the order: Prudent found so in "
-                    f"{self.by_classes:.0%} of its looks.",
-                    "something else": "Something that features show makes the order, and not "
-                    f"the classes (domains, say): Prudent found so in {self.by_other:.0%} of its "
-                    "looks.",
-                    "none": none,
-                }[self.order]
-            )
+        if self.order:
+            said.append(self._order_in_words())
         if self.kinship < 0.5:
             said.append(
                 "Samples that look alike are given different classes: they agree in "
                 f"{self.kinship:.0%} of what the network's confidence promises."
             )
         if self.copies is not None:
-            such = ": frames of videos, or bursts" if frames else ""
+            such = ": frames of videos, or bursts" if self._is_of_frames else ""
             said.append(f"{self.copies:.0%} are near-copies of the sample before{such}.")
         if self.evidence is not None:
             said.append(
@@ -111,6 +98,24 @@ class Look:
                 "sample better than no memory would."
             )
         return said
+
+    def _order_in_words(self) -> str:
+        if self.order == "classes":
+            return (
+                f"Classes make the order: Prudent found so in {self.by_classes:.0%} of its looks."
+            )
+        if self.order == "something else":
+            return (
+                "Something that features show makes the order, and not the classes (domains, say): "
+                f"Prudent found so in {self.by_other:.0%} of its looks."
+            )
+        if self._is_of_frames:
+            return "Prudent averages near-copies, and saw too few other samples for an order."
+        return "Prudent found no order beyond chance, or saw too few different samples to say."
+
+    @property
+    def _is_of_frames(self) -> bool:
+        return self.copies is not None and self.copies > SURE_COPY
 
 
 def look(outputs: Outputs, watched: Run | None) -> Look:

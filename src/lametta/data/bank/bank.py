@@ -355,12 +355,21 @@ def _load_npz(path: Path) -> tuple[dict[str, Array], Header, list[str]]:
         wanted = {key: found[key] for key in _NAMES if key in found and key != unwanted}
         _check_expanded(wanted.values())
         arrays = {key: _member(archive, info, path) for key, info in wanted.items()}
-        header: dict[str, object] = {}
-        if (info := found.get("classes")) and info.file_size <= _MAX_CLASSES:
-            shape, dtype = _claim(archive, info)
-            if dtype.kind == "U" and len(shape) == 1:
-                header["classes"] = _member(archive, info, path).tolist()
-    return arrays, header, list(found)
+        names = _class_names(archive, found.get("classes"), path)
+    return arrays, {} if names is None else {"classes": names}, list(found)
+
+
+def _class_names(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, path: Path
+) -> list[str] | None:
+    """The names in an array of text; None if there is none, or another array is called so."""
+    if info is None or info.file_size > _MAX_CLASSES:
+        return None
+    shape, dtype = _claim(archive, info)
+    if dtype.kind != "U" or len(shape) != 1:
+        return None
+    names: list[str] = _member(archive, info, path).tolist()
+    return names
 
 
 def _check_expanded(members: Iterable[zipfile.ZipInfo]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lametta._checks import check_integer
-from lametta._files import PathLike, file_lock
+from lametta._files import PathLike, check_destination, file_lock
 from lametta._progress import told
 from lametta.data.bank.safetensors import Arrays, Header, read_layout
 from lametta.data.bank.shards import ReusableRows, Shards
@@ -69,8 +69,7 @@ def build(
         raise LamettaError(f"path must end in .safetensors, got {path}")
     if len(dataset) == 0:
         raise LamettaError("dataset must not be empty, got no samples")
-    if not path.parent.is_dir():
-        raise LamettaError(f"no such folder: {str(path.parent)!r}")
+    check_destination("path", path)
     full = header | _header(dataset, header.get("preprocess", describe_transform(transform)))
     try:
         header = json.loads(json.dumps(full))  # as it is read from a file

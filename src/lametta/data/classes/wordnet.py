@@ -269,17 +269,21 @@ def wordnet_taxonomy(synsets: Sequence[str] = IMAGENET) -> Taxonomy:
     (('carnivore', 'big cat', 'lion'), ('carnivore', 'big cat', 'tiger'), ('carnivore', 'dog'))
     """
     tree = load_wordnet().tree()
-    paths = [tuple(reversed(tree.ancestors(synset))) for synset in synsets]
+    paths = _branching([tuple(reversed(tree.ancestors(synset))) for synset in synsets])
+    names = {one: load_wordnet().words(one)[0] for path in paths for one in path}
+    often = Counter(names.values())  # two classes are called crane
+    unique = {one: name if often[name] == 1 else f"{name} ({one})" for one, name in names.items()}
+    return Taxonomy([[unique[one] for one in path] for path in paths])
+
+
+def _branching(paths: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The paths without steps that have a single part; their ends stay."""
     parts: dict[str, set[str]] = {}
     for path in paths:
         for above, one in itertools.pairwise(path):
             parts.setdefault(above, set()).add(one)
-    chosen = {name for name, below in parts.items() if len(below) > 1}
-    kept = [[one for one in path if one in chosen or one == path[-1]] for path in paths]
-    names = {one: load_wordnet().words(one)[0] for path in kept for one in path}
-    often = Counter(names.values())  # two classes are called crane
-    unique = {one: name if often[name] == 1 else f"{name} ({one})" for one, name in names.items()}
-    return Taxonomy([[unique[one] for one in path] for path in kept])
+    chosen = {one for one, below in parts.items() if len(below) > 1}
+    return [[one for one in path if one in chosen or one == path[-1]] for path in paths]
 
 
 @lru_cache(maxsize=8)

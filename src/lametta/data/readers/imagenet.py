@@ -328,10 +328,7 @@ def _read_c(
     synsets: Sequence[str] | None = None,
 ) -> Dataset:
     """Images of ImageNet-C in the classes of ImageNet, of some synsets or all."""
-    check_choice("split", split, C)
-    layout = C[split] if corruptions is None else replace(C[split], inside=tuple(corruptions))
-    for corruption in layout.inside:
-        check_choice("corruptions", corruption, C[split].inside)
+    layout = _layout(split, corruptions)
     levels, drawn = _levels(severities)
     if not layout.inside or not levels:
         raise LamettaError("severities and corruptions must not be empty, got no folder to read")
@@ -344,6 +341,17 @@ def _read_c(
     times = len(layout.inside) * (1 if drawn else len(levels))  # of each image
     data = image_dataset(name, folder, paths, labels, classes, groups)
     return _compared(data, _PER_CLASS * len(synsets or IMAGENET) * times)
+
+
+def _layout(split: str, corruptions: Sequence[str] | None) -> Layout:
+    """Where the folders of a split lie, of some of its corruptions or all."""
+    check_choice("split", split, C)
+    if corruptions is None:
+        return C[split]
+    inside = tuple(corruptions)
+    for corruption in inside:
+        check_choice("corruptions", corruption, C[split].inside)
+    return replace(C[split], inside=inside)
 
 
 def _levels(severities: int | Sequence[int] | str) -> tuple[Sequence[int], bool]:

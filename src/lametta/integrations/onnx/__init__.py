@@ -212,17 +212,22 @@ class OnnxModel:
         return pooled(features, n, self._channels_first), matrix(logits, n, self._columns)
 
     def _feeds(self, x: object) -> _Feeds:
-        inputs = self.metadata.inputs
-        given = x if isinstance(x, Mapping) else {inputs[0].name: x} if len(inputs) == 1 else {}
-        if set(given) != {input_.name for input_ in inputs}:
-            names = ", ".join(repr(input_.name) for input_ in inputs)
-            got = ", ".join(map(repr, given)) or type(x).__name__
-            raise LamettaError(f"x must be a mapping with the tensors {names}, got {got}")
-        feeds = {input_.name: self._tensor(input_, given[input_.name]) for input_ in inputs}
+        given = self._by_input(x)
+        feeds = {one.name: self._tensor(one, given[one.name]) for one in self.metadata.inputs}
         if len({len(tensor) for tensor in feeds.values()}) != 1:
             got = " and ".join(f"{len(tensor)} of {name!r}" for name, tensor in feeds.items())
             raise LamettaError(f"x must have as many samples in each tensor, got {got}")
         return feeds
+
+    def _by_input(self, x: object) -> Mapping[str, object]:
+        """What is for each input; where there is one alone, it needs no name."""
+        names = [input_.name for input_ in self.metadata.inputs]
+        given = x if isinstance(x, Mapping) else {names[0]: x} if len(names) == 1 else {}
+        if set(given) != set(names):
+            got = ", ".join(map(repr, given)) or type(x).__name__
+            wanted = ", ".join(map(repr, names))
+            raise LamettaError(f"x must be a mapping with the tensors {wanted}, got {got}")
+        return given
 
     def _tensor(self, input_: Input, x: object) -> npt.NDArray[np.generic]:
         if isinstance(x, bytes | bytearray | memoryview):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lametta._checks import check_flag, check_integer, import_optional
-from lametta._files import PathLike, atomic_write
+from lametta._files import PathLike, atomic_write, check_destination
 from lametta._lame import check_options
 from lametta.affinity import Affinity, knn, linear, rbf
 from lametta.integrations.onnx.graph import find_head, free_prefix, with_outputs
@@ -85,10 +85,7 @@ def export(
     if iterations > _MOST_ITERATIONS:
         raise LamettaError(f"iterations must be <= {_MOST_ITERATIONS}, got {iterations}")
     target = Path(path)
-    if target.is_dir():
-        raise LamettaError(f"path must be a file, got {target}, which is a folder")
-    if not target.parent.is_dir():
-        raise LamettaError(f"no such folder: {str(target.parent)!r}")
+    check_destination("path", target)
     named = {"features": features, "logits": logits, "probabilities": probabilities}
     lame = _Lame(affinity, float(weight), int(iterations))
     if model is None:

@@ -57,13 +57,7 @@ class Input:
         except ValueError:  # lists of several lengths
             array = np.empty(0, object)
         wanted = np.dtype(self.dtype)
-        kinds = {array.dtype.kind, wanted.kind}
-        fits = (
-            (len(kinds) == 1 or kinds == {"i", "u"})
-            and array.ndim == (len(self.shape) or max(array.ndim, 1))  # () where that is open
-            and all(a in (None, b) for a, b in zip(self.shape[1:], array.shape[1:], strict=False))
-        )
-        if not fits:
+        if not self._takes(array):
             raise LamettaError(
                 f"x must be {self} for the graph's input {self.name!r}, got {array.dtype} "
                 f"{list(array.shape)}"
@@ -75,6 +69,15 @@ class Input:
         if wanted.kind in "iu" and not np.array_equal(narrowed, array):
             raise LamettaError(f"x must fit into {wanted} for the graph's input {self.name!r}")
         return narrowed
+
+    def _takes(self, array: npt.NDArray[np.generic]) -> bool:
+        """Whether an array has this input's shape, and numbers of its kind."""
+        kinds = {array.dtype.kind, np.dtype(self.dtype).kind}
+        return (
+            (len(kinds) == 1 or kinds == {"i", "u"})
+            and array.ndim == (len(self.shape) or max(array.ndim, 1))  # () where that is open
+            and all(a in (None, b) for a, b in zip(self.shape[1:], array.shape[1:], strict=False))
+        )
 
 
 @contextmanager

@@ -98,8 +98,18 @@ class HalfBN(Stored, NetworkMethod):
 
     def try_to_open(self, batch: Batch, net: Network, /) -> Outputs:
         """The source's answer, or the moved network's from the batch on that opens it."""
-        half, recent = self.halfway, max(LEAST, len(batch))
-        source = half.ask_source(batch, net)
+        source = self.halfway.ask_source(batch, net)
+        self.look(len(batch))
+        if self.state == CLOSED:
+            return source
+        moved = self.halfway.ask_moved(batch, net)
+        if self.halfway.is_full:
+            self.judge(source, moved)
+        return moved if self.state == OPEN else source
+
+    def look(self, n: int, /) -> None:
+        """Begin a probation where the last n samples show a shift, and close where it is gone."""
+        half, recent = self.halfway, max(LEAST, n)
         found = half.shift(recent), half.shift(WINDOW), half.change(recent)
         near, later, apart = torch.stack(found).tolist()  # NaN, which is not above anything
         self.shift = 0.0 if math.isnan(near) else near
@@ -107,28 +117,24 @@ class HalfBN(Stored, NetworkMethod):
             self.domain_changes, self.wait = self.domain_changes + 1, 0
             half.keep(recent)
         if self.state == CLOSED:
-            self.wait = max(0, self.wait - len(batch))
-            if self.wait or not (near >= FAR or later >= FAR_LATER):
-                return source
-            self.begin()
+            self.wait = max(0, self.wait - n)
+            if not self.wait and (near >= FAR or later >= FAR_LATER):
+                self.begin()
         elif near < FAR_LATER:
             self.state = CLOSED
-            return source
         elif apart > CHANGED:
             self.begin()
-        moved = half.ask_moved(batch, net)
-        if not half.is_full:
-            return source
+
+    def judge(self, source: Outputs, moved: Outputs, /) -> None:
+        """Open where both verdicts are for the moved network; close where 128 pairs were not."""
         pairs = self.pairs = Pairs.of(source, moved).after(self.pairs, PAIRS)
         if len(pairs) < FEWEST:
-            return source
+            return
         self.t = float(pairs.both_t().min())
         if self.t > WON:
             self.state, self.batches = OPEN, 0
-            return moved
-        if len(pairs) >= PAIRS:
+        elif len(pairs) >= PAIRS:
             self.state, self.wait = CLOSED, VETO
-        return source
 
     def begin(self) -> None:
         """Put it on probation, with nothing known of the domain."""

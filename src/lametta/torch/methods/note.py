@@ -4,6 +4,7 @@ T. Gong et al., "NOTE: robust continual test-time adaptation against temporal co
 """
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import ClassVar, Literal
 
@@ -95,13 +96,7 @@ class NOTE(GradientMethod):
         if not norms_of(net):
             raise LamettaError("net must have batch normalizations for NOTE, got none")
         if self.k is not None:
-            replace(net, self.make)
-
-    def make(self, norm: nn.Module, /) -> InstanceAwareNorm:
-        """What takes the place of a batch normalization."""
-        made = InstanceAwareNorm.of(norm)
-        made.k = self.k or 0.0
-        return made
+            replace(net, partial(InstanceAwareNorm.of, k=self.k))
 
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
         memory = self.memory = self.memory or self.make_memory()

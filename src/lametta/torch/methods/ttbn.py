@@ -4,7 +4,7 @@ Z. Su et al., "Unraveling batch normalization for realistic test-time adaptation
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -83,8 +83,8 @@ class StreamNorm(Norm):
     moved = False
 
     @classmethod
-    def of(cls, norm: nn.Module) -> Self:
-        made = super().of(norm)
+    def of(cls, norm: nn.Module, /, **attributes: Any) -> Self:
+        made = super().of(norm, **attributes)
         source = {"mean": made.running_mean.clone(), "var": made.running_var.clone()}
         made.reset_running_stats()
         for name, value in source.items():
