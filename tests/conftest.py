@@ -122,6 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set up the libraries, except in a process that only hands tests out to workers."""
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
         return
+    gc.disable()  # until all is loaded, which makes objects by the million and hardly any garbage
     import torch
 
     torch.set_num_threads(1)  # on a busy machine threads wait for each other
@@ -183,6 +184,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

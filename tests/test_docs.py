@@ -26,6 +26,7 @@ SECONDS = {
     "docs/grid.md": 2,
     "docs/start.md": 2,
     "docs/torch.md": 2,
+    "docs/try.md": 2,
     "docs/video.md": 2,
     "docs/adaptation.md": 1,
     "docs/integrations/camera-traps.md": 1,

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,10 +49,10 @@ def test_what_is_skipped_opens_nothing_and_says_what_to_install(tmp_path):
     """All warnings are errors, that of a socket that was left open, too."""
     environment = {**os.environ, "PATH": str(tmp_path), "WNSEARCHDIR": str(tmp_path / "nowhere")}
     (tmp_path / "megadetector.py").write_text("raise ModuleNotFoundError")  # also where it is there
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    options = ("-n", "0", "-p", "no:cacheprovider")
-    command = [sys.executable, "-m", "pytest", *options, *WANTING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    options = ("-n", "0", "-p", "no:cacheprovider", "--assert=plain")
+    first = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"
+    code = f"{first} runpy.run_module('pytest', run_name='__main__', alter_sys=True)"
+    done = processes.run("-c", code, tmp_path, *options, *WANTING, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     *_, said, total = done.stdout.splitlines()
     names, packages = ", ".join(DEBIAN), " ".join(DEBIAN)

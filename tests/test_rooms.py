@@ -1,15 +1,22 @@
 """The first line of every module says what it is, and a script prints them all."""
 
+from pathlib import Path
+
 import pytest
 
 from scripts import rooms
 
+MODULES = sorted(path.relative_to(rooms.PACKAGE) for path in rooms.PACKAGE.rglob("*.py"))
 
-@pytest.mark.parametrize(("path", "line"), [
-    pytest.param(path, line, id=path.relative_to(rooms.PACKAGE).as_posix())
-    for path, line in rooms.rooms()
-])  # fmt: skip
-def test_every_module_has_a_first_line(path, line):
+
+@pytest.fixture(scope="module")
+def first_lines():
+    return {path.relative_to(rooms.PACKAGE): line for path, line in rooms.rooms()}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=Path.as_posix)
+def test_every_module_has_a_first_line(path, first_lines):
+    line = first_lines[path]
     assert line, f"{path} needs a docstring"
     assert line.endswith(".")  # all of it in one line
 

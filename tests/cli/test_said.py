@@ -141,6 +141,7 @@ def test_methods_that_adapt_do_not_take_a_compiled_network(tmp_path):
     assert "must be false where a method adapts the network, got true with LAME" in result.stderr
 
 
+@pytest.mark.slow(1)
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler, whatever it says
 def test_a_compiled_network_fills_a_bank(tmp_path, monkeypatch):
     quickly = partialmethod(torch.nn.Module.compile, backend="eager")  # half a minute without

@@ -36,6 +36,7 @@ def test_it_gives_its_authors_numbers(name, part, dtype):
     close(found, stored[f"{name}.{part}.{kind}"], dtype)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("method", [Windowed(StatA(), 8), Windowed(TransCLIP(), 8)], ids=repr)
 def test_in_windows_they_answer_streams(method):
     check_corrector(method)

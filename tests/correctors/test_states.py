@@ -90,6 +90,11 @@ def values_of(array, rng):
     yield rng.integers(0, 100, shape).astype(dtype)
 
 
+def _each_once(arrays):
+    """Those that differ: of a number or of zeros many values are the same."""
+    return {(x.dtype.str, x.shape, x.tobytes()): x for x in arrays}.values()
+
+
 def is_same(state, other):
     return state.keys() == other.keys() and all(
         np.array_equal(state[name], other[name]) for name in state
@@ -118,7 +123,7 @@ def test_any_array_may_be_anything(name, length):
         corrector.correct(FEATURES[start : start + 16], PROBS[start : start + 16])
     state, n_refused = corrector.state_dict(), 0
     for key, array in state.items():
-        for value in values_of(array, rng):
+        for value in _each_once(values_of(array, rng)):
             try:
                 corrector.load_state_dict({**state, key: value})
             except LamettaError:

@@ -346,7 +346,8 @@ def test_errors_of_a_network_are_those_published():
     for name in ("impulse_noise", "defocus_blur", "glass_blur", "fog", "pixelate"):
         x = np.stack([corrupted(name, 5, image, i) for i, image in enumerate(images)])
         with torch.no_grad():
-            parts = (net.net(net.preprocess.standardize(part)) for part in np.split(x, 8))
+            # Batches of 20, whose activations stay in the processor's cache.
+            parts = (net.net(net.preprocess.standardize(part)) for part in np.split(x, 100))
             wrong = np.concatenate([part.argmax(1).numpy() for part in parts]) != labels
         assert 100 * wrong.mean() == pytest.approx(known[name], abs=3.5)  # three deviations
 

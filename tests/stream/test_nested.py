@@ -118,6 +118,7 @@ def test_balanced_dirichlet_has_its_slots():
     assert sorted(plain) == list(range(1000))
 
 
+@pytest.mark.slow
 def test_balanced_shares_are_those_of_a_dirichlet():
     """Where no slot is full, shares of one class have the mean and variance of Dirichlet(gamma)."""
     labels, order = np.repeat([0, 1], [200, 10_000]), balanced_dirichlet(0.5)
@@ -132,6 +133,7 @@ def test_balanced_shares_are_those_of_a_dirichlet():
     assert shares.var(axis=0).mean() == pytest.approx(0.25 * 0.75 / 3 * (1 + 2 / 200), rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_end_says_so():
     with pytest.raises(LamettaError, match="at least 10 samples for each of 20 slots.*got 60"):
         Scenario(balanced_dirichlet(0.1))(np.repeat(np.arange(20), 3))

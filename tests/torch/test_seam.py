@@ -2,8 +2,6 @@
 
 import gc
 import re
-import subprocess
-import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +30,7 @@ from lametta.torch import (
 from lametta.torch.memory import Item, Memory
 from lametta.torch.norm import Norm, moments, replace
 from lametta.torch.stored import Stored
+from tests import processes
 from tests.torch.golden import PLAIN, Net, Vectors, golden, replay
 
 ROOT = Path(__file__).parents[2]
@@ -463,11 +462,10 @@ for name in SHIPPED:
 """
 
 
+@pytest.mark.slow(2)
 def test_channels_last_inputs_and_weights_end_no_process():
     """PyTorch's backward pass through a group normalization crashes on them on a CPU."""
-    found = subprocess.run(
-        [sys.executable, "-c", CHANNELS_LAST], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    found = processes.run("-c", CHANNELS_LAST, cwd=ROOT)
     assert found.returncode == 0, found.stderr
     learned = {*found.stdout.splitlines()}
     assert {

@@ -32,13 +32,19 @@ def taken(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("name", [*methods.METHODS, "average+lame", "tent+prudent"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow(2) if name == "memo" else ())
+        for name in (*methods.METHODS, "average+lame", "tent+prudent")
+    ],
+)
 def test_answers_are_those_of_one_thread(name, taken):
     """Bit for bit, in the order in which the batches were taken in."""
     torch.manual_seed(0)
     method = methods.find(name)
     few = {key: value for key, value in QUICK.items() if key in method.parameters()}
-    batches = [torch.rand(16, 3, 8, 8) for _ in range(20)]
+    batches = [torch.rand(8, 3, 8, 8) for _ in range(20)]
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1), digits_net()).eval()
     model = wrap(net, name, preprocess=Preprocess(), **few)
     with ThreadPoolExecutor(4) as pool:

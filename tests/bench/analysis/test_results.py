@@ -23,6 +23,7 @@ def test_parts_are_complete_and_in_the_order_of_the_file(results):
     assert iid == {name: letter in "AC" for name, letter in TEST.items()}
 
 
+@pytest.mark.slow
 def test_files_are_read_together_as_one_by_one(folder, tmp_path):
     files = sorted(folder.glob("cells/*.parquet"))[::20]
     together, one_by_one = _read_rows(files), pl.concat([read_cell(file) for file in files])

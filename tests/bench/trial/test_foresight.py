@@ -56,6 +56,7 @@ def test_nothing_is_foreseen_in_a_single_sample_or_class():
     assert foresight(np.zeros(9, int), np.zeros(9, int), [np.arange(9)], 2) == 0
 
 
+@pytest.mark.slow(1)
 def test_long_runs_are_smoothed(sorted_trial):
     """Runs of 300 samples: what follows the class alone is nearly always right."""
     gains = {run.candidate.title: sorted_trial.gain(run) for run in sorted_trial.runs}
@@ -70,11 +71,13 @@ def test_long_runs_are_smoothed(sorted_trial):
     assert one.verdict == "helps"
 
 
+@pytest.mark.slow(2)
 def test_nothing_is_foreseen_in_shuffled_samples():
     for seed in range(3):
         assert tried(made("shuffled", seed=seed)).foreseeing == []
 
 
+@pytest.mark.slow(1)
 def test_a_network_that_collapsed_is_freed_where_classes_stay():
     """A constant shift of all features makes one answer common; neo takes it back."""
     rng = np.random.default_rng(1)

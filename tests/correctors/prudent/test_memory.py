@@ -439,6 +439,7 @@ def test_a_constant_stream_stays_with_its_label(name):
     assert np.abs(found - probs).max() < 0.01  # identical frames tell nothing more
 
 
+@pytest.mark.slow
 def test_streams_may_be_long():
     """Sums of float32 stop growing at 2 ** 24; a base that forgets has no more than 512 samples."""
     state = experts.init_state(CONSTANTS, 5)

@@ -288,6 +288,7 @@ def test_any_batch_normalization(dims, frozen):
         assert one.info["state"] == other.info["state"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's compiler, whatever it says
 def test_a_compiled_network_is_compiled_once():
     x, net = stream()[0][:210], network()
