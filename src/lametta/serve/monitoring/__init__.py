@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -180,30 +180,40 @@ class Monitor:
             kind = CounterMetricFamily if name in _GROWING else GaugeMetricFamily
             if name in self.gauges:
                 yield kind(metric, text, value=float(self.gauges[name]()))
-        signals = {name: monitor.signals() for name, monitor in self._monitors.items()}
+        signals = {model: monitor.signals() for model, monitor in self._monitors.items()}
         for name, (metric, text) in _SIGNALS.items():
-            family = GaugeMetricFamily(metric, text, labels=["model"])
-            for model, known in signals.items():
-                if name in known:
-                    family.add_metric([model], known[name])
-            yield family
-        alarm = GaugeMetricFamily(
-            "lametta_alarm", "1 while an alarm is on.", labels=["model", "alarm"]
-        )
+            known = (([model], one[name]) for model, one in signals.items() if name in one)
+            yield _gauge(metric, text, ["model"], known)
+        labels = ["model", "alarm"]
+        alarms = self._by_model(_alarms_on)
+        yield _gauge("lametta_alarm", "1 while an alarm is on.", labels, alarms)
+        text, labels = "Streams that alarms watch, by what makes their order.", ["model", "order"]
+        orders = self._by_model(ModelMonitor.count_orders)
+        yield _gauge("lametta_watched_streams", text, labels, orders)
+
+    def _by_model(
+        self, values: Callable[["ModelMonitor"], Mapping[str, float]]
+    ) -> Iterator[tuple[list[str], float]]:
+        """Values of each model by their names, labeled with both."""
         for model, monitor in self._monitors.items():
-            on = monitor.alarm_names()
-            for name in ALARMS:
-                alarm.add_metric([model, name], float(name in on))
-        yield alarm
-        order = GaugeMetricFamily(
-            "lametta_watched_streams",
-            "Streams that alarms watch, by what makes their order.",
-            labels=["model", "order"],
-        )
-        for model, monitor in self._monitors.items():
-            for name, count in monitor.count_orders().items():
-                order.add_metric([model, name], count)
-        yield order
+            for name, value in values(monitor).items():
+                yield [model, name], value
+
+
+def _alarms_on(monitor: "ModelMonitor") -> dict[str, float]:
+    """1 for each alarm that is on, 0 for the others."""
+    on = monitor.alarm_names()
+    return {name: float(name in on) for name in ALARMS}
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], values: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    """A gauge with a value for each combination of its labels."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for given, value in values:
+        family.add_metric(given, value)
+    return family
 
 
 class Metrics:

@@ -66,6 +66,7 @@ _AGREEMENT = -0.1  # corrected, less the network's; helpful corrections -0.08 at
 _OWN = -1.0  # nats of the network for new labels, over their mean
 _FEWER = 2.0  # times: how many more classes the network's labels have than the answers
 _EVIDENCE = -0.05  # nats a sample, for correctors that report their evidence
+_EASIER = 0.7  # times a limit: where an alarm goes on, so that it does not flicker; what is odd
 
 _ONE_LABEL = 0.5  # of pairs have one label, as where seven samples of ten do
 _UNLIKE = 0.7  # 0: as samples of one label used to be; 1: as those of different ones
@@ -188,10 +189,7 @@ class Alarms:
             It is shown, not trusted: alarms go by the order that is found here.
         """
         n = len(probs)
-        # A nat at most: one sample that took a corrector by surprise is no alarm.
-        self._evidence += (max(evidence, -1.0) - self._evidence) * n / (n + _USUAL)
-        limit = _EVIDENCE if self._negative is None else 0.7 * _EVIDENCE  # so it does not flicker
-        self._negative = (self._negative or now) if self._evidence < limit else None
+        self._weigh(now, evidence, n)
         if features is None or not n or (state := self._watched(now, stream or "")) is None:
             return
         state.last, state.given = now, order
@@ -203,6 +201,13 @@ class Alarms:
         self._queue.append(answer)
         if len(self._queue) >= _TOGETHER or n >= _INTERVAL:
             self._take_in()
+
+    def _weigh(self, now: float, evidence: float, n: int) -> None:
+        """Take note of the evidence of n samples."""
+        # A nat at most: one sample that took a corrector by surprise is no alarm.
+        self._evidence += (max(evidence, -1.0) - self._evidence) * n / (n + _USUAL)
+        limit = _EVIDENCE if self._negative is None else _EASIER * _EVIDENCE
+        self._negative = (self._negative or now) if self._evidence < limit else None
 
     def _take_in(self) -> None:
         """Add the queue to the windows: sketches of a few answers take as long as of one."""
@@ -249,44 +254,28 @@ class Alarms:
         state.look_at_order(cosines, outputs)
         pairs = [_pairs(one) for one in labels]
         state.network.update(now, *self._usual.compare(cosines, labels[0], pairs[0], tops, lengths))
-        differ = labels[0] != labels[1]
-        changed = float(np.count_nonzero(differ)) / len(rows)
-        name, numbers = "", {"changed": changed, "order": state.order}
-        # A stream may begin with a run of one class, which is no order yet.
-        known = state.order < 0 or state.count >= _ENOUGH
-        if changed >= _CHANGED and state.order <= 0 and known:
-            near = _neighbors(cosines)
-            agreement = _agreement(labels[1], near, pairs[1]) - _agreement(
-                labels[0], near, pairs[0]
-            )
-            nats = float(own[differ].mean())
-            fewer = pairs[1] > _FEWER * pairs[0]
-            if agreement < _AGREEMENT or nats < _OWN:
-                name = "corrector_collapse" if fewer else "not_helping"
-                name = "domain_order" if state.order < 0 else name
-            classes, source_classes = (1 / max(share, 1e-6) for share in pairs[::-1])
-            numbers |= {"agreement": agreement, "own": nats}
-            numbers |= {"classes": classes, "source_classes": source_classes}
-        state.corrector.update(now, name, numbers)
+        state.corrector.update(now, *_unsupported(state, cosines, labels, pairs, own))
 
     def current(self, now: float) -> list[Alarm]:
         """The alarms that are on."""
         self._take_in()
-        recent = [(n, s) for n, s in reversed(self._streams.items()) if now < s.last + _QUIET]
-        on: dict[str, dict[str, Switch]] = {name: {} for name in ALARMS}
-        for stream, state in recent:
-            for switch in (state.network, state.corrector):
-                if switch.since is not None:
-                    on[switch.name][stream] = switch
         found = []
-        for name, switches in on.items():
-            if switches:
-                since = min(switch.since or now for switch in switches.values())
-                numbers = next(iter(switches.values())).numbers
-                found.append(Alarm(name, since, tuple(switches)[:_NAMED], numbers))
+        for name, switches in self._on(now).items():
+            since = min(switch.since or now for switch in switches.values())
+            numbers = next(iter(switches.values())).numbers
+            found.append(Alarm(name, since, tuple(switches)[:_NAMED], numbers))
         if self._negative is not None and not any(alarm.name == ALARMS[-1] for alarm in found):
             found.append(Alarm(ALARMS[-1], self._negative, (), {"evidence": self._evidence}))
         return found
+
+    def _on(self, now: float) -> dict[str, dict[str, Switch]]:
+        """Alarms in the order of `ALARMS`, and the streams they are about, the latest first."""
+        on: dict[str, dict[str, Switch]] = {name: {} for name in ALARMS}
+        for stream, state in reversed(self._streams.items()):
+            for switch in (state.network, state.corrector):
+                if switch.since is not None and now < state.last + _QUIET:
+                    on[switch.name][stream] = switch
+        return {name: switches for name, switches in on.items() if switches}
 
     def orders(self) -> dict[str, str]:
         """What makes the order of each watched stream, one of `ORDERS`."""
@@ -357,9 +346,8 @@ class Usual:
         unlike = (within - assumed) / max(self.between - assumed, 1e-6) if within == within else 0.0
         longer = length / (self.length or length or 1.0)
         known = self.n_between >= _KNOWN // 2 and self.n >= _KNOWN
-        odd = known and share > 0.7 * _ONE_LABEL and (unlike > 0.7 * _UNLIKE or longer > 1.35)
-        collapsed = odd and share > _ONE_LABEL and (unlike > _UNLIKE or longer > _LENGTH)
-        collapsed = collapsed and confidence > self.confidence
+        odd = known and _is_collapsed(share, unlike, longer, _EASIER)
+        collapsed = odd and _is_collapsed(share, unlike, longer) and confidence > self.confidence
         numbers = {"share": share, "unlike": unlike, "length": longer, "confidence": confidence}
         if not odd:  # an anomaly must not become usual
             self._learn(within, between, confidence, length)
@@ -375,6 +363,41 @@ class Usual:
         if between == between:
             self.n_between += 1
             self.between += (between - self.between) / min(self.n_between, _USUAL)
+
+
+def _is_collapsed(share: float, unlike: float, longer: float, times: float = 1.0) -> bool:
+    """Whether a window is beyond the limits of a network's collapse, or these times a number."""
+    strange = unlike > times * _UNLIKE or longer > 1 + times * (_LENGTH - 1)
+    return share > times * _ONE_LABEL and strange
+
+
+def _unsupported(
+    state: _Stream, cosines: Floats, labels: NDArray[np.int32], pairs: list[float], own: Floats
+) -> tuple[str, dict[str, float]]:
+    """The alarm for labels [2, n] that were changed without support in features, if they were.
+
+    With the numbers that say so: pairs are the shares of pairs with one label, by the network and
+    as corrected, and own is how likely the network finds the corrected labels.
+    """
+    differ = labels[0] != labels[1]
+    changed = float(np.count_nonzero(differ)) / differ.size
+    numbers = {"changed": changed, "order": state.order}
+    # A stream may begin with a run of one class, which is no order yet.
+    known = state.order < 0 or state.count >= _ENOUGH
+    if changed < _CHANGED or state.order > 0 or not known:
+        return "", numbers
+    near = _neighbors(cosines)
+    before, after = (
+        _agreement(one, near, chance) for one, chance in zip(labels, pairs, strict=True)
+    )
+    classes, source_classes = (1 / max(share, 1e-6) for share in pairs[::-1])
+    numbers |= {"agreement": after - before, "own": float(own[differ].mean())}
+    numbers |= {"classes": classes, "source_classes": source_classes}
+    name = ""
+    if numbers["agreement"] < _AGREEMENT or numbers["own"] < _OWN:
+        name = "corrector_collapse" if pairs[1] > _FEWER * pairs[0] else "not_helping"
+        name = "domain_order" if state.order < 0 else name
+    return name, numbers
 
 
 def _mean(matrix: Floats, where: NDArray[np.bool_]) -> float:
