@@ -110,9 +110,10 @@ class Service:
         deadline.shorten(_timeout(request))
         deadline.check("the request waited until its deadline")
         parts = split(request)
-        known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
-        for wanted in request.outputs or ():  # refused before the stream moves on
-            check_choice("outputs of the request", wanted[:100], known)
+        if request.outputs is not None:  # refused before the stream moves on
+            known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
+            for wanted in request.outputs:
+                check_choice("outputs of the request", wanted[:100], known)
         if parts is not None:
             return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
         stream, start, end = _sequence(request)
@@ -314,15 +315,18 @@ def _said_to_clients() -> Iterator[None]:
 
 def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
     """The stream that a request belongs to, whether it begins and whether it ends."""
-    stream = request.parameters.get("sequence_id")
-    start, end = (request.parameters.get(f"sequence_{word}", False) for word in ("start", "end"))
-    for word, flag in (("start", start), ("end", end)):
-        if not isinstance(flag, bool):
-            raise BadRequest(f"sequence_{word} must be true or false, got {flag!r:.50}")
-    stream = check_id(stream)
+    start, end = (_flag(request, name) for name in SEQUENCE[1:])
+    stream = check_id(request.parameters.get(SEQUENCE[0]))
     if stream is None and (start or end):
         raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
     return stream, start, end
+
+
+def _flag(request: InferRequest, name: str) -> bool:
+    flag = request.parameters.get(name, False)
+    if not isinstance(flag, bool):
+        raise BadRequest(f"{name} must be true or false, got {flag!r:.50}")
+    return flag
 
 
 def _timeout(request: InferRequest) -> float:
