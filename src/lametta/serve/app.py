@@ -158,7 +158,7 @@ class Handlers:
             )
         header_length = _header_length(request)
         room = request.room = self.reader.reserve(self.reader.length(request.headers))
-        body = await self.reader.read(request.receive)
+        body = await self.reader.read(request)
         deadline = Deadline(self.service.deadline, request.begun)
         handler = partial(self.service.infer, model, deadline)
         n_json = len(body) if header_length is None else header_length

@@ -33,6 +33,7 @@ from lametta.types import LamettaError
 
 logger = logging.getLogger("lametta.serve")
 
+WHOLE = "lametta.whole"  # an extension of ASGI: a callable that says whether all of a body has come
 _OPEN = ("/v2/health/", "/static/")  # no token: probes, and the page without its numbers
 # Those of a form or of plain text, which a page of another origin can send, are not among them.
 _TYPES = (b"application/json", b"application/octet-stream")
@@ -103,6 +104,8 @@ class Request:
         By their names in lowercase.
     client : str
         Its address.
+    is_whole : callable
+        Whether all of its body has come, if the server says so by the extension `WHOLE` of ASGI.
     model : str
         Which model it is for, once that is known.
     room : Room or None
@@ -113,6 +116,7 @@ class Request:
         "begun",
         "client",
         "headers",
+        "is_whole",
         "method",
         "model",
         "path",
@@ -129,6 +133,7 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.client: str = (scope.get("client") or ("",))[0]
         self.receive = receive
+        self.is_whole: Callable[[], bool] = scope.get("extensions", {}).get(WHOLE, lambda: False)
         self.model = ""
         self.room: Room | None = None
 
@@ -209,7 +214,7 @@ class LimitMiddleware:
         if path == "/" or path.startswith(_OPEN):
             return
         client = request.client.encode()
-        if self._tokens:
+        if self.limits.tokens:
             token = self._tokens.find(headers.get(b"authorization", b"").decode("latin-1"))
             if token is None:
                 self._consume_token(b"refused" + client)  # so that guessing is slow too
@@ -286,23 +291,28 @@ class BodyReader:
             raise TooLargeError(f"the body must have at most {most} bytes")
         return int(given)
 
-    async def read(self, receive: Receive) -> bytes:
+    async def read(self, request: Request) -> bytes:
         """The body, unless it is too large or comes too slowly."""
-        parts, n_bytes, most = [], 0, self.limits.request.body
+        if request.is_whole():  # so that there is nothing to wait for
+            return await self._read(request.receive)
         try:
             async with asyncio.timeout(self.limits.patience):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise BadRequest("the request was not sent to its end")
-                    parts.append(message.get("body", b""))
-                    n_bytes += len(parts[-1])
-                    if n_bytes > most:
-                        raise TooLargeError(f"the body must have at most {most} bytes")
-                    more = message.get("more_body", False)
+                return await self._read(request.receive)
         except TimeoutError:
             raise RequestTimeoutError("the request took too long to come") from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts, n_bytes, most = [], 0, self.limits.request.body
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise BadRequest("the request was not sent to its end")
+            parts.append(message.get("body", b""))
+            n_bytes += len(parts[-1])
+            if n_bytes > most:
+                raise TooLargeError(f"the body must have at most {most} bytes")
+            more = message.get("more_body", False)
         return b"".join(parts)
 
 

@@ -5,7 +5,7 @@ import logging
 import logging.config
 from importlib.util import find_spec
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httptools
 import orjson
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from lametta.serve.middleware import ServerLimits
+from lametta.serve.middleware import WHOLE, ServerLimits
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # an extra
@@ -147,7 +147,9 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()  # raises for an address that is none
         finally:
             self.limit_concurrency = limit
-        self._in_body = True
+        self._in_body, cycle = True, self.cycle
+        extensions: dict[str, Any] = {WHOLE: lambda: not cycle.more_body}
+        self.scope["extensions"] = extensions
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # answered in HTTP/1.1, and that is all
 
