@@ -320,10 +320,10 @@ class Room:
     """A place in a reader's queue and bytes, which a request takes until its answer has left."""
 
     def __init__(self, reader: BodyReader, n_bytes: int) -> None:
-        self._reader, self.n_bytes = reader, 0
+        self._reader, self.n_bytes = reader, n_bytes
         self._n_holders = 1
         reader.n_requests += 1
-        self.grow(n_bytes)
+        reader.n_bytes += n_bytes
 
     def __enter__(self) -> Self:
         return self

@@ -213,7 +213,7 @@ class Deadline:
             return self._is_expired
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # remembered with what was read within them
 class RequestLimits:
     """The largest request that is read.
 
@@ -378,8 +378,11 @@ def decode(
     text, rest = rest[:end], rest[end:]
     header = _known_header(bytes(text), limits) if end <= _SMALL else _read_header(text, limits)
     inputs: dict[str, NDArray[Any]] = {}
-    for tensor in header.inputs:
-        inputs[tensor.name], rest = _values(tensor, rest)
+    for name, where, datatype, shape, size, data in header.inputs:
+        if size is None:
+            inputs[name] = from_json(data, datatype, shape, where)
+        else:
+            inputs[name], rest = from_binary(rest, size, datatype, shape, where)
     if rest:
         raise BadRequest(f"the body must end with its last tensor, got {len(rest)} bytes more")
     return InferRequest(header.id, inputs, header.parameters, header.outputs)
@@ -441,14 +444,6 @@ def _input(tensor: Object, name: str, limits: RequestLimits) -> _Tensor:
         raise BadRequest(f"{where} must have either data or binary_data_size, got both")
     data = get(tensor, "data", list, where) if size is None else []
     return _Tensor(name, where, datatype, shape, size, data)
-
-
-def _values(tensor: _Tensor, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
-    """A tensor's values, and the bytes behind them."""
-    _, where, datatype, shape, size, data = tensor
-    if size is None:
-        return from_json(data, datatype, shape, where), rest
-    return from_binary(rest, size, datatype, shape, where)
 
 
 def _shape(tensor: Object, where: str, limits: RequestLimits) -> list[int]:
@@ -533,9 +528,10 @@ def encode(
     entries, tail = [], []
     for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
         array = outputs[name]
-        entry: Object = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
+        datatype = _NAMES.get(array.dtype) or datatype_of(array)
+        entry: Object = {"name": name, "datatype": datatype, "shape": array.shape}
         if raw:
-            tail.append(to_binary(array))
+            tail.append(to_binary(array) if datatype == "BYTES" else array.tobytes())
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             entry["data"] = to_json(array, f"output {name}")
@@ -671,12 +667,11 @@ def datatype_of(array: NDArray[np.generic]) -> str:
     >>> datatype_of(np.zeros(3, np.float32)), datatype_of(np.array(["cat"]))
     ('FP32', 'BYTES')
     """
-    name = _NAMES.get(array.dtype)
-    if name is not None:
-        return name
     if array.dtype.kind in _TEXT:
         return "BYTES"
-    raise LamettaError(f"an output must be one of {', '.join(DTYPES)}, got {array.dtype}")
+    if array.dtype not in _NAMES:
+        raise LamettaError(f"an output must be one of {', '.join(DTYPES)}, got {array.dtype}")
+    return _NAMES[array.dtype]
 
 
 def from_json(data: list[Any], datatype: str, shape: Sequence[int], where: str) -> NDArray[Any]:
