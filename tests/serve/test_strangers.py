@@ -181,6 +181,17 @@ def test_a_refused_body_holds_no_connection(server):
         assert is_hung_up(connection, b"x")
 
 
+@pytest.mark.parametrize("begun", [b"", b"{"])
+def test_a_body_that_does_not_come_is_waited_for_no_longer_than_others(server, begun):
+    with connected(server) as (connection,):
+        connection.sendall(
+            b"POST /v2/models/average/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 100000\r\n\r\n" + begun
+        )
+        assert answer(connection)[0] == 408
+        assert is_hung_up(connection, b"x")
+
+
 @pytest.mark.parametrize("held", [b"", LIVE, LIVE + b"\r\n\r\n"], ids=["silent", "half", "empty"])
 def test_probes_are_answered_however_many_connections_are_held(server, held):
     with connected(server, n=40) as connections:

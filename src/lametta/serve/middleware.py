@@ -141,8 +141,7 @@ class Request:
 class LimitMiddleware:
     """The application: admits requests within the limits, answers for errors, sends, logs.
 
-    It is one function from the server to the handler and back. Each further layer, as frameworks
-    have them, would take as long as the labels of a frame.
+    It is one function from the server to the handler and back, without a framework's layers.
     """
 
     def __init__(
