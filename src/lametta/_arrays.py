@@ -116,6 +116,8 @@ def widen(xp: ModuleType, x: Array) -> Array:
 
 def to_numpy(x: Array) -> Any:
     """The values as a NumPy array: off their device, without gradient, bfloat16 as float32."""
+    if type(x) is np.ndarray:  # as it nearly always is
+        return x
     if is_torch_array(x):
         x = x.detach().cpu()
         return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()

@@ -12,7 +12,7 @@ import pytest
 
 from lametta import Prediction, Prudent
 from lametta.correctors import Average, LabelShift
-from lametta.correctors.base import StatefulCorrector
+from lametta.correctors.base import StatefulCorrector, give_prototypes
 from lametta.methods import as_corrector
 from lametta.serve import sessions
 from lametta.serve.config import ServerConfig
@@ -20,7 +20,7 @@ from lametta.serve.middleware import ServerLimits
 from lametta.serve.protocol import Deadline, DeadlineError, RequestLimits
 from lametta.serve.sessions import Samples, SessionManager
 from lametta.serve.stores.memory import MemoryStore
-from lametta.types import LamettaError
+from lametta.types import LamettaError, Prototypes
 from tests.conftest import make_batch
 
 LONG = 30
@@ -152,11 +152,16 @@ def test_a_wrong_sample_in_the_last_piece_is_named_as_ever(monkeypatch):
     assert manager.store.load(manager._prefix + "s").version == 0
 
 
-@pytest.mark.parametrize("method", ["lame", "prudent", "memory", "windowed", "label_shift"])
+@pytest.mark.parametrize(
+    "method", ["lame", "prudent", "memory", "windowed", "label_shift", "oga", "t3a"]
+)
 def test_who_sees_a_batch_at_once_looks_at_the_clock(method, monkeypatch):
     """So its thread is free again: looks are a block of samples or an iteration apart."""
     features, probs = make_batch(500, 5, 7)
-    manager = SessionManager(as_corrector(method), method, MemoryStore())
+    corrector = as_corrector(method)
+    shape = probs.shape[1], features.shape[1]
+    give_prototypes(corrector, Prototypes(np.eye(*shape)), "nobody")
+    manager = SessionManager(corrector, method, MemoryStore())
     manager.correct(Samples(features[:2], probs[:2]), "s")
     left = 5
     deadline = Deadline()
@@ -173,7 +178,7 @@ def test_who_sees_a_batch_at_once_looks_at_the_clock(method, monkeypatch):
         manager.correct(Samples(features[2:], probs[2:]), "s", deadline)
     monkeypatch.undo()
     last = manager.correct(Samples(features[2:], probs[2:]), "s").probs  # as if that had not been
-    other = SessionManager(as_corrector(method), method, MemoryStore())
+    other = SessionManager(corrector, method, MemoryStore())
     for part in (slice(0, 2), slice(2, None)):
         expected = other.correct(Samples(features[part], probs[part]), "s").probs
     np.testing.assert_array_equal(last, expected)

@@ -1,5 +1,6 @@
 """gRPC beside HTTP, by NVIDIA's client unchanged: the same answers, and the same limits."""
 
+import asyncio
 import queue
 import threading
 import time
@@ -15,7 +16,9 @@ from tritonclient.utils import InferenceServerException
 
 from lametta import Prudent
 from lametta.correctors import Average
-from lametta.serve.grpc import decode_reply, encode_request
+from lametta.serve.config import ServerConfig
+from lametta.serve.grpc import _Calls, decode_reply, encode_request
+from lametta.serve.middleware import ServerLimits
 from tests.conftest import make_batch
 from tests.serve.server import serving
 
@@ -243,6 +246,66 @@ def test_sizes_are_bounded(client, stub):
     code, message = refusal(lambda: infer(client, *wide))
     assert code == "INVALID_ARGUMENT"
     assert "65536 columns" in message
+
+
+class Context:
+    """A call whose client takes its answer when ``taken`` is set."""
+
+    def __init__(self, request, taken):
+        self.request, self.taken, self.answer = request.SerializeToString(), taken, None
+
+    def invocation_metadata(self):
+        return ()
+
+    def peer(self):
+        return "ipv4:127.0.0.1:7"
+
+    def time_remaining(self):
+        return None
+
+    async def read(self):
+        return self.request
+
+    async def write(self, answer):
+        await self.taken.wait()
+        self.answer = answer
+
+    async def abort(self, code, message):
+        raise RuntimeError(code.name, message)
+
+
+def test_answers_that_nobody_reads_are_bounded():
+    """gRPC itself would keep any number of them."""
+    limits = ServerLimits(pending=2**19)
+    calls = _Calls(ServerConfig({"average": "average"}, limits=limits).app(), limits)
+    inputs = tensors(features=np.ones((64, 1)), probs=np.full((64, 512), 1 / 512))  # 256 KiB
+    request = pb.ModelInferRequest(
+        model_name="average",
+        inputs=[one._get_tensor() for one in inputs],
+        raw_input_contents=[one._get_content() for one in inputs],
+    )
+
+    async def play():
+        taken, at_once = asyncio.Event(), asyncio.Event()
+        at_once.set()
+        deaf, tasks, unread = [], [], 0
+        while unread <= limits.pending:
+            deaf.append(Context(request, taken))
+            tasks.append(asyncio.create_task(calls._infer_one(None, deaf[-1])))
+            while calls._unread == unread:
+                await asyncio.sleep(0.001)
+            unread = calls._unread
+        with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED.*have not read yet"):
+            await calls._infer_one(None, Context(request, at_once))
+        taken.set()
+        await asyncio.gather(*tasks)
+        keen = Context(request, at_once)
+        await calls._infer_one(None, keen)
+        return len(deaf), {len(one.answer) for one in (*deaf, keen)}
+
+    n_deaf, sizes = asyncio.run(play())
+    assert n_deaf == 2
+    assert len(sizes) == 1
 
 
 def test_calls_are_counted(client, server):

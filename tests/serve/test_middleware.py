@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lametta.serve.config import CorrectorSpec, ServerConfig
-from lametta.serve.middleware import BodyReader, ServerLimits
+from lametta.serve.middleware import WHOLE, BodyReader, ServerLimits
 from lametta.serve.protocol import RequestLimits, TooManyRequestsError
 
 TOKEN = "a-token-of-enough-letters"
@@ -328,6 +328,48 @@ def test_slow_bodies_are_given_up():
     answer = _play(play, _config(patience=0.05))
     assert answer.status_code == 408
     assert answer.headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_timer_is_started_for_a_body_that_is_there(whole, monkeypatch):
+    body, started, statuses = _body(), [], []
+    timeout = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda s: started.append(s) or timeout(s))
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    headers = [(b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
+    scope["extensions"] = {WHOLE: lambda: whole}
+    asyncio.run(_config().app()(scope, receive, send))
+    assert statuses == [200, None]
+    assert started == ([] if whole else [10.0])
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "status"),
+    [
+        ("/v2/", "", 200),
+        ("/here/v2", "/here", 200),
+        ("/here/v2/models/prudent/ready", "/here", 200),
+        ("/herev2", "/here", 404),
+        ("/v2//", "", 200),
+        ("//", "", 404),
+    ],
+)
+def test_paths_are_below_where_the_application_is_mounted(path, root, status):
+    statuses = []
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": root, "headers": []}
+    asyncio.run(_config().app()(scope, None, send))
+    assert statuses[0] == status
 
 
 def test_deadlines_leave_the_stream_as_it_was():

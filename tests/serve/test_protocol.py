@@ -214,6 +214,19 @@ def test_any_layout_is_sent_in_row_major_order(binary):
     assert all(same(result.as_numpy(name), array) for name, array in layouts.items())
 
 
+def test_frames_with_the_same_json_have_their_own_values():
+    """That JSON is read once, as long as it is read within the same limits."""
+    for n in (1, 2):
+        body, length = ask({"x": np.full((2, 3), n, np.float32)})
+        assert length < 2**10
+        request = decode(body, length, LIMITS)
+        np.testing.assert_array_equal(request.inputs["x"], np.full((2, 3), n))
+    with pytest.raises(BadRequest, match="at most 2 columns"):
+        decode(body, length, RequestLimits(body=2_000_000, rows=64, columns=2))
+    with pytest.raises(BadRequest, match="must hold 24 bytes"):
+        decode(body[:-1], length, LIMITS)
+
+
 def test_binary_tensors_are_views_unless_they_lie_askew():
     frame = np.random.default_rng(0).random((4, 25_000), dtype=np.float32)
     limits = RequestLimits(body=10**6, rows=4, columns=25_000)

@@ -1,11 +1,14 @@
 """Attacks of clients that nobody invited, on a server of their own: small, few and short."""
 
 import asyncio
+import gc
 import json
 import resource
 import socket
+import threading
 import time
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 
 import httpx2
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from lametta.serve.config import ServerConfig
 from lametta.serve.middleware import ServerLimits
 from lametta.serve.server import _most_connections, bounded_protocol
 from tests.serve.server import serving
@@ -178,6 +182,17 @@ def test_a_refused_body_holds_no_connection(server):
             b"Content-Length: 100000\r\n\r\n"
         )
         assert answer(connection)[0] == 404
+        assert is_hung_up(connection, b"x")
+
+
+@pytest.mark.parametrize("begun", [b"", b"{"])
+def test_a_body_that_does_not_come_is_waited_for_no_longer_than_others(server, begun):
+    with connected(server) as (connection,):
+        connection.sendall(
+            b"POST /v2/models/average/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 100000\r\n\r\n" + begun
+        )
+        assert answer(connection)[0] == 408
         assert is_hung_up(connection, b"x")
 
 
@@ -412,3 +427,39 @@ def test_all_that_was_logged_is_json(server):
     assert all(isinstance(json.loads(line), dict) for line in lines)
     assert not [line for line in lines if json.loads(line)["level"] == "error"]
     assert not [line for line in lines if "Upgrade" in line or "upgrade" in line]
+
+
+def test_requests_leave_nothing_for_the_garbage_collector():
+    """What holds itself is there until it runs, with bodies that nobody read."""
+    app = ServerConfig({"average": "average"}).app()
+    config = uvicorn.Config(
+        app, port=0, http=bounded_protocol(ServerLimits()), log_config=None, ws="none"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        connection = HTTPConnection("127.0.0.1", port, timeout=LONG)
+
+        def ask():
+            for path, status in (("average", 400), ("nothing", 404)):
+                connection.request("POST", f"/v2/models/{path}/infer", b"{}")
+                answer = connection.getresponse()
+                assert answer.status == status
+                answer.read()
+
+        ask()
+        gc.collect()
+        gc.disable()
+        for _ in range(20):
+            ask()
+        found = gc.collect()
+        connection.close()
+        assert found < 20
+    finally:
+        gc.enable()
+        server.should_exit = True
+        thread.join(LONG)

@@ -3,12 +3,11 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lametta._locks import FairLock, renew_after_fork
+from lametta._locks import FairLock, Turn, renew_after_fork
 
 Value = TypeVar("Value")
 
@@ -72,32 +71,34 @@ class LRUCache(Generic[Value]):
             self._evict()
             return stream in self._entries
 
-    @contextmanager
-    def lease(self, stream: Hashable, wait: float = -1) -> Iterator[Value]:
-        """The value of a stream, made if it is new; others wait their turn, first come first.
+    def lease(self, stream: Hashable, wait: float = -1) -> "Lease[Value]":
+        """The value of a stream, for a ``with``; who comes first has it first.
 
         Raises
         ------
         TimeoutError
             It was not free within ``wait`` seconds; -1 waits as long as it takes.
         """
+        return Lease(self, stream, wait)
+
+    def join(self, stream: Hashable) -> tuple[_Entry[Value], Turn]:
+        """The entry of a stream, made if it is new, and a place in its queue."""
         with self._lock:
             self._evict()
             entry = self._entries.get(stream)
             if entry is None:
                 entry = self._entries[stream] = _Entry(self._make())
             entry.users += 1
-            turn = entry.lock.queue()
+            return entry, entry.lock.queue()
+
+    def leave(self, stream: Hashable, entry: _Entry[Value], turn: Turn, *, used: bool) -> None:
+        """Leave the queue, and measure the value if it was used."""
         size = None
         try:
-            with turn:
-                if not turn.wait(wait):
-                    raise TimeoutError(f"stream must be free within {wait:g} s")
-                try:
-                    yield entry.value
-                finally:
-                    size = self._measure(entry.value)
+            if used:
+                size = self._measure(entry.value)
         finally:
+            turn.leave()
             with self._lock:
                 entry.users -= 1
                 if size is not None and self._entries.get(stream) is entry:
@@ -147,3 +148,27 @@ class LRUCache(Generic[Value]):
             if not entry.users:
                 return (stream,) if crowded or entry.last < expired else None
         return None
+
+
+class Lease(Generic[Value]):
+    """The use of a stream's value, which `LRUCache.lease` gives."""
+
+    __slots__ = ("_cache", "_entry", "_stream", "_turn", "_wait")
+
+    def __init__(self, cache: LRUCache[Value], stream: Hashable, wait: float) -> None:
+        self._cache, self._stream, self._wait = cache, stream, wait
+
+    def __enter__(self) -> Value:
+        self._entry, self._turn = self._cache.join(self._stream)
+        has_come = False
+        try:
+            has_come = self._turn.wait(self._wait)
+        finally:
+            if not has_come:
+                self._cache.leave(self._stream, self._entry, self._turn, used=False)
+        if not has_come:
+            raise TimeoutError(f"stream must be free within {self._wait:g} s")
+        return self._entry.value
+
+    def __exit__(self, *_: object) -> None:
+        self._cache.leave(self._stream, self._entry, self._turn, used=True)

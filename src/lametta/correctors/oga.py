@@ -8,6 +8,7 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
+from lametta._locks import check_interrupt
 from lametta.correctors.base import (
     Invariant,
     State,
@@ -117,6 +118,7 @@ class OGA(StatefulCorrector):
         entropy = -(probs * np.log(probs + 1e-9)).sum(axis=1)
         entered = 0
         for x, label, own in zip(f, probs.argmax(axis=1), entropy, strict=True):
+            check_interrupt()
             held = state["entropy"][label]
             place = held.argmax()
             if own < held[place]:

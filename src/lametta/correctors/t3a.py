@@ -8,6 +8,7 @@ import numpy as np
 
 from lametta._arrays import Floats, softmax, unit_rows
 from lametta._checks import check_flag, check_integer, check_number
+from lametta._locks import check_interrupt
 from lametta.correctors.base import Invariant, State, StatefulCorrector, unit_or_zero, within
 from lametta.types import LamettaError
 
@@ -106,6 +107,7 @@ class T3A(StatefulCorrector):
             return
         entropy = -(probs * np.log(np.maximum(probs, 1e-30))).sum(axis=1)
         for label in np.unique(labels):
+            check_interrupt()
             every = np.concatenate([state["entropy"][label], entropy[labels == label]])
             best = np.argsort(every, kind="stable")[: self.keep]
             samples = np.concatenate([state["samples"][label], rows[labels == label]])

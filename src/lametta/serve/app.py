@@ -10,22 +10,25 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import orjson
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 import lametta
-from lametta.serve.middleware import BodyReader, LimitMiddleware, error_response
+from lametta.serve.middleware import (
+    BodyReader,
+    LimitMiddleware,
+    Reply,
+    Request,
+    Room,
+    bytes_reply,
+    error_reply,
+    json_reply,
+)
 from lametta.serve.protocol import (
     HEADER_LENGTH,
     BadRequest,
@@ -34,7 +37,6 @@ from lametta.serve.protocol import (
     DeadlineError,
     InferRequest,
     NotFoundError,
-    StoreError,
 )
 from lametta.serve.rows import SEQUENCE
 from lametta.serve.service import VERSION, Service
@@ -57,48 +59,24 @@ _KINDS = {
     "charts.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-_SAFE = {  # nothing from elsewhere, no guessing of types, no frames
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+_SAFE = [  # nothing from elsewhere, no guessing of types, no frames
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_HEADER_LENGTH = HEADER_LENGTH.lower().encode()
 
 
-class _Answer(Response):
-    """A reply with known headers: checking and lowercasing them takes longer than sending them."""
+class Route(NamedTuple):
+    """What answers at a path, by which methods."""
 
-    def __init__(self, body: bytes, header_length: int | None) -> None:
-        self.status_code, self.body, self.background = 200, body, None
-        self.raw_headers = [(b"content-length", b"%d" % len(body))]
-        if header_length is None:
-            self.raw_headers.append((b"content-type", b"application/json"))
-        else:
-            length = HEADER_LENGTH.lower().encode(), b"%d" % header_length
-            self.raw_headers += [(b"content-type", b"application/octet-stream"), length]
-
-
-class _Route(Route):
-    """A route whose function takes the request and gives the reply, without Starlette's layers.
-
-    `LimitMiddleware` answers for what it raises; passing the layers would take longer than
-    everything but the correction. What the function puts into ``scope["held"]`` is held until the
-    bytes of the reply have left.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        methods = self.methods or ()
-        with ExitStack() as scope["held"]:
-            if scope["method"] in methods:
-                response: Response = await self.endpoint(Request(scope, receive, send))
-            else:
-                allowed = {"Allow": ", ".join(sorted(methods))}
-                response = error_response(405, "Method Not Allowed", allowed)
-            await response(scope, receive, send)
+    methods: tuple[str, ...]
+    handler: Callable[[Request], Awaitable[Reply]]
 
 
 def make_app(
     service: Service, reader: BodyReader, store: Store, *, threads: int | None = None
-) -> ASGIApp:
+) -> LimitMiddleware:
     """Make the application that serves these models.
 
     Parameters
@@ -113,50 +91,75 @@ def make_app(
         As for `Executor`.
     """
     executor = Executor(threads, blocking=store.blocking, deadline=service.deadline)
-    handlers = _Handlers(service, reader, store, executor)
-    model = "/v2/models/{model}"
-    version = f"{model}/versions/{{version}}"
-    routes = [
-        _Route(f"{model}/infer", handlers.infer, methods=["POST"]),
-        _Route(f"{version}/infer", handlers.infer, methods=["POST"]),
-        _Route("/v2", handlers.about),
-        _Route("/v2/health", handlers.health),
-        _Route("/v2/health/live", handlers.live),
-        _Route("/v2/health/ready", handlers.ready),
-        _Route(model, handlers.model_metadata),
-        _Route(version, handlers.model_metadata),
-        _Route(f"{model}/ready", handlers.model_ready),
-        _Route(f"{version}/ready", handlers.model_ready),
-        _Route("/metrics", handlers.metrics),
-        _Route("/status.json", handlers.status),
-        _Route("/openapi.json", handlers.openapi),
-        _Route("/", handlers.page),
-        _Route("/static/{name}", handlers.static),
-    ]
-    router = Router(routes, default=error_response(404, "Not Found"))
-    hosts = reader.limits.hosts
-    app = TrustedHostMiddleware(router, list(hosts), www_redirect=False) if hosts else router
-    return LimitMiddleware(app, reader.limits, service.monitor)
+    handlers = Handlers(service, reader, store, executor)
+    return LimitMiddleware(handlers, reader.limits, service.monitor)
 
 
-class _Handlers:
-    """What each route does; errors are raised, for the middleware to answer."""
+class Handlers:
+    """What each path does; errors are raised, for the middleware to answer.
+
+    Attributes
+    ----------
+    routes : dict of str to Route
+        By path: there is one for each model, version and file.
+    """
 
     def __init__(
         self, service: Service, reader: BodyReader, store: Store, executor: "Executor"
     ) -> None:
         self.service, self.reader, self.store, self.executor = service, reader, store, executor
         self.codec = Codec(reader.limits.request)
+        get = partial(Route, ("GET", "HEAD"))
+        self.routes = {
+            "/v2": get(self.about),
+            "/v2/health": get(self.health),
+            "/v2/health/live": get(self.live),
+            "/v2/health/ready": get(self.ready),
+            "/metrics": get(self.metrics),
+            "/status.json": get(self.status),
+            "/openapi.json": get(self.openapi),
+            "/": get(partial(self.file, "index.html")),
+        }
+        self.routes |= {f"/static/{name}": get(partial(self.file, name)) for name in _KINDS}
+        for model in service.sessions:
+            for path in (f"/v2/models/{model}", f"/v2/models/{model}/versions/{VERSION}"):
+                self.routes[path] = get(partial(self.model_metadata, model))
+                self.routes[f"{path}/ready"] = get(self.ready)
+                self.routes[f"{path}/infer"] = Route(("POST",), partial(self.infer, model))
 
-    async def infer(self, request: Request) -> Response:
-        model = self._model(request)
-        request.scope["model"] = model
-        _check_no_query(request)
+    async def __call__(self, request: Request) -> Reply:
+        path = request.path
+        route = self.routes.get(path) or self.routes.get(path.rstrip("/"))
+        if route is None:
+            self._refuse(path)
+        if request.method not in route.methods:
+            reply = error_reply(405, "Method Not Allowed")
+            reply.headers.append((b"allow", ", ".join(route.methods).encode()))
+            return reply
+        return await route.handler(request)
+
+    def _refuse(self, path: str) -> NoReturn:
+        """Raise for a path that there is not: which part of it is wrong."""
+        parts = path.split("/")
+        if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
+            self.service.find(parts[3])
+            if parts[4:5] == ["versions"] and parts[5:6] != [VERSION]:
+                given = "/".join(parts[5:6])[:50]
+                raise NotFoundError(f"version of {parts[3]} must be {VERSION}, got {given!r}")
+        raise NotFoundError("Not Found")
+
+    async def infer(self, model: str, request: Request) -> Reply:
+        request.model = model
+        if request.query:  # a stream that is named there would have no memory
+            raise BadRequest(
+                "the address of a request must end with its path, got "
+                f"{'?' + request.query.decode('latin-1')[:50]!r}; parameters belong into the "
+                "body's parameters"
+            )
         header_length = _header_length(request)
-        held = request.scope["held"]
-        room = held.enter_context(self.reader.reserve(self.reader.length(request)))
+        room = request.room = self.reader.reserve(self.reader.length(request.headers))
         body = await self.reader.read(request)
-        deadline = Deadline(self.service.deadline, request.scope["begun"])
+        deadline = Deadline(self.service.deadline, request.begun)
         handler = partial(self.service.infer, model, deadline)
         n_json = len(body) if header_length is None else header_length
         job: Callable[[], tuple[bytes, int | None]]
@@ -168,64 +171,56 @@ class _Handlers:
         else:
             kind = RequestClass(model, (len(body).bit_length(),), is_bounded=False)
             job = partial(self.codec.respond, body, header_length, handler)
-        reply = await self.executor.submit(kind, job, deadline, held)
-        room.grow(len(reply[0]))
-        return _Answer(*reply)
+        content, length = await self.executor.submit(kind, job, deadline, room)
+        room.grow(len(content))
+        if length is None:
+            return bytes_reply(content, b"application/json")
+        reply = bytes_reply(content, b"application/octet-stream")
+        reply.headers.append((_HEADER_LENGTH, b"%d" % length))
+        return reply
 
-    async def about(self, _: Request) -> Response:
+    async def about(self, _: Request) -> Reply:
         extensions = ["binary_tensor_data", "sequence"]
-        return _json(name="lametta", version=lametta.__version__, extensions=extensions)
+        about = {"name": "lametta", "version": lametta.__version__, "extensions": extensions}
+        return json_reply(about)
 
-    async def live(self, _: Request) -> Response:
-        return _json(live=True)
+    async def live(self, _: Request) -> Reply:
+        return json_reply({"live": True})
 
-    async def health(self, _: Request) -> Response:
+    async def health(self, _: Request) -> Reply:
         """What an operator should know; probes need less, and no token."""
-        try:
-            await asyncio.to_thread(self.store.check)  # as for `ready`
-            warnings = await asyncio.to_thread(self.store.warnings)
-        except StoreError as error:
-            return error_response(503, str(error))
-        return _json(live=True, ready=True, warnings=warnings, damaged_streams=self.store.damaged)
+        await asyncio.to_thread(self.store.check)  # as for `ready`
+        warnings = await asyncio.to_thread(self.store.warnings)
+        state = {"live": True, "ready": True, "warnings": warnings}
+        return json_reply(state | {"damaged_streams": self.store.damaged})
 
-    async def ready(self, _: Request) -> Response:
-        try:
-            await asyncio.to_thread(self.store.check)  # not behind requests that wait for a thread
-        except StoreError as error:
-            return error_response(503, str(error))
-        return _json(ready=True)
+    async def ready(self, _: Request) -> Reply:
+        await asyncio.to_thread(self.store.check)  # not behind requests that wait for a thread
+        return json_reply({"ready": True})
 
-    async def model_metadata(self, request: Request) -> Response:
-        return _json(**self.service.metadata(self._model(request)))
+    async def model_metadata(self, model: str, _: Request) -> Reply:
+        return json_reply(self.service.metadata(model))
 
-    async def model_ready(self, request: Request) -> Response:
-        self._model(request)
-        return await self.ready(request)
-
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self, _: Request) -> Reply:
         await asyncio.sleep(0)  # so that what was answered before is counted
-        return Response(self.service.monitor.text(), media_type="text/plain; version=0.0.4")
+        text = self.service.monitor.text()
+        return bytes_reply(text, b"text/plain; version=0.0.4; charset=utf-8")
 
-    async def status(self, _: Request) -> Response:
+    async def status(self, _: Request) -> Reply:
         await asyncio.sleep(0)
-        return _json(**self.service.monitor.status())
+        return json_reply(self.service.monitor.status())
 
-    async def openapi(self, _: Request) -> Response:
-        return _json(**_openapi())
+    async def openapi(self, _: Request) -> Reply:
+        return json_reply(_openapi())
 
-    async def page(self, _: Request) -> Response:
-        return _file("index.html")
-
-    async def static(self, request: Request) -> Response:
-        return _file(request.path_params["name"])
-
-    def _model(self, request: Request) -> str:
-        """The model that a path names, in the version that it has."""
-        model, version = request.path_params["model"], request.path_params.get("version", VERSION)
-        self.service.find(model)
-        if version != VERSION:
-            raise NotFoundError(f"version of {model} must be {VERSION}, got {version[:50]!r}")
-        return str(model)
+    async def file(self, name: str, _: Request) -> Reply:
+        found = asset(name)
+        if found is None:
+            raise NotFoundError("there is no such file")
+        content, kind = found
+        reply = bytes_reply(content, kind.encode())
+        reply.headers.extend(_SAFE)
+        return reply
 
 
 class RequestClass(NamedTuple):
@@ -307,13 +302,13 @@ class Executor:
         kind: RequestClass | None,
         job: Callable[[], T],
         deadline: Deadline | None = None,
-        held: ExitStack | None = None,
+        room: Room | None = None,
     ) -> T:
         """Run a job to its end, even if the client has gone: its stream may have moved on.
 
         Nothing is known, or remembered, of a job whose kind is None, as where a stream's state has
-        to be loaded first. At the deadline the job is given up: `DeadlineError` is raised, and when
-        the job sees that and ends, what it held is let go.
+        to be loaded first. At the deadline the job is given up: `DeadlineError` is raised, and the
+        room is held until the job sees that and ends.
         """
         deadline = Deadline() if deadline is None else deadline
         if self.runs_inline(kind):
@@ -330,8 +325,9 @@ class Executor:
                 0
             ]:
                 if deadline.left() <= 0 and deadline.expire():
-                    if held is not None:
-                        future.add_done_callback(partial(_close, held.pop_all()))
+                    if room is not None:
+                        room.hold()
+                        future.add_done_callback(lambda _: room.release())
                     deadline.check()
             return future.result()
         except asyncio.CancelledError:
@@ -366,10 +362,6 @@ class Executor:
         return kind is not None and kind.is_bounded and self._seconds.get(kind, math.inf) < _QUICK
 
 
-def _close(held: ExitStack, _: object) -> None:
-    held.close()
-
-
 def asset(name: str) -> tuple[bytes, str] | None:
     """The content and the type of one of the page's files; None if there is no such file.
 
@@ -386,35 +378,14 @@ def asset(name: str) -> tuple[bytes, str] | None:
     return files(__package__).joinpath("page", name).read_bytes(), _KINDS[name]
 
 
-def _check_no_query(request: Request) -> None:
-    """Refuse what is not read: a stream that is named there would have no memory."""
-    if query := request.scope.get("query_string"):
-        raise BadRequest(
-            "the address of a request must end with its path, got "
-            f"{'?' + query.decode('latin-1')[:50]!r}; parameters belong into the body's parameters"
-        )
-
-
 def _header_length(request: Request) -> int | None:
-    given = request.headers.get(HEADER_LENGTH)
+    given = request.headers.get(_HEADER_LENGTH)
     if given is None:
         return None
-    if not (given.isascii() and given.isdecimal() and len(given) < 20):
-        raise BadRequest(f"{HEADER_LENGTH} must be a number of bytes, got {given[:50]!r}")
+    if not (given.isdigit() and len(given) < 20):
+        shown = given[:50].decode("latin-1")
+        raise BadRequest(f"{HEADER_LENGTH} must be a number of bytes, got {shown!r}")
     return int(given)
-
-
-def _json(**content: object) -> Response:
-    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, media_type="application/json")
-
-
-def _file(name: str) -> Response:
-    found = asset(name)
-    if found is None:
-        raise NotFoundError("there is no such file")
-    content, kind = found
-    return Response(content, media_type=kind, headers=_SAFE)
 
 
 def _openapi() -> dict[str, Any]:

@@ -113,14 +113,15 @@ class _Reply(NamedTuple):
         try:
             return str(orjson.loads(self.body)["error"])
         except (orjson.JSONDecodeError, KeyError):
-            return self.body.decode(errors="replace")  # of Starlette's own
+            return self.body.decode(errors="replace")  # of another server's
 
 
 class _Calls:
     """What each method does. Messages are read here, after it is known who sends them."""
 
     def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
-        self._app, self._patience = app, limits.patience
+        self._app, self._patience, self._pending = app, limits.patience, limits.pending
+        self._unread = 0  # bytes of answers that clients have not taken yet
         self._host = (limits.hosts or ("localhost",))[0].encode()
         self._tokens = Tokens(limits.tokens)
 
@@ -150,10 +151,14 @@ class _Calls:
         return await context.abort(*reason)
 
     async def _write(self, context: Any, message: Any) -> None:
+        content = message.SerializeToString()
+        self._unread += len(content)
         try:
-            await context.write(message.SerializeToString())
+            await context.write(content)
         except grpc.aio.InternalError:  # the client has gone
             logger.debug("an answer could not be sent")
+        finally:
+            self._unread -= len(content)
 
     async def _read_one(self, context: Any, kind: Any) -> Any:
         await self._check_token(context)
@@ -206,6 +211,8 @@ class _Calls:
 
     async def _infer(self, request: Any, context: Any) -> tuple[int, Any]:
         """The status, and the answer or the reason why there is none."""
+        if self._unread > self._pending:  # gRPC keeps them until they are taken or the client goes
+            return 429, "the answers that clients have not read yet are too large together"
         try:
             header, tail = encode_request(request, context.time_remaining())
         except LamettaError as error:

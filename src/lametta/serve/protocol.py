@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeAlias, TypeVar
 
@@ -30,6 +31,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 _MOST_DIMENSIONS = 8
 _LARGE = 2**18  # bytes of JSON
+_SMALL = 2**10  # bytes of JSON that are remembered
 _WORDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 _SHARED = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 _UNSUPPORTED = {
@@ -211,7 +213,7 @@ class Deadline:
             return self._is_expired
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # remembered with what was read within them
 class RequestLimits:
     """The largest request that is read.
 
@@ -250,9 +252,9 @@ class InferRequest(NamedTuple):
         The request's own id; empty if it has none.
     inputs : dict
         Arrays by name. Binary ones are read-only, and views of the body where they lie aligned.
-    parameters : dict
+    parameters : mapping
         Of the request: strings, numbers, True or False.
-    outputs : dict or None
+    outputs : mapping or None
         Names that are asked for, and whether in binary; None asks for all that there are.
 
     Examples
@@ -263,8 +265,8 @@ class InferRequest(NamedTuple):
 
     id: str
     inputs: dict[str, NDArray[Any]]
-    parameters: dict[str, Any]
-    outputs: dict[str, bool] | None
+    parameters: Mapping[str, Any]
+    outputs: Mapping[str, bool] | None
 
 
 class InferReply(NamedTuple):
@@ -373,44 +375,75 @@ def decode(
         refuse(HEADER_LENGTH, f"from 0 to the body's {len(rest)} bytes", end)
     if end > limits.json:
         raise BadRequest(f"the request must have at most {limits.json} bytes of JSON, got {end}")
+    text, rest = rest[:end], rest[end:]
+    header = _known_header(bytes(text), limits) if end <= _SMALL else _read_header(text, limits)
+    inputs: dict[str, NDArray[Any]] = {}
+    for name, where, datatype, shape, size, data in header.inputs:
+        if size is None:
+            inputs[name] = from_json(data, datatype, shape, where)
+        else:
+            inputs[name], rest = from_binary(rest, size, datatype, shape, where)
+    if rest:
+        raise BadRequest(f"the body must end with its last tensor, got {len(rest)} bytes more")
+    return InferRequest(header.id, inputs, header.parameters, header.outputs)
+
+
+class _Tensor(NamedTuple):
+    """What the JSON of a request says of an input."""
+
+    name: str
+    where: str  # for messages
+    datatype: str
+    shape: list[int]
+    size: object  # bytes behind the JSON; None: the values are in it
+    data: list[Any]
+
+
+class _Header(NamedTuple):
+    """What the JSON of a request says."""
+
+    id: str
+    inputs: list[_Tensor]
+    parameters: dict[str, Any]
+    outputs: dict[str, bool] | None
+
+
+def _read_header(text: bytes | memoryview, limits: RequestLimits) -> _Header:
     try:
-        header = orjson.loads(rest[:end])
+        header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the request must be JSON: {error}") from None
     if not isinstance(header, dict):
         refuse("the request", "a JSON object", header)
     REQUEST.check(header, "the request")
-    rest = rest[end:]
-    inputs: dict[str, NDArray[Any]] = {}
+    inputs: dict[str, _Tensor] = {}
     for index, tensor in enumerate(get(header, "inputs", list, "the request")):
         name = _name(tensor, f"inputs[{index}]", inputs)
-        inputs[name], rest = _input(tensor, f"input {show(name)}", rest, limits)
+        inputs[name] = _input(tensor, name, limits)
     if not inputs:
         raise BadRequest("inputs of the request must hold at least one tensor, got none")
-    if rest:
-        raise BadRequest(f"the body must end with its last tensor, got {len(rest)} bytes more")
     parameters = REQUEST.parameters_of(header, "the request")
     binary = get(parameters, "binary_data_output", bool, "the request", False)
-    return InferRequest(
-        get(header, "id", str, "the request", ""), inputs, parameters, _outputs(header, binary)
-    )
+    name = get(header, "id", str, "the request", "")
+    return _Header(name, list(inputs.values()), parameters, _outputs(header, binary))
 
 
-def _input(
-    tensor: Object, where: str, rest: memoryview, limits: RequestLimits
-) -> tuple[NDArray[Any], memoryview]:
-    """A tensor, and the bytes behind it."""
+# Frames of a camera come with the same JSON, if they have no ids.
+_known_header = lru_cache(maxsize=1024)(_read_header)
+
+
+def _input(tensor: Object, name: str, limits: RequestLimits) -> _Tensor:
+    where = f"input {show(name)}"
     INPUT.check(tensor, where)
     datatype = get(tensor, "datatype", str, where)
     if datatype not in DTYPES:
         refuse(f"datatype of {where}", f"one of {', '.join(DTYPES)}", datatype)
     shape = _shape(tensor, where, limits)
     size = INPUT.parameters_of(tensor, where).get("binary_data_size")
-    if size is None:
-        return from_json(get(tensor, "data", list, where), datatype, shape, where), rest
-    if tensor.get("data") is not None:
+    if size is not None and tensor.get("data") is not None:
         raise BadRequest(f"{where} must have either data or binary_data_size, got both")
-    return from_binary(rest, size, datatype, shape, where)
+    data = get(tensor, "data", list, where) if size is None else []
+    return _Tensor(name, where, datatype, shape, size, data)
 
 
 def _shape(tensor: Object, where: str, limits: RequestLimits) -> list[int]:
@@ -495,9 +528,10 @@ def encode(
     entries, tail = [], []
     for name, raw in (dict.fromkeys(outputs, binary) if wanted is None else wanted).items():
         array = outputs[name]
-        entry: Object = {"name": name, "datatype": datatype_of(array), "shape": array.shape}
+        datatype = _NAMES.get(array.dtype) or datatype_of(array)
+        entry: Object = {"name": name, "datatype": datatype, "shape": array.shape}
         if raw:
-            tail.append(to_binary(array))
+            tail.append(to_binary(array) if datatype == "BYTES" else array.tobytes())
             entry["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             entry["data"] = to_json(array, f"output {name}")

@@ -18,6 +18,7 @@ from lametta.serve.protocol import BadRequest, InferRequest
 Stream = str | int | None
 
 SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+_SEQUENCE = frozenset(SEQUENCE)
 ROW_OUTPUTS = ("status", "error")  # of each row, where a request has several streams
 _LONGEST_ID = 256
 
@@ -52,9 +53,9 @@ def split(request: InferRequest) -> list[Part] | None:
     7 [0 2]
     8 [1]
     """
-    tensors = {name: request.inputs[name] for name in SEQUENCE if name in request.inputs}
-    if not tensors:
+    if _SEQUENCE.isdisjoint(request.inputs):
         return None
+    tensors = {name: request.inputs[name] for name in SEQUENCE if name in request.inputs}
     if "sequence_id" not in tensors:
         raise BadRequest(f"{' and '.join(tensors)} must come with a tensor sequence_id")
     if "sequence_id" in request.parameters:

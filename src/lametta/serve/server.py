@@ -3,18 +3,24 @@
 import asyncio
 import logging
 import logging.config
+import weakref
+from functools import partial
 from importlib.util import find_spec
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httptools
 import orjson
 import uvicorn
 from starlette.types import ASGIApp
 from threadpoolctl import threadpool_limits
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from lametta.serve.middleware import ServerLimits
+from lametta.serve.middleware import WHOLE, ServerLimits
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # an extra
@@ -148,6 +154,8 @@ class BoundedProtocol(HttpToolsProtocol):
         finally:
             self.limit_concurrency = limit
         self._in_body = True
+        extensions: dict[str, Any] = {WHOLE: partial(_is_whole, weakref.ref(self.cycle))}
+        self.scope["extensions"] = extensions  # which the cycle holds
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # answered in HTTP/1.1, and that is all
 
@@ -222,6 +230,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(said)
             self.transport.write_eof()
             self._start_timer()
+
+
+def _is_whole(request: "weakref.ref[RequestResponseCycle]") -> bool:
+    cycle = request()
+    return cycle is not None and not cycle.more_body
 
 
 class _HeadTooLargeError(Exception):

@@ -5,8 +5,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,9 +109,10 @@ class Service:
         deadline.shorten(_timeout(request))
         deadline.check("the request waited until its deadline")
         parts = split(request)
-        known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
-        for wanted in request.outputs or ():  # refused before the stream moves on
-            check_choice("outputs of the request", wanted[:100], known)
+        if request.outputs is not None:  # refused before the stream moves on
+            known = self.outputs if parts is None else (*self.outputs, *ROW_OUTPUTS)
+            for wanted in request.outputs:
+                check_choice("outputs of the request", wanted[:100], known)
         if parts is not None:
             return InferReply(name, VERSION, self._infer_parts(name, deadline, request, parts), {})
         stream, start, end = _sequence(request)
@@ -178,7 +178,7 @@ class Service:
             )
         began = time.perf_counter()
         try:
-            with _said_to_clients():
+            with _said_to_clients:
                 prediction = manager.correct(samples, _key(stream), deadline)
         except Exception as error:
             if not self.shadow or _is_clients(error):
@@ -240,8 +240,8 @@ class Service:
     ) -> tuple[dict[str, NDArray[np.generic]], dict[str, object]]:
         """The outputs, and what else the corrector says of itself."""
         probs = to_numpy(prediction.probs)
-        labels = [rows.argmax(axis=1) for rows in (probs, source)]
-        outputs = {"probs": probs, **dict(zip(LABELS, labels, strict=True))}
+        labels = probs.argmax(axis=1), source.argmax(axis=1)
+        outputs = {"probs": probs, LABELS[0]: labels[0], LABELS[1]: labels[1]}
         if self.names is not None:
             named = np.array(self.names, object)
             outputs |= zip(NAMES, (named[label] for label in labels), strict=True)
@@ -285,7 +285,7 @@ def _predicted(
         (x,) = inputs.values()  # whatever the client calls it
         if x.dtype == object:
             x = [_file(content) for content in x.ravel().tolist()]  # a row each
-    with _said_to_clients():
+    with _said_to_clients:
         output = network(x)
     return to_numpy(output.features), probabilities("logits", to_numpy(output.logits))
 
@@ -302,27 +302,35 @@ def _file(content: bytes) -> bytes:
         refuse("image files", "binary BYTES or, in JSON, base64 and nothing else", text)
 
 
-@contextmanager
-def _said_to_clients() -> Iterator[None]:
+class _SaidToClients:
     """Say in errors what a client can send: it knows of no ``x`` and cannot call ``reset()``."""
-    try:
-        yield
-    except LamettaError as error:
-        said = re.sub("^x ", "inputs ", str(error)).replace("reset()", "sequence_start")
-        raise type(error)(said) from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, LamettaError):
+            said = re.sub("^x ", "inputs ", str(error)).replace("reset()", "sequence_start")
+            raise type(error)(said) from error
+
+
+_said_to_clients = _SaidToClients()
 
 
 def _sequence(request: InferRequest) -> tuple[str | int | None, bool, bool]:
     """The stream that a request belongs to, whether it begins and whether it ends."""
-    stream = request.parameters.get("sequence_id")
-    start, end = (request.parameters.get(f"sequence_{word}", False) for word in ("start", "end"))
-    for word, flag in (("start", start), ("end", end)):
-        if not isinstance(flag, bool):
-            raise BadRequest(f"sequence_{word} must be true or false, got {flag!r:.50}")
-    stream = check_id(stream)
+    stream = check_id(request.parameters.get("sequence_id"))
+    start, end = _flag(request, "sequence_start"), _flag(request, "sequence_end")
     if stream is None and (start or end):
         raise BadRequest("sequence_start and sequence_end must come with a sequence_id")
     return stream, start, end
+
+
+def _flag(request: InferRequest, name: str) -> bool:
+    flag = request.parameters.get(name, False)
+    if not isinstance(flag, bool):
+        raise BadRequest(f"{name} must be true or false, got {flag!r:.50}")
+    return flag
 
 
 def _timeout(request: InferRequest) -> float:

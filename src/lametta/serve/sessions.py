@@ -56,12 +56,19 @@ class Samples(NamedTuple):
     start: bool = False
     end: bool = False
 
+    def contiguous(self) -> "Samples":
+        """The same row by row, as they are read back: NumPy may sum other layouts differently."""
+        if self.features.flags.c_contiguous and self.probs.flags.c_contiguous:
+            return self
+        features, probs = map(np.ascontiguousarray, (self.features, self.probs))
+        return self._replace(features=features, probs=probs)
+
     def pack(self) -> bytes:
-        """Make an entry of a log; the same samples give the same bytes."""
+        """Make an entry of a log of contiguous samples; the same give the same bytes."""
         x, q, name = self.features, self.probs, self.id.encode()
         flags = self.start + 2 * self.end
         head = _HEAD.pack(_CODES[x.dtype], _CODES[q.dtype], flags, *x.shape, q.shape[1], len(name))
-        return b"".join((head, name, x.tobytes(), q.tobytes()))
+        return b"".join((head, name, x.data, q.data))
 
     @classmethod
     def unpack(cls, entry: bytes) -> "Samples":
@@ -172,9 +179,7 @@ class SessionManager:
             self._fits(samples.features.shape[1], samples.probs.shape[1])
         if stream is None or not self.stateful:
             return _correct(clone(self.corrector), samples, deadline)
-        # Row by row, as they are read back: NumPy may sum other layouts in another order.
-        features, probs = map(np.ascontiguousarray, (samples.features, samples.probs))
-        samples = samples._replace(features=features, probs=probs)
+        samples = samples.contiguous()
         try:
             with self._cache.lease(stream, min(deadline.left(), 1e6)) as session:
                 for _ in range(_ATTEMPTS):

@@ -362,14 +362,20 @@ class FolderStore:
             with self._lock:
                 self._dirty |= dirty
             raise
-        with self._lock:
-            for name in self._before & inodes.keys():
-                known = self._files.get(name)
-                if known is None or known.version is None:
-                    self._dirty.add(name)  # not read yet: which of the two counts is not known
-                elif known.inode == inodes[name]:
-                    os.unlink(self._before_path(name))
-                    self._before.discard(name)
+        for name, inode in inodes.items():
+            with self._lock:  # of one file at a time: a request waits for no others
+                self._drop_before(name, inode)
+
+    def _drop_before(self, name: str, inode: int) -> None:
+        """Delete the file from before a snapshot, whose file is on the disk now."""
+        if name not in self._before:
+            return
+        known = self._files.get(name)
+        if known is None or known.version is None:
+            self._dirty.add(name)  # not read yet: which of the two counts is not known
+        elif known.inode == inode:
+            os.unlink(self._before_path(name))
+            self._before.discard(name)
 
     def _sync_file(self, name: str) -> None:
         with suppress(FileNotFoundError):  # forgotten meanwhile
