@@ -8,7 +8,7 @@ from importlib import metadata
 _PACKAGES = (
     *("numpy", "array-api-compat", "torch", "torchvision", "timm", "transformers", "jax", "cupy"),
     *("scikit-learn", "polars", "joblib", "onnx", "onnxruntime", "faiss-cpu", "triton", "ray"),
-    *("typer", "rich", "safetensors", "starlette", "uvicorn", "redis", "supervision", "av"),
+    *("typer", "rich", "safetensors", "uvicorn", "redis", "supervision", "av"),
 )
 
 

@@ -196,7 +196,7 @@ def serve(
     Example: lametta serve --port 8000 --corrector prudent --corrector fast=lame:k=3
     """
     with user_errors():
-        needs = "httptools", "orjson", "prometheus_client", "starlette", "threadpoolctl", "uvicorn"
+        needs = "httptools", "orjson", "prometheus_client", "threadpoolctl", "uvicorn"
         require("serve", *needs)
         check_beside("--features", features, "--model", model)
         check_beside("--logits", logits, "--model", model)

@@ -5,14 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from starlette.types import ASGIApp
-
 from lametta.adapters import prototypes_of
 from lametta.correctors.base import give_prototypes, wants_prototypes
 from lametta.integrations.onnx import OnnxModel
 from lametta.methods import as_corrector
 from lametta.serve.app import make_app
-from lametta.serve.middleware import BodyReader, ServerLimits
+from lametta.serve.middleware import ASGIApp, BodyReader, ServerLimits
 from lametta.serve.monitoring import Monitor
 from lametta.serve.service import Service
 from lametta.serve.sessions import SessionManager

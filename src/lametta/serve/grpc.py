@@ -16,10 +16,9 @@ import grpc
 import numpy as np
 import orjson
 from google.protobuf.message import DecodeError
-from starlette.types import ASGIApp, Message
 from tritonclient.grpc import service_pb2 as pb
 
-from lametta.serve.middleware import ServerLimits, Tokens
+from lametta.serve.middleware import ASGIApp, Message, ServerLimits, Tokens
 from lametta.serve.protocol import DTYPES, HEADER_LENGTH
 from lametta.types import LamettaError
 

@@ -8,14 +8,13 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import orjson
-from starlette.types import Receive, Scope, Send
 
 from lametta.serve.monitoring import Monitor
 from lametta.serve.protocol import (
@@ -30,6 +29,13 @@ from lametta.serve.protocol import (
     UnsupportedError,
 )
 from lametta.types import LamettaError
+
+# What servers and applications hand each other: https://asgi.readthedocs.io.
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger("lametta.serve")
 

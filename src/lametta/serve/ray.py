@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
-
 from lametta._checks import check_integer
 from lametta.serve.config import ServerConfig
+from lametta.serve.middleware import ASGIApp
 from lametta.serve.server import log_to_stderr
 from lametta.serve.stores import without_password
 from lametta.types import LamettaError

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import httptools
 import orjson
 import uvicorn
-from starlette.types import ASGIApp
 from threadpoolctl import threadpool_limits
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -20,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from lametta.serve.middleware import WHOLE, ServerLimits
+from lametta.serve.middleware import WHOLE, ASGIApp, ServerLimits
 from lametta.types import LamettaError
 
 if TYPE_CHECKING:  # an extra
