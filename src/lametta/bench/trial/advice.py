@@ -1,5 +1,6 @@
 """What to take, why, and at what risk, in plain words: by what can be known without labels."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -195,10 +196,13 @@ def _code(best: Run, outputs: Outputs) -> str:
 
 
 def _watch(best: Run, outputs: Outputs) -> str:
-    made = f"lametta.Shadow({_made(best)})"
-    made = f"lametta.Streams({made})" if outputs.groups is not None else made
+    made, whose, stream = f"lametta.Shadow({_made(best)})", "the stream", "camera-1"
+    if outputs.groups is not None:
+        made, whose, stream = f"lametta.Streams({made})", "its group", str(outputs.groups[0])
+    named = json.dumps({"sequence_id": stream}, ensure_ascii=False)
     return (
         f"lametta serve --shadow --corrector {best.candidate.method}  # its page is at /\n"
+        f'# Each request names {whose}, "parameters": {named}; without, it stands alone.\n'
         f"corrector = {made}  # or in Python"
     )
 
