@@ -226,6 +226,7 @@ def test_a_shadow_server_is_told_whose_each_request_is(groups, stream):
     watch = try_methods(made_bank(groups=groups), METHODS, jobs=1).advice.watch
     parameters = json.loads(re.search(r'"parameters": (\{.*\});', watch)[1])
     assert parameters == {"sequence_id": stream or groups[0]}
+    assert watch.startswith("lametta serve --shadow --corrector prudent  #")
 
     bank = made_bank()
     app = ServerConfig({"prudent": lametta.Prudent()}, store="memory").app()
