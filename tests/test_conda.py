@@ -9,7 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-RECIPE = yaml.safe_load((ROOT / "deploy/conda/meta.yaml").read_text(encoding="utf-8"))
+RECIPE = yaml.safe_load((ROOT / "deploy/conda/recipe.yaml").read_text(encoding="utf-8"))
 OTHER_NAMES = {
     "matplotlib-base": "matplotlib",
     "prometheus_client": "prometheus-client",
@@ -39,7 +39,7 @@ def test_it_holds_optional_packages_to_the_bounds_of_the_extras():
         if extra not in ("dev", "all")
         for name, bound in bounds(wanted).items()
     }
-    held = bounds(RECIPE["requirements"]["run_constrained"])
+    held = bounds(RECIPE["requirements"]["run_constraints"])
     assert held == {name: extras.get(name) for name in held}
 
 
@@ -51,7 +51,7 @@ def test_it_holds_optional_packages_to_the_bounds_of_the_extras():
         (RECIPE["about"]["license_file"], PROJECT["license-files"]),
         (RECIPE["about"]["summary"], PROJECT["description"]),
         (
-            RECIPE["build"]["entry_points"],
+            RECIPE["build"]["python"]["entry_points"],
             [f"{name} = {where}" for name, where in PROJECT["scripts"].items()],
         ),
     ],

@@ -122,10 +122,10 @@ def wheel(made_once):
 
 def test_wheel_is_small_and_declares_its_pythons(wheel):
     assert wheel.stat().st_size < check_wheel.MOST_BYTES == 3_000_000
-    assert check_wheel.declared(wheel) == ["3.11", "3.12", "3.13"]
+    assert check_wheel.declared(wheel) == ["3.11", "3.12", "3.13", "3.14"]
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_wheel_works_with_its_two_dependencies_alone(wheel, version):
     python = check_wheel.find_python(version)
     if python is None:

@@ -1,9 +1,11 @@
 import json
 import re
+import shlex
 
 import numpy as np
 import polars as pl
 import pytest
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from lametta.cli import app
@@ -227,14 +229,23 @@ def test_sources_that_are_refused(tmp_path, bank):
 
 
 @pytest.mark.slow(8)
-def test_a_model_and_its_images(tmp_path):
+def test_a_model_and_its_images(tmp_path, monkeypatch):
     """Pictures of the samples are in the page, and the bank of the outputs beside it."""
     page = tmp_path / "page.html"
     result = run("embedded:digits_vid", "--model", "embedded:digits", "-o", page,
-                 "--methods", "prudent,average", "--jobs", 1)  # fmt: skip
+                 "--methods", f"{METHODS},cofa", "--jobs", 1)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "data:image/jpeg;base64," in page.read_text()
     assert (tmp_path / "page.bank.safetensors").exists()
+
+    # The server that the advice names knows the classes.
+    serve = re.search(r"^lametta (serve --shadow .*)  # its page", result.output, re.MULTILINE)
+    served = []
+    monkeypatch.setattr("lametta.serve.server.run", lambda one, *_: served.append(one))
+    assert runner.invoke(app, [*shlex.split(serve[1]), "--store", "memory"]).exit_code == 0
+    with TestClient(served[0], base_url="http://localhost") as client:
+        names = Bank.open(tmp_path / "page.bank.safetensors").header["classes"]
+        assert client.get("/status.json").json()["classes"] == names
 
 
 @pytest.mark.slow(8)

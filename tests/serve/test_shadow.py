@@ -86,6 +86,11 @@ def test_the_report_shows_it(played, tmp_path):
     assert "average, by class" in page
     assert "<b>fly</b>" not in page
     assert "\n=1+1" not in (tables / "shadow_average_classes.csv").read_text()
+    page = str(tmp_path / "shadow.html")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "status.json"), "-o", page])
+    assert done.exit_code == 2
+    assert "--output must be a folder, in which the page goes" in " ".join(done.stderr.split())
+    assert not (tmp_path / "shadow.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from lametta.preprocess import Preprocess
-from lametta.torch import Classifier, HalfBN
+from lametta.torch import TENT, Classifier, HalfBN
+from lametta.torch.cifar import resnet26_gn
 from lametta.torch.zoo import load
 from tests.conftest import shared
 
@@ -96,6 +97,28 @@ def test_the_network_of_memo_gives_its_authors_numbers():
         assert np.abs(found.logits.numpy() - given[name]).max() < tolerance
         assert np.abs(found.features.numpy() - given["features"]).max() < 1e-4
     assert (found.logits.argmax(1).numpy() == given["test_predictions"][:32]).all()
+
+
+def test_tent_on_the_group_norm_network_is_a_plain_loop():
+    """The settings of the experiment ``correlated``: scales and shifts of all 25 norms, Adam."""
+    torch.manual_seed(0)
+    net, _ = resnet26_gn()
+    net = net.double().eval()
+    by_hand, _ = resnet26_gn()
+    by_hand.load_state_dict(net.state_dict())
+    by_hand = by_hand.double().requires_grad_(False)
+    norms = [module for module in by_hand.modules() if isinstance(module, nn.GroupNorm)]
+    assert len(norms) == 25
+    learned = [p.requires_grad_() for norm in norms for p in (norm.weight, norm.bias)]
+    adam = torch.optim.Adam(learned, lr=0.001, betas=(0.9, 0.999), weight_decay=0)
+    tent = TENT(Classifier(net), lr=0.001, bn_momentum=0, predict_first=True)
+    for batch in torch.rand(4, 8, 3, 32, 32, dtype=torch.float64) * 2 - 1:
+        log_probs = by_hand(batch).log_softmax(1)
+        assert torch.allclose(tent.step(batch).probs, log_probs.exp(), rtol=0, atol=1e-12)
+        loss = -(log_probs.exp() * log_probs).sum(1).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
 
 
 @pytest.mark.parametrize(("network", "moving"), [("vgg", 4), ("mobilenet", 7)])

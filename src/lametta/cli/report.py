@@ -225,6 +225,8 @@ def _named(folders: Sequence[Path]) -> dict[str, Path]:
 def output_folder(given: Path | None, default: Path) -> Path:
     """Make the folder that -o names, or the one that is taken without it."""
     folder = default if given is None else given
+    if folder.suffix == ".html" and not folder.is_dir():
+        raise LamettaError(f"--output must be a folder, in which the page goes, got {folder}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

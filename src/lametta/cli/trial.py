@@ -164,6 +164,9 @@ def try_(
                 progress=lambda done, n, _: bar.update(task, completed=done, total=n),
             )
             trial = replace(trial, command=code)
+            kept = Path(source) if model is None else _bank_beside(target)
+            if trial.outputs.classes and kept.suffix == ".safetensors" and map_file is None:
+                trial = replace(trial, names=str(kept))
             if labels is not None:
                 trial = trial.measured(read_labels(labels, trial.outputs))
             if label is not None and bank.labels is not None:
@@ -209,12 +212,16 @@ def _open(
         )
     from lametta.cli.extract import run_model
 
-    file = target.with_suffix(".bank.safetensors")
+    file = _bank_beside(target)
     found = run_model(
         model, source, file, weights=weights, head=head, fps=fps, device=device,
         class_map=map_file, **how,
     )  # fmt: skip
     return _bank(file, None), _pictures(found.dataset)
+
+
+def _bank_beside(page: Path) -> Path:
+    return page.with_suffix(".bank.safetensors")
 
 
 def _camera_traps(source: str, model: str | None, map_file: Path | None) -> tuple[Bank, bool, str]:

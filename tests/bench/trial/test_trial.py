@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from starlette.testclient import TestClient
 
 import lametta
 from lametta.bench.trial import Outputs, Trial, store, try_methods
@@ -15,6 +16,7 @@ from lametta.bench.trial.gains import Estimate, estimate
 from lametta.bench.trial.runs import Candidate, candidates, run_all, run_one
 from lametta.bench.trial.stream import domains, kinship, look, neighbors
 from lametta.data import Bank
+from lametta.serve.config import ServerConfig
 from lametta.types import LamettaError
 from tests.serve.chromium import chromium
 
@@ -214,6 +216,33 @@ def test_advice_takes_prudent_where_classes_come_in_runs(trial):
     assert trial.gain(trial.shown) > 0.1
     grouped = try_methods(made_bank(groups=np.repeat(["a", "b"], 80)), METHODS, jobs=1)
     assert "lametta.Streams(lametta.Prudent())" in grouped.advice.code
+
+
+@pytest.mark.parametrize(
+    ("groups", "stream"), [(None, "camera-1"), (np.repeat(['the "old" gate', "b"], 80), None)]
+)
+def test_a_shadow_server_is_told_whose_each_request_is(groups, stream):
+    """By what the server reads: requests without a stream would stand alone, and change nothing."""
+    watch = try_methods(made_bank(groups=groups), METHODS, jobs=1).advice.watch
+    parameters = json.loads(re.search(r'"parameters": (\{.*\});', watch)[1])
+    assert parameters == {"sequence_id": stream or groups[0]}
+    assert watch.startswith("lametta serve --shadow --corrector prudent  #")
+
+    bank = made_bank()
+    app = ServerConfig({"prudent": lametta.Prudent()}, store="memory").app()
+    with TestClient(app, base_url="http://localhost") as client:
+        for alone, known in (({}, None), (parameters, parameters["sequence_id"])):
+            reply = client.post(
+                "/v2/models/prudent/infer",
+                json={
+                    "parameters": alone,
+                    "inputs": [
+                        {"name": name, "shape": [1, x.size], "datatype": "FP32", "data": x.tolist()}
+                        for name, x in (("features", bank.features[0]), ("logits", bank.logits[0]))
+                    ],
+                },
+            ).json()
+            assert reply.get("parameters", {}).get("sequence_id") == known
 
 
 def test_advice_takes_nothing_where_there_is_no_order():

@@ -161,6 +161,8 @@ class Trial:
     command : str
         What applies a method to where the outputs are from, with METHOD in its place; lines of
         Python if empty.
+    names : str
+        The file that tells ``lametta serve`` the names of the classes, such as the bank itself.
 
     Examples
     --------
@@ -177,6 +179,7 @@ class Trial:
     available: int
     labels: Draw | None = None
     command: str = ""
+    names: str = ""
 
     @cached_property
     def watched(self) -> Run | None:
@@ -244,7 +247,13 @@ class Trial:
     def advice(self) -> Advice:
         """What to take, by what is known without ``outputs.labels``, which tell how it did."""
         found = advise(
-            self.outputs, self.runs, self.estimates, self.look, self.labels, self.foreseeing
+            self.outputs,
+            self.runs,
+            self.estimates,
+            self.look,
+            self.labels,
+            self.foreseeing,
+            self.names,
         )
         if not (self.command and found.code):
             return found

@@ -1,5 +1,7 @@
 """What to take, why, and at what risk, in plain words: by what can be known without labels."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,12 +51,14 @@ def advise(
     look: Look,
     labels: Draw | None = None,
     foreseeing: Sequence[Run] = (),
+    names: str = "",
 ) -> Advice:
     """Advise by the estimated gains: Prudent where it may help, and nothing where it would hurt.
 
     Another method takes Prudent's place only where the whole interval of its gain lies above that
     of Prudent's estimate, where ``labels`` say that it gains more, or, without these, where it is
-    the first that foresees clearly more. Labels of ``outputs`` are not looked at.
+    the first that foresees clearly more. Labels of ``outputs`` are not looked at. ``names`` is the
+    file that tells a server the names of the classes.
 
     Examples
     --------
@@ -98,7 +102,7 @@ def advise(
         f"{about}. {_foresight(best, foreseeing, one)}{_evidence(one)} {_order(look)}",
         _risk(look, best),
         _code(best, outputs),
-        _watch(best, outputs),
+        _watch(best, outputs, names),
     )
 
 
@@ -194,11 +198,17 @@ def _code(best: Run, outputs: Outputs) -> str:
     )
 
 
-def _watch(best: Run, outputs: Outputs) -> str:
-    made = f"lametta.Shadow({_made(best)})"
-    made = f"lametta.Streams({made})" if outputs.groups is not None else made
+def _watch(best: Run, outputs: Outputs, names: str) -> str:
+    made, whose, stream = f"lametta.Shadow({_made(best)})", "the stream", "camera-1"
+    if outputs.groups is not None:
+        made, whose, stream = f"lametta.Streams({made})", "its group", str(outputs.groups[0])
+    named = json.dumps({"sequence_id": stream}, ensure_ascii=False)
+    serve = ["lametta", "serve", "--shadow", "--corrector", best.candidate.method]
+    if names:
+        serve += ["--names", names]
     return (
-        f"lametta serve --shadow --corrector {best.candidate.method}  # its page is at /\n"
+        f"{shlex.join(serve)}  # its page is at /\n"
+        f'# Each request names {whose}, "parameters": {named}; without, it stands alone.\n'
         f"corrector = {made}  # or in Python"
     )
 

@@ -290,9 +290,14 @@ def _existing(path: PathLike) -> Path:
     root = Path(path)
     if not root.exists():
         raise LamettaError(f"no such file or folder: {str(path)!r}")
-    if not root.is_dir() and not (root.is_file() and zipfile.is_zipfile(root)):
+    if not root.is_dir() and not (root.is_file() and _is_zip(root)):
         raise LamettaError(f"path must be a folder or a .zip file, got {str(path)!r}")
     return root
+
+
+def _is_zip(file: Path) -> bool:
+    """Whether a file is a .zip, or means to be: to Python 3.14 a damaged one is none."""
+    return file.suffix.lower() == ".zip" or zipfile.is_zipfile(file)
 
 
 def _root_name(root: Path) -> str:
@@ -344,7 +349,7 @@ def _read_labels(
 
 def _find(path: Path) -> tuple[Path, list[str]]:
     """A root and the images or videos below it."""
-    if path.is_file() and not zipfile.is_zipfile(path):
+    if path.is_file() and not _is_zip(path):
         if path.name.lower().endswith((*SUFFIXES, *VIDEOS)):
             return path.parent, check_names([path.name], path.parent)
         raise LamettaError(f"path must be a folder, a .zip file, an image or a video, got {path}")
