@@ -72,4 +72,4 @@ def save(figure: Any, name: str) -> None:
     IMAGES.mkdir(exist_ok=True)
     path = IMAGES / name
     figure.savefig(path, metadata={"Date": None}, facecolor="white")
-    print(f"{path.stat().st_size / 1024:4.0f} KiB  {path.relative_to(IMAGES.parents[1])}")
+    print(f"{path.stat().st_size / 1024:4.0f} KiB  {path}")
