@@ -300,10 +300,12 @@ def main() -> None:
     parser.add_argument("--one-class", action="store_true", help="streams of one class")
     parser.add_argument("--cost", action="store_true", help="time steps, store nothing")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--csv", type=Path, required=True, help="where rows are kept")
+    parser.add_argument("--csv", type=Path, help="where rows are kept")
     parser.add_argument("--table", action="store_true", help="show the table, run nothing")
     given = parser.parse_args()
-    stored = read(given.csv)
+    if given.csv is None and not given.cost:
+        parser.error("--csv says where rows are kept")
+    stored = [] if given.csv is None else read(given.csv)
     if not given.table:
         torch.set_num_threads(1)
         name = (
