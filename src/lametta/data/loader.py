@@ -90,8 +90,7 @@ def load_batches(
         The positions of each batch's samples.
     transform : callable, optional
         Makes a network's input from a sample, such as `lametta.preprocess.Preprocess` from an
-        image. None leaves samples as they are; then they have to be arrays of one shape. Workers
-        that are not forked get it pickled, which a lambda cannot be.
+        image. None leaves samples as they are; then they have to be arrays of one shape.
     workers : int
         Processes that read ahead. With 0, or for a single batch, this process reads when a batch
         is asked for.
@@ -103,12 +102,17 @@ def load_batches(
         What to do about a file that cannot be read: raise an error with its path, or leave it out
         of the batch and name it in ``failed``.
     context : {"fork", "forkserver", "spawn"}, optional
-        How processes start; Python's way on the platform by default, which on Linux is "forkserver"
-        from 3.14 on.
+        How processes start; the platform's way by default.
 
     Yields
     ------
     Batch
+
+    Notes
+    -----
+    Workers that are not forked, as on macOS, Windows and, from Python 3.14 on, Linux, import the
+    script that starts them, so what it does has to stand under ``if __name__ == "__main__":``. They
+    get the data set and the transform pickled, which a lambda cannot be.
 
     Examples
     --------
