@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -65,6 +66,20 @@ def test_streams_share_the_function_and_the_count():
     for batch in BATCHES:
         streams.correct(FEATURES[batch], PROBS[batch], "ab"[batch[0] // 8 % 2])
     assert steps == list(range(6))
+
+
+class _Steps(list):
+    def __call__(self, info, step):
+        self.append(step)
+
+
+def test_a_pickled_one_goes_on_counting():
+    logged = Logged(lametta.LAME(), _Steps())
+    logged.correct(FEATURES, PROBS)
+    resumed = pickle.loads(pickle.dumps(logged))
+    for corrector in (logged, resumed):
+        corrector.correct(FEATURES, PROBS)
+    assert logged.on_info == resumed.on_info == [0, 1]
 
 
 def test_what_awaits_gets_the_answers_of_one_thread():

@@ -310,6 +310,8 @@ def test_answers_that_nobody_reads_are_bounded():
 
 def test_calls_are_counted(client, server):
     infer(client, *make_batch(1, 5, 7), sequence_id=99)
+    late = {"sequence_id": "counted", "timeout": 100_000}
+    refusal(lambda: infer(client, *make_batch(20, 5, 7), "slow", **late))  # 0.4 s
     text = httpx2.get(f"{server.url}/metrics", headers=AUTH).text
     assert 'lametta_requests_total{code="200",model="prudent"}' in text
     assert 'lametta_requests_total{code="504",model="slow"}' in text

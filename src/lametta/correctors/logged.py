@@ -1,6 +1,6 @@
 """Logged: a corrector whose diagnostics go where people log."""
 
-import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
@@ -18,6 +18,11 @@ from lametta.types import Array, Corrector, LamettaError, Prediction, Stateful
 
 OnInfo: TypeAlias = Callable[[Mapping[str, float], int], object]
 """Is told the diagnostics of a batch, ``Prediction.info`` as numbers, and the batch's number."""
+
+
+def _count() -> Iterator[int]:
+    """Count from 0, for all threads; ``itertools.count`` is no longer pickled on Python 3.14."""
+    return iter(range(sys.maxsize))
 
 
 @dataclass
@@ -51,9 +56,7 @@ class Logged(CompositeCorrector, Params):
     corrector: Corrector
     on_info: OnInfo
     every: int = 1
-    _numbers: Iterator[int] = field(
-        default_factory=itertools.count, init=False, repr=False, compare=False
-    )
+    _numbers: Iterator[int] = field(default_factory=_count, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("every", self.every, 1)

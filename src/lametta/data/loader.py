@@ -108,6 +108,12 @@ def load_batches(
     ------
     Batch
 
+    Notes
+    -----
+    Workers that are not forked, as on macOS, Windows and, from Python 3.14 on, Linux, import the
+    script that starts them, so what it does has to stand under ``if __name__ == "__main__":``. They
+    get the data set and the transform pickled, which a lambda cannot be.
+
     Examples
     --------
     >>> from lametta.data.dataset import arrays
