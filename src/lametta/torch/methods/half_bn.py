@@ -70,8 +70,14 @@ class HalfBN(Stored, NetworkMethod):
 
     def adapt(self, batch: Batch, net: Network, /) -> Outputs:
         answer = self.stay_open(batch, net) if self.state == OPEN else None
-        if answer is None:
-            answer = self.try_to_open(batch, net)
+        if answer is None:  # closed, or on probation until the batch that opens it
+            answer = self.halfway.ask_source(batch, net)
+            self.look(len(batch))
+            if self.state == PROBATION:
+                moved = self.halfway.ask_moved(batch, net)
+                if self.halfway.is_full:
+                    self.judge(answer, moved)
+                answer = moved if self.state == OPEN else answer
         batch.info |= {"state": self.state / OPEN, "domain_changes": self.domain_changes}
         batch.info |= {"shift": self.shift, "t": self.t}
         return answer
@@ -93,18 +99,6 @@ class HalfBN(Stored, NetworkMethod):
         self.shift = 0.0 if math.isnan(near) else near
         if near < FAR_LATER or self.t < 0:
             self.state = CLOSED
-            return source
-        return moved
-
-    def try_to_open(self, batch: Batch, net: Network, /) -> Outputs:
-        """The source's answer, or the moved network's from the batch on that opens it."""
-        source = self.halfway.ask_source(batch, net)
-        self.look(len(batch))
-        if self.state == CLOSED:
-            return source
-        moved = self.halfway.ask_moved(batch, net)
-        if self.halfway.is_full:
-            self.judge(source, moved)
         return moved if self.state == OPEN else source
 
     def look(self, n: int, /) -> None:
