@@ -451,12 +451,15 @@ def test_requests_leave_nothing_for_the_garbage_collector():
                 assert answer.status == status
                 answer.read()
 
-        ask()
-        gc.collect()
+        def left():
+            for _ in range(20):
+                ask()
+            return gc.collect()
+
         gc.disable()
-        for _ in range(20):
-            ask()
-        found = gc.collect()
+        left()
+        # What others leave, as the rest of a test before, is not there three times.
+        found = min(left() for _ in range(3))
         connection.close()
         assert found < 20
     finally:
