@@ -135,7 +135,7 @@ def test_a_click_through_the_page(browser, images, tmp_path):
         assert tab.evaluate("[...document.querySelectorAll('h2')].map((x) => x.textContent)") == [
             *("This server asks for a token", "prudent", "stuck"),
         ]
-        tab.wait("document.querySelector('.idle').checkVisibility()")
+        tab.wait("document.querySelector('.idle')?.checkVisibility()")
 
         streams = [HOSTILE, "door", "yard-2", "yard-10"]
         for i in range(0, 256, 4):
@@ -223,7 +223,7 @@ def test_the_page_shows_the_shadow(browser, tmp_path):
         tab.resize(1280)
         tab.go(f"{server.url}/")
         _ask(server, "stuck", HOSTILE, features, probs)
-        tab.wait("document.querySelector('.shadow').checkVisibility()")
+        tab.wait("document.querySelector('.shadow')?.checkVisibility()")
         own = Product().correct(features, probs).probs.argmax(1)
         n = int((own != probs.argmax(1)).sum())
         assert n > 8
