@@ -30,7 +30,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
 demo: .venv/bench
 	$(BIN)/lametta demo
 
-# An answer while you work, in 80 s on two quiet cores and far more on busy ones: all but the tests that take a
+# An answer while you work, in 100 s on two quiet cores and far more on busy ones: all but the tests that take a
 # quarter of a second or more.
 quick: .venv/ready
 	$(MAKE) --jobs=3 style types quick-tests
