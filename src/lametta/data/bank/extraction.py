@@ -81,8 +81,8 @@ def extract(
         Samples that the model sees together. Rounding may depend on it.
     workers : int
         Processes that read and prepare samples ahead of the model; 0 for none. One is best if the
-        model runs on the same cores; if it runs elsewhere, take one for each core. What they ask
-        of a script, `lametta.data.load_batches` says.
+        model runs on the same cores; if it runs elsewhere, take one for each core.
+        `lametta.data.load_batches` says what they ask of a script.
     device : str, optional
         Where the model takes its inputs, such as "cuda". They are moved there: to a GPU as bytes if
         the transform is a ``Preprocess``, which standardizes them there. A GPU replays the passes

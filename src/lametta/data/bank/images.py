@@ -50,8 +50,8 @@ def cache_images(
     path : path
         The ``.safetensors`` file to write.
     workers : int
-        Processes that decode; 0 for none. What they ask of a script, `lametta.data.load_batches`
-        says.
+        Processes that decode; 0 for none. `lametta.data.load_batches` says what they ask of a
+        script.
     header : mapping, optional
         What to store in the header of the file. ``preprocess`` describes ``pixels``, by default
         with its fields; networks that differ in ``standardize`` alone share a file if they are
